@@ -10,7 +10,7 @@ import yaml
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.defense import DefenseEntry
 from tallystick.config.sections import UnionConfig
-from tallystick.config.templates import Asked, contract_text
+from tallystick.config.templates import FileRequest, contract_text
 from tallystick.defenses.defense_table import DEFENSES
 from tallystick.defenses.known_attacks import READ_BY
 from tallystick.imputation.imputer_table import FEATURE_IMPUTERS, LABEL_IMPUTERS, feature_strategy, label_strategy
@@ -56,7 +56,7 @@ def test_no_template_is_unsafe(method: str, gradients: str) -> None:
     if gradients == "none" and method.startswith("union"):
         return
     parties = ("bank", "shop", "helper") if method in ("union-with-helper", "similarity") else ("bank", "shop")
-    text = contract_text(Asked(role="label", parties=parties, method=method, gradients=gradients))
+    text = contract_text(FileRequest(role="label", parties=parties, method=method, gradients=gradients))
     assert unsafe_in(parse_contract(yaml.safe_load(text))) == []
     assert not [name for name in UNSAFE_DEFENSES if name in text]
 

@@ -103,23 +103,23 @@ def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
     return lines
 
 
-def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract) -> None:
-    shown["contract_hash"] = contract.hash
-    shown["alignment"] = f"{contract.alignment.method}; a peer that does not follow the protocol {deviation_of(contract)}"
-    shown["disclosures"] = disclosure_lines(contract, own_columns=found.own_columns)
+def _add_contract(values: dict[str, Any], preflight: Preflight, contract: Contract) -> None:
+    values["contract_hash"] = contract.hash
+    values["alignment"] = f"{contract.alignment.method}; a peer that does not follow the protocol {deviation_of(contract)}"
+    values["disclosures"] = disclosure_lines(contract, own_columns=preflight.own_columns)
     try:
-        shown["defenses"] = defense_lines(contract) + protects_a_row(contract)
+        values["defenses"] = defense_lines(contract) + protects_a_row(contract)
     except TallystickError as error:
-        shown.setdefault("defenses", [])
-        if str(error) not in map(str, found.problems):
-            shown["problems"].append(str(error))
+        values.setdefault("defenses", [])
+        if str(error) not in map(str, preflight.problems):
+            values["problems"].append(str(error))
         return
-    if found.budget:
-        shown["budget"] = "; ".join(each.describe() for each in found.budget)
+    if preflight.budget:
+        values["budget"] = "; ".join(each.describe() for each in preflight.budget)
 
 
-def _add_peers(shown: dict[str, Any], contract: Contract, party: PartyFile, found: Preflight, proxy: Proxy | None) -> None:
-    identity, times = found.identity, list[float]()
+def _add_peers(values: dict[str, Any], contract: Contract, party: PartyFile, preflight: Preflight, proxy: Proxy | None) -> None:
+    identity, times = preflight.identity, list[float]()
     assert identity is not None, "without certificates nobody is called"
     for peer in dialled(contract, party.party):
         if peer not in party.peers:
@@ -127,15 +127,15 @@ def _add_peers(shown: dict[str, Any], contract: Contract, party: PartyFile, foun
         address = party.peers[peer].address
         trouble = probe(identity, peer, address, proxy=proxy, timed=times.append)
         if trouble is None:
-            ids = len(found.keys.ids) if found.keys is not None else 0
+            ids = len(preflight.keys.ids) if preflight.keys is not None else 0
             notes = [line_note(contract, ids, round_trip_s=times[-1])]
             if ids and (note := pace_note(contract.training, ids, round_trip_s=times[-1])) is not None:
                 notes.append(note)
-            shown["peers"].append(f"{peer} at {address} answers and its certificate is in order; {'; '.join(notes)}")
+            values["peers"].append(f"{peer} at {address} answers and its certificate is in order; {'; '.join(notes)}")
         elif "certificate" in trouble or ("the proxy at" in trouble and "it did not reach the peer" not in trouble):
-            shown["peers"].append(trouble)
-            shown["problems"].append(trouble)
+            values["peers"].append(trouble)
+            values["problems"].append(trouble)
         elif "handshake" in trouble:  # something else listens there
-            shown["peers"].append(trouble)
+            values["peers"].append(trouble)
         else:
-            shown["peers"].append(f"{trouble} (fine if {peer} is not up yet)")
+            values["peers"].append(f"{trouble} (fine if {peer} is not up yet)")

@@ -398,7 +398,7 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
         word, limit = _RANGES[kind]
         return f"must be {word} {written_number(context[limit])}"
     if kind == "literal_error":
-        return f"must be {_AS_YAML.sub(lambda found: found[0].lower(), context['expected']).replace(chr(39), '')}"
+        return f"must be {_AS_YAML.sub(lambda match: match[0].lower(), context['expected']).replace(chr(39), '')}"
     if kind == "string_pattern_mismatch":
         return _PATTERNS.get(context["pattern"], f"must match {context['pattern']}")
     if kind == "value_error":

@@ -11,7 +11,7 @@ class Watcher(Protocol):
         """Begin a phase."""
         ...
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, completed: int, total: int) -> None:
         """Note that something long moved on; called often, must return at once."""
         ...
 
@@ -26,7 +26,7 @@ class Silent:
     def phase(self, name: str) -> None:
         """Ignore."""
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, completed: int, total: int) -> None:
         """Ignore."""
 
     def say(self, text: str) -> None:

@@ -94,7 +94,7 @@ def matches_of(channel, chosen, announced):
     stored_K = np.concatenate(stored)
     own_16 = halves[0, stored_K[:announced]]
     own_16 = own_16[sorted_order(own_16)]
-    settled = taken_up.settle(channel, RNG, own=own_16, theirs=True)
+    settled = taken_up.settle(channel, RNG, own=own_16, from_peer=True)
     send_list(channel, "label party's tags", own_16)
     channel.send(Coin(coin=settled.coin))
     shown_16 = receive_list(channel, "feature party's tags", size, shape=(16,))

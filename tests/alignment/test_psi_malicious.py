@@ -312,7 +312,7 @@ def test_a_feature_party_with_tags_in_another_order_or_twice_is_refused(change, 
         side = Side(ids=Ids.of(FEATURE), prints_N16=fingerprints(FEATURE), rng=RNG)
         (_, own), taken_up = psi_malicious._tags(side, channel, size, leads=False)
         shown = change(own[sorted_order(own)])
-        settled = taken_up.settle(channel, RNG, own=shown, theirs=True)
+        settled = taken_up.settle(channel, RNG, own=shown, from_peer=True)
         receive_list(channel, "label party's tags", size, shape=(16,))
         channel.receive(Coin)
         send_list(channel, "feature party's tags", shown)

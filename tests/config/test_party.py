@@ -9,7 +9,7 @@ import pytest
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import PartyFile, load_party, parse_party
 from tallystick.config.party_checks import check_party, dialled
-from tallystick.config.templates import Asked, contract_text, party_text
+from tallystick.config.templates import FileRequest, contract_text, party_text
 from tallystick.errors import ConfigError
 from tallystick.reading import did_you_mean, redacted
 
@@ -226,9 +226,9 @@ def test_helper_is_dialled_and_has_no_rows() -> None:
 def test_templates_load_and_fit_together(tmp_path: Path, role: Any) -> None:
     from tallystick.config.contract import load_contract
 
-    asked = Asked(role=role, parties=("bank", "shop"), method="intersection")
-    (tmp_path / "contract.yaml").write_text(contract_text(asked), encoding="utf-8")
-    (tmp_path / "party.yaml").write_text(party_text(asked), encoding="utf-8")
+    request = FileRequest(role=role, parties=("bank", "shop"), method="intersection")
+    (tmp_path / "contract.yaml").write_text(contract_text(request), encoding="utf-8")
+    (tmp_path / "party.yaml").write_text(party_text(request), encoding="utf-8")
     agreed = load_contract(tmp_path / "contract.yaml")
     check_party(agreed, load_party(tmp_path / "party.yaml"))
     yours = {"name": agreed.name, "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}}}

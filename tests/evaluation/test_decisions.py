@@ -70,7 +70,7 @@ def test_the_threshold_chosen_on_other_rows_is_measured_on_these() -> None:
     labels, scores, weights = drawn(2)
     others = drawn(3)
     chosen = decide(*others[:2], weights=others[2], cost_false_negative=4)["best"]["threshold"]
-    found = decide(labels, scores, weights=weights, cost_false_negative=4, chosen=others)
+    found = decide(labels, scores, weights=weights, cost_false_negative=4, threshold_rows=others)
     here = decide(labels, scores, weights=weights, cost_false_negative=4)
     assert (found["chosen_on"], here["chosen_on"]) == ("validation rows", "test rows")
     assert found["best"]["threshold"] == chosen

@@ -170,7 +170,7 @@ def test_a_threshold_that_others_beat_is_called_chosen_and_not_cheapest(full) ->
     rng = np.random.default_rng(3)
     labels, scores = (rng.random(400) < 0.4).astype(float), rng.random(400)
     few = (np.array([0.0, 1.0]), np.array([0.2, 0.9]), None)
-    decisions = decide(labels, scores, cost_false_negative=3, chosen=few)
+    decisions = decide(labels, scores, cost_false_negative=3, threshold_rows=few)
     least = min(each["cost"] for each in (decisions["flag_none"], decisions["flag_all"], *decisions["thresholds"]))
     assert least < decisions["best"]["cost"]
     page = to_html(msgspec.structs.replace(full, sections=msgspec.structs.replace(full.sections, decisions=decisions)))

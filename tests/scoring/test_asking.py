@@ -16,7 +16,7 @@ from tallystick.network.messages import Array
 from tallystick.scoring.answering import AnsweringRun, FindByKey, FindByPosition, FindInUnion, answer_questions
 from tallystick.scoring.asking import AskAhead, AskByKey, AskByPosition, AskByWindow, Partners, Refused
 from tallystick.scoring.scoring_messages import RowAnswer, RowQuestion
-from tallystick.scoring.stores.store import Found
+from tallystick.scoring.stores.store import StoredRows
 from tallystick.scoring.stores.table import Snapshot
 from tallystick.tables.encoder import Encoder, FeatureColumns
 from tallystick.tables.keys import read_keys
@@ -167,7 +167,7 @@ class Endless:
     def find(self, keys):
         found = snapshot().find([KEYS[0]] * len(keys))
         found.features_E.numeric_NF.fill_(float("inf"))
-        return Found(is_found_B=found.is_found_B, features_E=found.features_E)
+        return StoredRows(is_found_B=found.is_found_B, features_E=found.features_E)
 
     def close(self):
         pass

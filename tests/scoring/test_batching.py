@@ -12,10 +12,10 @@ import torch
 from tallystick.errors import PeerLost, ProtocolError, StoreError
 from tallystick.scoring.answering import OPEN
 from tallystick.scoring.asking import Answered, Refused
-from tallystick.scoring.batching import MOST_ROWS, Batcher, Wanted
+from tallystick.scoring.batching import MOST_ROWS, Batcher, PendingRows
 from tallystick.scoring.scoring import ScoringRun
 from tallystick.scoring.scoring_messages import HERE
-from tallystick.scoring.stores.store import Found
+from tallystick.scoring.stores.store import StoredRows
 from tallystick.tables.features import Features
 
 RUN = "0123456789abcdef"
@@ -31,7 +31,7 @@ class Numbers:
         if self.away:
             raise StoreError("the store is away")
         known = np.array([key.isdigit() for key in keys])
-        return Found(is_found_B=known, features_E=numbers([int(key) for key in keys if key.isdigit()]))
+        return StoredRows(is_found_B=known, features_E=numbers([int(key) for key in keys if key.isdigit()]))
 
     def joint(self, _cuts, own):
         return {"score": own.numeric_NF[:, 0].numpy()}
@@ -63,7 +63,7 @@ def scored(wanted, *, asking=all_here, away=False, seconds=30.0):
     batcher._standing = True  # as in the middle of a round: so that all wait for one batch
     until = time.monotonic() + seconds
     for (keys, own), outcomes in zip(wanted, told, strict=True):
-        batcher.want(Wanted(run=run, keys=keys, own=own, until=until, done=outcomes.append))
+        batcher.want(PendingRows(run=run, keys=keys, own=own, until=until, done=outcomes.append))
 
     def work():
         try:
@@ -124,7 +124,7 @@ def test_who_comes_while_a_batch_is_late_is_told_at_once():
     batcher = Batcher(gate=OPEN, patience_s=0.05, most_waiting=10, observe=lambda *_: None)
 
     def want(told):
-        batcher.want(Wanted(run=run, keys=[b"1"], own=None, until=time.monotonic() + 30, done=told.append))
+        batcher.want(PendingRows(run=run, keys=[b"1"], own=None, until=time.monotonic() + 30, done=told.append))
 
     def asking(keys, own):
         time.sleep(0.1)
@@ -160,7 +160,7 @@ def test_a_late_batch_is_followed_by_a_probe_only_where_partners_were_late_with_
 
     batcher._standing = True
     run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
-    batcher.want(Wanted(run=run, keys=[b"1"], own=None, until=time.monotonic() + 30, done=told.append))
+    batcher.want(PendingRows(run=run, keys=[b"1"], own=None, until=time.monotonic() + 30, done=told.append))
     batcher.serve({RUN: asking}, partners, stopped, between=lambda _: time.sleep(0.2) if not crosses else False)
     assert told[0].why_B == ["joint"]
     assert len(probed) == probes
@@ -190,7 +190,7 @@ def test_partners_that_were_late_once_are_back_with_an_answer_within_the_deadlin
     partners = SimpleNamespace(channels=(), probe=lambda: clock.sleep(trip_s))
 
     def want():
-        batcher.want(Wanted(run=run, keys=[b"1"], own=None, until=clock.now + 30, done=told.append))
+        batcher.want(PendingRows(run=run, keys=[b"1"], own=None, until=clock.now + 30, done=told.append))
 
     def asking(keys, own):
         took_s = 0.5 if not asked else trip_s
@@ -230,7 +230,7 @@ def test_so_many_rows_may_wait_and_no_more():
     batcher._standing = True
     for count, is_full in ((2, False), (1, True)):
         run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
-        batcher.want(Wanted(run=run, keys=[b"1"] * count, own=None, until=time.monotonic() + 30, done=told.append))
+        batcher.want(PendingRows(run=run, keys=[b"1"] * count, own=None, until=time.monotonic() + 30, done=told.append))
         assert batcher.full == is_full
 
 
@@ -243,7 +243,7 @@ def test_a_row_waits_for_others_where_it_is_to(gather_s, expected, monkeypatch):
     batcher._standing = True
 
     def want(key):
-        batcher.want(Wanted(run=run, keys=[key], own=None, until=time.monotonic() + 30, done=told.append))
+        batcher.want(PendingRows(run=run, keys=[key], own=None, until=time.monotonic() + 30, done=told.append))
 
     def pause(seconds):
         assert seconds == gather_s

@@ -10,7 +10,7 @@ from test_version_messages import NEW, OLD, VERSION, Promotions, half
 from tiny import tables
 
 from tallystick.network.channel import MemoryChannel, memory_channels
-from tallystick.scoring.batching import Batcher, Wanted
+from tallystick.scoring.batching import Batcher, PendingRows
 from tallystick.serving import label_party
 from tallystick.serving.loaded_runs import LOOK_S, LoadedRuns
 from tallystick.serving.served_runs import ServedRun, ServedRuns
@@ -144,7 +144,9 @@ class Flooded(Sides):
                 if self.asked and batchers and batchers[0].ready:
                     run = switchings[0].served.now.current
                     keys = [b"id-000003", b"nobody"]
-                    batchers[0].want(Wanted(run=run, keys=keys, own=None, until=time.monotonic() + 60, done=self.outcomes.append))
+                    batchers[0].want(
+                        PendingRows(run=run, keys=keys, own=None, until=time.monotonic() + 60, done=self.outcomes.append)
+                    )
 
         asking = threading.Thread(target=flood)
         asking.start()

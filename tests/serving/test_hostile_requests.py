@@ -14,7 +14,7 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.party import FeatureColumns, PartyFile, SequenceConfig
 from tallystick.serving.openapi import _STATUSES
 from tallystick.serving.problem_details import Problem
-from tallystick.serving.requests import Reader, RowsAsked, decoded
+from tallystick.serving.requests import Reader, RequestedRows, decoded
 from tallystick.tables.encoder import Encoder
 
 SECRET, ROWS = "Mallory-1234", 40
@@ -78,7 +78,7 @@ def asked(reader, body):
         found = reader.json(decoded(body))
     except Problem as problem:
         return checked(problem)
-    assert isinstance(found, RowsAsked)
+    assert isinstance(found, RequestedRows)
     if found.own is not None:
         assert torch.isfinite(found.own.numeric_NF).all()
     return found

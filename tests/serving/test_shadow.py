@@ -12,7 +12,7 @@ from tallystick.scoring.answering import OPEN
 from tallystick.scoring.asking import Answered, Refused
 from tallystick.scoring.batching import MOST_ROWS
 from tallystick.scoring.scoring_messages import ABSENT, HERE
-from tallystick.scoring.stores.store import Found
+from tallystick.scoring.stores.store import StoredRows
 from tallystick.serving.served_runs import Users
 from tallystick.serving.shadow import MOST_PIECES, Shadow
 from tallystick.tables.encoder import Encoder, FeatureColumns
@@ -39,7 +39,7 @@ class Told:
 class Store:
     def find(self, keys):
         known = np.array([key != b"nobody" for key in keys])
-        return Found(is_found_B=known, features_E=ENCODER.encode(FRAME[[0] * int(known.sum())]).unpacked())
+        return StoredRows(is_found_B=known, features_E=ENCODER.encode(FRAME[[0] * int(known.sum())]).unpacked())
 
 
 class Scores:
@@ -65,7 +65,7 @@ def asking_for(scores):
 
 
 def shadow(told, *, draw=0.0, gate=OPEN, target="binary", **options):
-    return Shadow(ShadowOptions(**options), target=target, gate=gate, told=told, draw=lambda: draw)
+    return Shadow(ShadowOptions(**options), target=target, gate=gate, comparisons=told, draw=lambda: draw)
 
 
 def test_differences_and_changed_sides_are_those_of_counting_by_hand():

@@ -204,8 +204,8 @@ class TakenUp:
         """Keep what a bucket came to: it is done."""
         self.store.put(_name(self.key).hex(), bucket, arrays)
 
-    def settle(self, channel: Channel, rng: SecureRandom, *, own: Tags | None, theirs: bool) -> "Settled":
-        """Exchange commitments to the tags that sides are about to show: ``own`` ones, if this side does, and ``theirs``.
+    def settle(self, channel: Channel, rng: SecureRandom, *, own: Tags | None, from_peer: bool) -> "Settled":
+        """Exchange commitments to the tags that sides are about to show: ``own`` ones, if given, and the peer's if ``from_peer``.
 
         Both are kept before any tag is shown. Raises ProtocolError for a peer that had settled on others before.
         """
@@ -215,7 +215,7 @@ class TakenUp:
             self.store.write_note(msgspec.msgpack.encode(_Note(key=self.key, about=self.about, coin=coin)))
         if own is not None:
             channel.send(TagsCommitment(digest=_commitment(self.key, coin, own)))
-        if theirs:
+        if from_peer:
             promised = channel.receive(TagsCommitment).digest
             if self.promised not in (b"", promised):
                 raise ProtocolError(
@@ -280,7 +280,9 @@ def take_up(
     first = min(kept_buckets, their_standing.done) // buckets.span * buckets.span
     same = note is not None and their_standing.alignment == name
     if has_tags or their_standing.settled:
-        _require_whole(channel, same=same, settled=has_tags, kept=kept_buckets, theirs=their_standing, count=buckets.count)
+        _require_whole(
+            channel, same=same, is_settled=has_tags, own_count=kept_buckets, standing=their_standing, count=buckets.count
+        )
     if note is None or not same:
         if note is not None:
             say(
@@ -297,18 +299,18 @@ def take_up(
     return TakenUp(key=note.key, first=first, store=store, about=about, coin=note.coin, promised=note.promised)
 
 
-def _require_whole(channel: Channel, *, same: bool, settled: bool, kept: int, theirs: Standing, count: int) -> None:
+def _require_whole(channel: Channel, *, same: bool, is_settled: bool, own_count: int, standing: Standing, count: int) -> None:
     """Refuse to run again what is to be gone on with whole, and say who has lost what."""
-    if (settled and not same) or (same and theirs.done < count):
+    if (is_settled and not same) or (same and standing.done < count):
         raise ProtocolError(
             channel.peer,
-            f"{channel.peer} has kept {theirs.done if same else 'none'} of {count} buckets of an alignment in which both had "
+            f"{channel.peer} has kept {standing.done if same else 'none'} of {count} buckets of an alignment in which both had "
             f"settled on tags; {_NEW_RUN}",
         )
-    if kept < count:
+    if own_count < count:
         raise DataError(
-            f"this side has kept {kept} of {count} buckets of its alignment with {channel.peer}, in which both had settled on "
-            f"tags; {_NEW_RUN}"
+            f"this side has kept {own_count} of {count} buckets of its alignment with {channel.peer}, in which both had "
+            f"settled on tags; {_NEW_RUN}"
         )
 
 

@@ -113,114 +113,114 @@ class Linkage:
         return self.imputes
 
 
-def _intersect_label(given: AlignmentInput, *, security: Security = "semi-honest") -> Alignment:
+def _intersect_label(inputs: AlignmentInput, *, security: Security = "semi-honest") -> Alignment:
     from tallystick.alignment.psi import intersect_label_party
 
     return intersect_label_party(
-        given.ids,
-        given.peers,
-        rng=given.rng,
-        protocol=given.protocol,
+        inputs.ids,
+        inputs.peers,
+        rng=inputs.rng,
+        protocol=inputs.protocol,
         security=security,
-        max_rows=given.max_rows,
-        local=given.local,
+        max_rows=inputs.max_rows,
+        local=inputs.local,
     )
 
 
-def _intersect_feature(given: AlignmentInput, *, security: Security = "semi-honest") -> Alignment:
+def _intersect_feature(inputs: AlignmentInput, *, security: Security = "semi-honest") -> Alignment:
     from tallystick.alignment.psi import intersect_feature_party
 
     return intersect_feature_party(
-        given.ids,
-        given.peers[0],
-        rng=given.rng,
-        protocol=given.protocol,
+        inputs.ids,
+        inputs.peers[0],
+        rng=inputs.rng,
+        protocol=inputs.protocol,
         security=security,
-        one_of_several=given.several,
-        max_rows=given.max_rows,
-        local=given.local,
+        one_of_several=inputs.several,
+        max_rows=inputs.max_rows,
+        local=inputs.local,
     )
 
 
-def _unite_label(given: AlignmentInput) -> Alignment:
+def _unite_label(inputs: AlignmentInput) -> Alignment:
     from tallystick.alignment.psu import union_label_party
 
-    return _unite(union_label_party, given)
+    return _unite(union_label_party, inputs)
 
 
-def _unite_feature(given: AlignmentInput) -> Alignment:
+def _unite_feature(inputs: AlignmentInput) -> Alignment:
     from tallystick.alignment.psu import union_feature_party
 
-    return _unite(union_feature_party, given)
+    return _unite(union_feature_party, inputs)
 
 
-def _unite(role: Callable[..., Alignment], given: AlignmentInput) -> Alignment:
+def _unite(role: Callable[..., Alignment], inputs: AlignmentInput) -> Alignment:
     return role(
-        given.ids,
-        given.peers[0],
-        rng=given.rng,
-        protocol=given.protocol,
-        dummies=given.dummies,
-        max_rows=given.max_rows,
-        threads=given.local.threads,
-        progress=given.local.progress,
+        inputs.ids,
+        inputs.peers[0],
+        rng=inputs.rng,
+        protocol=inputs.protocol,
+        dummies=inputs.dummies,
+        max_rows=inputs.max_rows,
+        threads=inputs.local.threads,
+        progress=inputs.local.progress,
     )
 
 
-def _unite_with_helper(given: AlignmentInput) -> Alignment:
+def _unite_with_helper(inputs: AlignmentInput) -> Alignment:
     from tallystick.alignment.psu_helper import union_with_helper_party
 
-    assert given.helper is not None, "the contract names a helper"
+    assert inputs.helper is not None, "the contract names a helper"
     return union_with_helper_party(
-        given.ids, given.peers[0], given.helper, rng=given.rng, dummies=given.dummies, max_rows=given.max_rows
+        inputs.ids, inputs.peers[0], inputs.helper, rng=inputs.rng, dummies=inputs.dummies, max_rows=inputs.max_rows
     )
 
 
-def _help_unite(given: HelperInput) -> HelperOutcome:
+def _help_unite(inputs: HelperInput) -> HelperOutcome:
     from tallystick.alignment.psu_helper import union_helper
 
-    return union_helper(given.label, given.features[0], rng=given.rng, max_rows=given.max_rows)
+    return union_helper(inputs.label, inputs.features[0], rng=inputs.rng, max_rows=inputs.max_rows)
 
 
-def _link_label(given: AlignmentInput) -> Alignment:
+def _link_label(inputs: AlignmentInput) -> Alignment:
     from tallystick.alignment.similarity import link_label_party
 
-    assert given.helper is not None, "the contract names a helper"
-    assert given.similar is not None, "keys were read as the contract says"
-    assert given.terms is not None, "the contract has terms"
+    assert inputs.helper is not None, "the contract names a helper"
+    assert inputs.similar is not None, "keys were read as the contract says"
+    assert inputs.terms is not None, "the contract has terms"
     return link_label_party(
-        given.similar,
-        given.peers,
-        given.helper,
-        terms=given.terms,
-        rng=given.rng,
-        scales=given.scales,
-        max_rows=given.max_rows,
+        inputs.similar,
+        inputs.peers,
+        inputs.helper,
+        terms=inputs.terms,
+        rng=inputs.rng,
+        scales=inputs.scales,
+        max_rows=inputs.max_rows,
     )
 
 
-def _link_feature(given: AlignmentInput) -> Alignment:
+def _link_feature(inputs: AlignmentInput) -> Alignment:
     from tallystick.alignment.similarity import link_feature_party
 
-    assert given.helper is not None, "the contract names a helper"
-    assert given.similar is not None, "keys were read as the contract says"
-    assert given.terms is not None, "the contract has terms"
+    assert inputs.helper is not None, "the contract names a helper"
+    assert inputs.similar is not None, "keys were read as the contract says"
+    assert inputs.terms is not None, "the contract has terms"
     return link_feature_party(
-        given.similar,
-        given.peers[0],
-        given.helper,
-        name=given.name,
-        terms=given.terms,
-        rng=given.rng,
-        max_rows=given.max_rows,
+        inputs.similar,
+        inputs.peers[0],
+        inputs.helper,
+        name=inputs.name,
+        terms=inputs.terms,
+        rng=inputs.rng,
+        max_rows=inputs.max_rows,
     )
 
 
-def _help_link(given: HelperInput) -> HelperOutcome:
+def _help_link(inputs: HelperInput) -> HelperOutcome:
     from tallystick.alignment.similarity import link_helper
 
-    assert given.terms is not None, "the contract has terms"
-    return link_helper(given.label, given.features, terms=given.terms, rng=given.rng, max_rows=given.max_rows)
+    assert inputs.terms is not None, "the contract has terms"
+    return link_helper(inputs.label, inputs.features, terms=inputs.terms, rng=inputs.rng, max_rows=inputs.max_rows)
 
 
 _MORE = ", up to 50 more than it announces, or 1.36 times as many if it announces more than 4,096"

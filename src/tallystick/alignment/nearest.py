@@ -205,7 +205,7 @@ def _sums_and_bits(ranks_ND2: Integers) -> tuple[Floats, Floats]:
 
 
 def _search_saturated(
-    found: Neighbors,
+    nearest: Neighbors,
     unsettled: Integers,
     sums_QD: Floats,
     other: tuple[Floats, Floats],
@@ -215,12 +215,12 @@ def _search_saturated(
 ) -> None:
     """Find the neighbours of rows for which a saturated dimension may count: the best of the searches over all subsets."""
     sums_MD, bits_MD = other
-    dimensions, neighbors = sums_QD.shape[1], found.numbers_NK.shape[1]
+    dimensions, neighbors = sums_QD.shape[1], nearest.numbers_NK.shape[1]
     subsets = [subset for size in range(dimensions) for subset in combinations(range(dimensions), size)]
     height = max(BLOCK_PAIRS // (neighbors * (len(subsets) + 1)), 1)
     for start in range(0, len(unsettled), height):
         rows = unsettled[start : start + height]
-        candidates = [(np.repeat(rows, neighbors), found.numbers_NK[rows].ravel(), found.distance_NK[rows].ravel())]
+        candidates = [(np.repeat(rows, neighbors), nearest.numbers_NK[rows].ravel(), nearest.distance_NK[rows].ravel())]
         for subset in subsets:
             inside = list(subset)
             outside_M = np.delete(bits_MD, inside, axis=1).sum(axis=1)
@@ -229,10 +229,10 @@ def _search_saturated(
             for at_L, numbers_L in _by_tree(points_QS, points_MS, neighbors, order=1, workers=workers):
                 rows_L = rows[at_L]
                 distance_L = distance(rows_L, numbers_L)
-                nearer_L = distance_L <= found.distance_NK[rows_L, -1]
+                nearer_L = distance_L <= nearest.distance_NK[rows_L, -1]
                 candidates.append((rows_L[nearer_L], numbers_L[nearer_L], distance_L[nearer_L]))
         rows_L, numbers_L, distance_L = (np.concatenate(column) for column in zip(*candidates, strict=True))
-        found.keep_best(rows_L, numbers_L, distance_L)
+        nearest.keep_best(rows_L, numbers_L, distance_L)
 
 
 def _every_pair(distance: PairDistance, others: int) -> Callable[[slice], Floats]:

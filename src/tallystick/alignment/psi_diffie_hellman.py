@@ -123,10 +123,12 @@ def _check_places(channel: Channel, common_K: Index | None, place_K: Index) -> N
     raise ProtocolError(channel.peer, f"{channel.peer} sent {count} {PLACES!r} {wrong}")
 
 
-def _match_with(channel: Channel, theirs: "list[Future[Elements]]", size: int, own: int, *, proves: bool) -> tuple[Index, Index]:
+def _match_with(
+    channel: Channel, peer_tags: "list[Future[Elements]]", size: int, own: int, *, proves: bool
+) -> tuple[Index, Index]:
     """Give the places in the own list of ids that a feature party has too, and in its list; ``proves``: show how one knows."""
     with attribute_errors(channel, _FEATURE_IDS):
-        their_tags_N16 = gathered(theirs, size, width=TAG_BYTES)
+        their_tags_N16 = gathered(peer_tags, size, width=TAG_BYTES)
     require_distinct(channel, _FEATURE_IDS, their_tags_N16)
     promised = None
     if proves:

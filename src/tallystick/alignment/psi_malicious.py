@@ -140,7 +140,7 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
         (own_N16, their_N16), taken_up = _tags(side, channel, size, leads=True)
         # With several feature parties this side shows no tags.
         own_sorted = own_N16[sorted_order(own_N16)] if len(channels) == 1 else None
-        commitment = taken_up.settle(channel, side.rng, own=own_sorted, theirs=True)
+        commitment = taken_up.settle(channel, side.rng, own=own_sorted, from_peer=True)
         if own_sorted is not None:
             send_list(channel, _LABEL_TAGS, own_sorted)
             channel.send(Coin(coin=commitment.coin))
@@ -159,7 +159,7 @@ def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_s
     # Sorted by what looks random to the label party, so a place tells of no row.
     order_N = sorted_order(own_N16)
     own_N16, their_N16 = own_N16[order_N], their_N16[order_N]
-    commitment = taken_up.settle(channel, side.rng, own=own_N16, theirs=not one_of_several)
+    commitment = taken_up.settle(channel, side.rng, own=own_N16, from_peer=not one_of_several)
     common_K = None
     if not one_of_several:
         common_K, _ = _common(their_N16, _receive_tags(channel, _LABEL_TAGS, size, commitment))
@@ -307,9 +307,9 @@ def _check(channel: Channel, receiver: CheckedReceiver | None, sender: CheckedSe
         )
 
 
-def _swapped(channel: Channel, of: str, own_R: Tags, theirs: int, *, width: int) -> Iterator[tuple[int, ChunkRows]]:
+def _swapped(channel: Channel, of: str, own_R: Tags, peer_count: int, *, width: int) -> Iterator[tuple[int, ChunkRows]]:
     """Send a list and receive the peer's of the same name, in turns."""
-    return exchange([channel], sends=of, outgoing=chunks(own_R), receives=of, incoming=[theirs], shape=(width,))
+    return exchange([channel], sends=of, outgoing=chunks(own_R), receives=of, incoming=[peer_count], shape=(width,))
 
 
 def _hash_tags(hashed_B40: Tags, label_B10: Words, feature_B10: Words, *, salt: bytes) -> Tags:
@@ -325,7 +325,7 @@ def _hash_tags(hashed_B40: Tags, label_B10: Words, feature_B10: Words, *, salt: 
     return tag_B32
 
 
-def _receive_tags(channel: Channel, of: str, count: int, settled: Settled) -> Tags:
+def _receive_tags(channel: Channel, of: str, count: int, commitment: Settled) -> Tags:
     """Receive tags; raises ProtocolError for other ones than the peer settled on, and for ones that are not sorted or repeat.
 
     Their order would tell of rows.
@@ -335,7 +335,7 @@ def _receive_tags(channel: Channel, of: str, count: int, settled: Settled) -> Ta
     above = (first_M[1:] > first_M[:-1]) | ((first_M[1:] == first_M[:-1]) & (second_M[1:] > second_M[:-1]))
     if not above.all():
         raise ProtocolError(channel.peer, f"{channel.peer} sent {of!r} that are not sorted, or one of them twice")
-    if not settled.holds(channel.receive(Coin).coin, tags_M16):
+    if not commitment.holds(channel.receive(Coin).coin, tags_M16):
         raise ProtocolError(channel.peer, f"{channel.peer} sent other {of!r} than it had settled on before it saw this side's")
     return tags_M16
 

@@ -140,7 +140,7 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """
     split = [Buckets(label_ids=len(side.ids), feature_ids=size, per_bucket=BUCKET_IDS) for size in sizes]
-    counter = _Told(side.local.progress, [Shape.of(buckets) for buckets in split])
+    counter = _Counter(side.local.progress, [Shape.of(buckets) for buckets in split])
     matches = [_match_with(side, channel, buckets, counter) for channel, buckets in zip(channels, split, strict=True)]
     return matches, len(channels) * (2 * CODE_BITS + 1)
 
@@ -153,7 +153,7 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
     """
     buckets = Buckets(label_ids=size, feature_ids=len(side.ids), per_bucket=BUCKET_IDS)
     shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, leads=False)
-    counter = _Told(side.local.progress, [shape], done=taken_up.first)
+    counter = _Counter(side.local.progress, [shape], completed=taken_up.first)
     orders = [kept["rows"] for kept in taken_up.kept()]
     if taken_up.first < buckets.count:
         split = _split(side, taken_up.key, buckets, room=shape.feature_ids)
@@ -161,21 +161,21 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
         sender = Sender(transfer_receiver(channel, choices_T, rng=side.rng), choices_T)
     for bucket in range(taken_up.first, buckets.count):
         order_M, prints_M16 = _in_secret_order(side, split.rows(bucket), shape.feature_ids)
-        _answer(channel, shape, bucket, prints_M16, sender, key=taken_up.key, told=counter)
+        _answer(channel, shape, bucket, prints_M16, sender, key=taken_up.key, counter=counter)
         taken_up.keep(bucket, rows=order_M)
         orders.append(order_M)
     order_N = np.concatenate(orders)
     return Answer(order_N=order_N, check=partial(_check_proof, channel, side.prints_N16, order_N, taken_up.key)), 2 * CODE_BITS
 
 
-def _match_with(side: Side, channel: Channel, buckets: Buckets, told: "_Told") -> Match:
+def _match_with(side: Side, channel: Channel, buckets: Buckets, counter: "_Counter") -> Match:
     """Give the own rows that a feature party has too, and their places in its order: one bucket after the other."""
     shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, leads=True)
     rows, places = [], []
     for bucket, kept in enumerate(taken_up.kept()):
         rows.append(kept["rows"])
         places.append(kept["places"] + np.int32(bucket * shape.feature_ids))
-    told.buckets(taken_up.first)
+    counter.buckets(taken_up.first)
     if taken_up.first < buckets.count:
         split = _split(side, taken_up.key, buckets, room=shape.label_ids)
         # One batch of base transfers for all buckets: they are parts of one extension, each with a salt of its own.
@@ -183,7 +183,9 @@ def _match_with(side: Side, channel: Channel, buckets: Buckets, told: "_Told") -
     for bucket in range(taken_up.first, buckets.count):
         own_B = split.rows(bucket)
         prints_B16 = side.prints_N16.take(own_B, axis=0)
-        found_K, place_K = _Matching(channel, shape, bucket, prints_B16, receiver, side.rng, key=taken_up.key, told=told).run()
+        found_K, place_K = _Matching(
+            channel, shape, bucket, prints_B16, receiver, side.rng, key=taken_up.key, counter=counter
+        ).run()
         taken_up.keep(bucket, rows=own_B[found_K], places=place_K)
         rows.append(own_B[found_K])
         places.append(place_K + np.int32(bucket * shape.feature_ids))
@@ -239,9 +241,9 @@ class _Matching:
         rng: SecureRandom,
         *,
         key: bytes,
-        told: "_Told",
+        counter: "_Counter",
     ) -> None:
-        self._channel, self._shape, self._prints_N16, self._told = channel, shape, prints_B16, told
+        self._channel, self._shape, self._prints_N16, self._told = channel, shape, prints_B16, counter
         self._salt = _salt(key, bucket)
         self._codes, attempt, self._table = _tabled(key, bucket, prints_B16, shape, rng=rng)
         channel.send(Table(bucket=bucket, attempt=attempt))
@@ -287,7 +289,9 @@ class _Matching:
         return rows_K, index_K + span.start
 
 
-def _answer(channel: Channel, shape: Shape, bucket: int, prints_M16: Tags, sender: Sender, *, key: bytes, told: "_Told") -> None:
+def _answer(
+    channel: Channel, shape: Shape, bucket: int, prints_M16: Tags, sender: Sender, *, key: bytes, counter: "_Counter"
+) -> None:
     """Send the function of every id of a bucket, in the order of ``prints_M16``, in its three bins."""
     table = channel.receive(Table)
     require_bucket(channel, table.bucket, bucket)
@@ -307,12 +311,12 @@ def _answer(channel: Channel, shape: Shape, bucket: int, prints_M16: Tags, sende
                     input_P64 = sender.inputs(secret_B64.take(bins_P - bins.start, axis=0), code_P64)
                     slots_P = bins_P + np.int32(region * shape.per_region)
                     filling[members_P] = outputs(input_P64, slots_P, salt=salt, size=shape.output_bytes)
-                told.bins(len(secret_B64))
+                counter.bins(len(secret_B64))
             if region > 0:
                 # What the last region came to goes out while this one is worked out.
                 _send_piece(channel, _OUTPUTS, ready[ids])
         ready = filling
-    told.buckets(1)
+    counter.buckets(1)
 
 
 def _members(bins_M: Places, shape: Shape) -> Iterator[Iterator[Places]]:
@@ -378,15 +382,15 @@ def _receive_piece(channel: Channel, of: str, span: slice, *, width: int) -> Tag
     return receive_chunk(channel, of, span, (width,), np.uint8)
 
 
-class _Told:
+class _Counter:
     """Tells ``progress`` how many bins are done, or, where there are several buckets, how many of these."""
 
-    def __init__(self, progress: Progress, shapes: Sequence[Shape], *, done: int = 0) -> None:
+    def __init__(self, progress: Progress, shapes: Sequence[Shape], *, completed: int = 0) -> None:
         self._several = any(shape.buckets > 1 for shape in shapes)
         self._what = f"{_WHAT}, buckets" if self._several else _WHAT
         self._total = sum(shape.buckets if self._several else REGIONS * shape.per_region for shape in shapes)
         self._progress, self._done = progress, 0
-        self.buckets(done)
+        self.buckets(completed)
 
     def bins(self, count: int) -> None:
         """Count further bins."""

@@ -95,13 +95,13 @@ def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel
     target_J = rng.permutation(network.size)
     with ThreadPoolExecutor(1) as pool:
         routing = pool.submit(route, network, target_J.astype(np.int32))  # while the other side programs
-        table_J, value_J = receive_programmed(channel, own_M16, bins, rng=rng, salt=_of(salt, b"bins"), told=report)
+        table_J, value_J = receive_programmed(channel, own_M16, bins, rng=rng, salt=_of(salt, b"bins"), progress=report)
         choices = routing.result()
     transfers = begin_as_receiver(channel, rng=rng, salt=_of(salt, b"switches"))
-    shares_J = permute(channel, transfers, network, choices, told=report)
+    shares_J = permute(channel, transfers, network, choices, progress=report)
     del choices
     shares_J[target_J] ^= _with_random(value_J, network, rng)
-    answer_equal(channel, shares_J, rng=rng, salt=_of(salt, b"equal"), told=report)
+    answer_equal(channel, shares_J, rng=rng, salt=_of(salt, b"equal"), progress=report)
 
     size = union.receive_union(channel, _MERGED, own, others)
     union.check_union(size, own, others, channel.peer)
@@ -124,10 +124,10 @@ def merge_by_switching(members: Sequence[bytes], others: int, channel: Channel, 
     bins = Bins(table_ids=others, programmed_ids=own)
     network = Network(least=bins.count)
     report = _told(side.progress, bins, network)
-    value_J = program(channel, own_M16, bins, rng=rng, salt=_of(salt, b"bins"), told=report)
+    value_J = program(channel, own_M16, bins, rng=rng, salt=_of(salt, b"bins"), progress=report)
     transfers = begin_as_sender(channel, rng=rng, salt=_of(salt, b"switches"))
-    shares_J = share(channel, transfers, network, _with_random(value_J, network, rng), told=report)
-    equal_J = learn_equal(channel, shares_J, rng=rng, salt=_of(salt, b"equal"), told=report)
+    shares_J = share(channel, transfers, network, _with_random(value_J, network, rng), progress=report)
+    equal_J = learn_equal(channel, shares_J, rng=rng, salt=_of(salt, b"equal"), progress=report)
 
     common = int(equal_J.sum())
     if common > others:
@@ -155,8 +155,8 @@ def merge_by_switching(members: Sequence[bytes], others: int, channel: Channel, 
 def _pseudonyms(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> tuple[Tags, bytes]:
     """Give the pseudonym of every own id (M, 16), and a salt that neither side chose alone."""
 
-    def progress(_: str, done: int, total: int) -> None:
-        side.progress(UIDS, done, total)
+    def progress(_: str, completed: int, total: int) -> None:
+        side.progress(UIDS, completed, total)
 
     no_prints = np.empty((0, TAG_BYTES), dtype=np.uint8)
     local = LocalOptions(threads=side.threads, progress=progress)

@@ -139,17 +139,17 @@ def link_label_party(
     )
 
 
-def _learnt_of(found: Mapping[str, Candidates], terms: SimilarityConfig, *, own: int) -> list[str]:
+def _learnt_of(candidates: Mapping[str, Candidates], terms: SimilarityConfig, *, own: int) -> list[str]:
     """Say what the label party learnt of each feature party by the candidates for its own rows."""
-    sentences = [f"{name} has {c.rows} rows." for name, c in found.items()]
-    for name, c in found.items():
+    sentences = [f"{name} has {c.rows} rows." for name, c in candidates.items()]
+    for name, c in candidates.items():
         pairs = int((c.numbers_NK != PAD).sum())
         sentences.append(
             f"{pairs} links of own rows to numbered rows of {name}, at most {terms.links} each, "
             f"{_said_of_noise(c.scale, terms)}: from these, places of its keys beside own ones can be estimated."
         )
     if terms.least_similarity is not None:
-        some = int(np.logical_or.reduce([c.numbers_NK[:, 0] != PAD for c in found.values()]).sum())
+        some = int(np.logical_or.reduce([c.numbers_NK[:, 0] != PAD for c in candidates.values()]).sum())
         sentences.append(_said_of_floor(terms, f"{own - some} of this side's {own} rows have none"))
     return sentences
 

@@ -313,12 +313,12 @@ class _Group:
             moves_N[one.negative_M] += moves_M / len(self.ranked)
         return GroupInfluence(auc=float(np.mean(aucs)), rows_N=rows_N, moves_N=moves_N, smaller=min(self.sizes))
 
-    def figures(self, drawn: Sequence[Counts]) -> Floats:
+    def figures(self, counts: Sequence[Counts]) -> Floats:
         """Compute the figures of a resample, given how often each row of each class is drawn."""
         if len(self.ranked) == 1:
-            return np.array(self.ranked[0].figures(drawn[1], drawn[0]))
+            return np.array(self.ranked[0].figures(counts[1], counts[0]))
         weight_N = np.empty(self.rows, dtype=np.int16)
-        for member, count in zip(self.members, drawn, strict=True):
+        for member, count in zip(self.members, counts, strict=True):
             weight_N[member] = count
         figures_CF: Floats = np.array([one.figures(weight_N[one.positive_P], weight_N[one.negative_M]) for one in self.ranked])
         return np.asarray(figures_CF.mean(axis=0))

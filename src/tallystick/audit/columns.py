@@ -17,8 +17,8 @@ from tallystick.attacks.feature_inference.evaluate import (
     NO_ROW_KNOWN,
     AttackPlan,
     FeatureLeaks,
+    KnownRows,
     PlannedAttack,
-    Told,
     draws_of_known,
 )
 from tallystick.attacks.feature_inference.tasks import leaks_on
@@ -138,7 +138,7 @@ def _rebuilt(plan: AttackPlan, engine: Engine | None) -> FeatureLeaks:
     return plan.leaks(PlannedAttack.__call__) if engine is None else leaks_on(engine, plan)
 
 
-def _known_rows(rows: int, known: Sequence[int], *, seed: int) -> Told:
+def _known_rows(rows: int, known: Sequence[int], *, seed: int) -> KnownRows:
     """Draw the rows that are known, many in one draw alone: their figures depend little on which they are."""
     draws_by_count = draws_of_known(rows, known=known, seed=seed)
     return {count: draws if count < MANY_KNOWN else draws[:1] for count, draws in draws_by_count.items()}

@@ -190,15 +190,15 @@ def summary_of(
     )
 
 
-def _distance_in_words(terms: SimilarityConfig, found: Candidates) -> tuple[float | None, float | None, str]:
+def _distance_in_words(terms: SimilarityConfig, candidates: Candidates) -> tuple[float | None, float | None, str]:
     """Return the distance of a similarity of 0, how much further 1 less is, and the unit; none if dimensions do not mix."""
-    if found.scale is None:
+    if candidates.scale is None:
         return None, None, ""
-    mean, deviation = -found.scale.mean, found.scale.deviation
+    mean, deviation = -candidates.scale.mean, candidates.scale.deviation
     if terms.texts:
         return (mean, deviation, "differing bits") if not terms.numbers and terms.helper_sees != "clear" else (None, None, "")
     scales = scales_of(terms)
-    bits_D = metric_of(terms, found.scale).bits_per_unit_D
+    bits_D = metric_of(terms, candidates.scale).bits_per_unit_D
     per_one_D = np.ones(len(terms.numbers)) if bits_D is None else bits_D
     if len(scales) > 1:
         return None, None, ""
@@ -208,33 +208,33 @@ def _distance_in_words(terms: SimilarityConfig, found: Candidates) -> tuple[floa
     return mean * float(unit_D.mean()), deviation * float(unit_D.mean()), scales[0].unit
 
 
-def _before_noise(found: Candidates, located: Located, own_ND: Floats, terms: SimilarityConfig) -> Floats:
+def _before_noise(candidates: Candidates, located: Located, own_ND: Floats, terms: SimilarityConfig) -> Floats:
     """Count similarities before the helper's noise, as the places that the attack finds imply; none where there was no noise."""
-    if found.scale is None or not found.scale.sigma:
+    if candidates.scale is None or not candidates.scale.sigma:
         return np.empty(0)
-    metric = metric_of(terms, found.scale)
-    place_M = np.full(found.rows, -1)
+    metric = metric_of(terms, candidates.scale)
+    place_M = np.full(candidates.rows, -1)
     place_M[located.targets_T] = np.arange(len(located.targets_T))
-    position_L, link_L = np.nonzero(found.numbers_NK != PAD)
-    place_L = place_M[found.numbers_NK[position_L, link_L]]
+    position_L, link_L = np.nonzero(candidates.numbers_NK != PAD)
+    place_L = place_M[candidates.numbers_NK[position_L, link_L]]
     kept_L = place_L >= 0
     distance_L = metric.distance(own_ND[position_L[kept_L]], located.place_TD[place_L[kept_L]])
     return (-distance_L - metric.mean) / metric.deviation
 
 
 def _map(
-    own_ND: Floats, located: Located, found: Candidates, terms: SimilarityConfig, *, names: tuple[str, str]
+    own_ND: Floats, located: Located, candidates: Candidates, terms: SimilarityConfig, *, names: tuple[str, str]
 ) -> results.LinkMap:
     """Map own keys, and the other side's where the attack places them, with links between them."""
     weighted_D = np.array([d.scale / (d.weight if terms.helper_sees == "clear" else 1.0) for d in terms.numbers])
-    at_label = found.own_rows is None  # the label party locates numbers, a feature party positions
+    at_label = candidates.own_rows is None  # the label party locates numbers, a feature party positions
     targets_T = located.targets_T[:ON_THE_MAP]
     place_TD = located.place_TD[:ON_THE_MAP] * weighted_D
     own_ND = own_ND * weighted_D
     pairs: list[tuple[int, int]] = []
-    by_number = _by_number(found.numbers_NK) if at_label else None
+    by_number = _by_number(candidates.numbers_NK) if at_label else None
     for place, target in enumerate(targets_T):
-        rows = by_number(int(target)) if by_number is not None else found.numbers_NK[target]
+        rows = by_number(int(target)) if by_number is not None else candidates.numbers_NK[target]
         pairs += [(int(row), place) for row in rows[rows != PAD][:LINKS_OF_ONE]]
     linked = list(dict.fromkeys(row for row, _ in pairs))
     unlinked_rows = np.linspace(0, len(own_ND) - 1, min(len(own_ND), OTHERS_ON_THE_MAP), dtype=np.int64).tolist()

@@ -154,7 +154,7 @@ def helper_view(
 
 def located_by_helper(
     keys: SimilarKeys,
-    sent: SimilarKeys,
+    sent_keys: SimilarKeys,
     terms: SimilarityConfig,
     *,
     party: str,
@@ -168,7 +168,7 @@ def located_by_helper(
     truth_ND = places_of(keys, terms)
     sample = np.sort(rng.permutation(len(keys))[: 1500 + KNOWN])
     numbers_only = terms.model_copy(update={"dimensions": terms.numbers, "block": 0})
-    some = SimilarKeys(numbers_RD=sent.numbers_RD[sample])
+    some = SimilarKeys(numbers_RD=sent_keys.numbers_RD[sample])
     view = helper_view(encode_keys(some, numbers_only, AUDIT_SECRET), truth_ND[sample], numbers_only, rng=rng)
     attacked = Attacked(view=view, truth_ND=truth_ND[sample], attacker=helper, located=party)
     return attacked.findings(terms, progress=progress)

@@ -183,13 +183,13 @@ def audit_recorded(
         return audited
 
 
-def _replace(folder: RunFolder, found: Audited) -> None:
+def _replace(folder: RunFolder, audited: Audited) -> None:
     """Put what was found in the place of the audit before."""
-    new: dict[str, Any] = {name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not None}
+    new: dict[str, Any] = {name: value for name in audited.__struct_fields__ if (value := getattr(audited, name)) is not None}
     if (before := audited_before(folder)) is not None:
         keep_audited(folder, msgspec.structs.replace(before, **new))
     if folder.result.exists():
-        new |= {"features": [found.features]} if found.features is not None else {}
+        new |= {"features": [audited.features]} if audited.features is not None else {}
         result = read_result(folder.read_json(folder.result))
         result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, **new))
         folder.write(folder.result, result.to_json())

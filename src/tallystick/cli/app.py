@@ -115,23 +115,23 @@ def _no_bench() -> None:
     )
 
 
-def _show_demo(console: Console, result: "Result", found: dict[str, Any]) -> None:
+def _show_demo(console: Console, result: "Result", values: dict[str, Any]) -> None:
     jobs.show_headline(console, result)
-    console.print(f"report: {found['report']}", markup=False)
+    console.print(f"report: {values['report']}", markup=False)
 
 
-def _show_private_auc(console: Console, found: dict[str, Any]) -> None:
-    low, high = found["interval"]
-    console.print(f"AUC {found['auc']:.5f}, 95 % interval {low:.5f} to {high:.5f}, by {found['mechanism']}", markup=False)
-    console.print(f"exact AUC {found['exact_auc']:.5f}, which only this demo knows", markup=False)
-    console.print(f"protects {found['protects']} at epsilon {found['epsilon']:g}; reveals {found['reveals']}", markup=False)
+def _show_private_auc(console: Console, values: dict[str, Any]) -> None:
+    low, high = values["interval"]
+    console.print(f"AUC {values['auc']:.5f}, 95 % interval {low:.5f} to {high:.5f}, by {values['mechanism']}", markup=False)
+    console.print(f"exact AUC {values['exact_auc']:.5f}, which only this demo knows", markup=False)
+    console.print(f"protects {values['protects']} at epsilon {values['epsilon']:g}; reveals {values['reveals']}", markup=False)
     table = Table(title="What each label holder's ledger says", title_justify="left")
     for column in ("client", "carriers", "flights", "released", "epsilon spent", "cap"):
         table.add_column(column)
-    for name, client in found["clients"].items():
+    for name, client in values["clients"].items():
         (dataset,) = client["ledger"]["datasets"].values()
         what = ", ".join(entry["what"] for entry in dataset["entries"])
         spent, cap = f"{dataset['label_epsilon']:g}", f"{dataset['cap']['epsilon']:g}"
         table.add_row(name, " ".join(client["carriers"]), f"{client['rows']:,}", what, spent, cap)
     console.print(table)
-    console.print(f"{found['seconds']:.1f} s, files in {found['folder']}", markup=False)
+    console.print(f"{values['seconds']:.1f} s, files in {values['folder']}", markup=False)

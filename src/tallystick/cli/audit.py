@@ -67,7 +67,7 @@ def audit(
             counts = tuple(int(part) for part in known_rows.split(",") if part.strip().isdecimal())
             if len(counts) != len(known_rows.split(",")):
                 raise ConfigError(f"--known-rows {known_rows}: must be whole numbers with commas between, such as 20,200")
-            knowledge = _Told(labels=auxiliary_labels, rows=counts, also=tuple(also or ()))
+            knowledge = _Knowledge(labels=auxiliary_labels, rows=counts, also=tuple(also or ()))
             _recorded(target, knowledge, watcher_of(progress), as_json=as_json)
         elif party is None:
             raise ConfigError(
@@ -107,7 +107,7 @@ def _without(folder: Path, wrong: Mapping[str, object]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Told:
+class _Knowledge:
     """Knowledge that attackers of a recorded run are given, and the other runs that they took part in."""
 
     labels: int
@@ -115,13 +115,15 @@ class _Told:
     also: tuple[Path, ...]
 
 
-def _recorded(folder: Path, told: _Told, watcher: "Watcher", *, as_json: bool) -> None:
+def _recorded(folder: Path, knowledge: _Knowledge, watcher: "Watcher", *, as_json: bool) -> None:
     from tallystick.audit.run import audit_recorded
     from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage, show_told, told_values
     from tallystick.report.compare import read_run
     from tallystick.report.leaks import promise
 
-    audited = audit_recorded(folder, watcher=watcher, auxiliary_labels=told.labels, known_rows=told.rows, also=told.also)
+    audited = audit_recorded(
+        folder, watcher=watcher, auxiliary_labels=knowledge.labels, known_rows=knowledge.rows, also=knowledge.also
+    )
     report = folder / "report.html"
     values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None}
     if audited.leakage is not None:

@@ -78,14 +78,18 @@ def _decide(old: Path, new: Path, party_file: Path) -> "Decision":
     return count_decision(decision, party, folders[1], old=folders[0].run_id)
 
 
-def _show(console: Console, found: "RunComparison | None", html: Path | None, decision: "Decision | None") -> None:
-    if found is not None:
-        for title, rows in (("metrics", found.metrics), ("contracts differ in", found.settings), ("runs", found.facts)):
+def _show(console: Console, comparison: "RunComparison | None", html: Path | None, decision: "Decision | None") -> None:
+    if comparison is not None:
+        for title, rows in (
+            ("metrics", comparison.metrics),
+            ("contracts differ in", comparison.settings),
+            ("runs", comparison.facts),
+        ):
             if rows:
-                console.print(_table(title, found.runs, rows))
-        if any(any(row.best) for rows in (found.metrics, found.facts) for row in rows):
+                console.print(_table(title, comparison.runs, rows))
+        if any(any(row.best) for rows in (comparison.metrics, comparison.facts) for row in rows):
             console.print("* marks the best value of a row, however small its lead.", markup=False)
-        for note in found.notes:
+        for note in comparison.notes:
             console.print(note, markup=False)
     if html is not None:
         console.print(f"page: {html}", markup=False)

@@ -128,7 +128,7 @@ def tune(
     guarded(work, as_json=as_json, loads=loads, interrupted=f"interrupted; to go on: {again} --resume")
 
 
-def _show_tuning(console: Console, result: "Result", found: dict[str, object]) -> None:
+def _show_tuning(console: Console, result: "Result", values: dict[str, object]) -> None:
     tuning = result.sections.tuning
     assert tuning is not None
     for trial in tuning.trials:
@@ -136,8 +136,8 @@ def _show_tuning(console: Console, result: "Result", found: dict[str, object]) -
         star = "*" if trial.number == tuning.best else " "
         console.print(f"{star}{trial.number:>4}  {loss:<16} {trial.epochs:>3} epochs  {trial.values}", markup=False)
     console.print(tuning.summary, markup=False)
-    console.print(f"the contract with the best values: {found['tuned_contract']}", markup=False)
-    console.print(f"report: {found['report']}", markup=False)
+    console.print(f"the contract with the best values: {values['tuned_contract']}", markup=False)
+    console.print(f"report: {values['report']}", markup=False)
 
 
 def _run(

@@ -19,56 +19,56 @@ from tallystick.report.leaks import (
 from tallystick.results import AttackResult, Audit, FeatureAudit, RebuiltColumn, ToldColumns
 
 
-def leakage_values(found: Audit) -> dict[str, Any]:
+def leakage_values(audit: Audit) -> dict[str, Any]:
     """Return an audit as plain values for JSON, its attacks in the order in which they ran."""
-    attacks = [{field: getattr(attack, field) for field in attack.__struct_fields__} for attack in found.attacks]
-    growth = [{field: getattr(each, field) for field in each.__struct_fields__} for each in found.growth]
+    attacks = [{field: getattr(attack, field) for field in attack.__struct_fields__} for attack in audit.attacks]
+    growth = [{field: getattr(each, field) for field in each.__struct_fields__} for each in audit.growth]
     return {
-        "headline": leak_headline(found),
-        "summary": found.summary,
-        "defense": found.defense,
+        "headline": leak_headline(audit),
+        "summary": audit.summary,
+        "defense": audit.defense,
         "attacks": attacks,
         "growth": growth,
-        "not_measured": found.not_measured,
+        "not_measured": audit.not_measured,
     }
 
 
-def show_leakage(console: Console, found: Audit) -> None:
+def show_leakage(console: Console, audit: Audit) -> None:
     """Print whether labels leak, and a line per attack, the strongest first."""
-    for line in leak_headline(found):
+    for line in leak_headline(audit):
         console.print(line, markup=False, style="bold")
-    console.print(found.summary, markup=False)
-    console.print(f"defence: {found.defense}", markup=False)
-    if found.attacks:
-        numbers = any(attack.spearman is not None for attack in found.attacks)
+    console.print(audit.summary, markup=False)
+    console.print(f"defence: {audit.defense}", markup=False)
+    if audit.attacks:
+        numbers = any(attack.spearman is not None for attack in audit.attacks)
         table = Table(box=None)
         figures = ("Spearman", "", "a guess", "R²") if numbers else ("AUC", "", "symmetric", "a guess", "found at 0.1 %")
         for name in ("attack, and in whose seat", *figures):
             table.add_column(name)
-        for attack in by_strength(found.attacks):
+        for attack in by_strength(audit.attacks):
             table.add_row(*(_cells_of_numbers(attack) if numbers else _cells(attack)))
         console.print(table)
-    for each in found.growth:
+    for each in audit.growth:
         points = ", ".join(f"{auc:.3f} by epoch {epoch}" for epoch, auc in zip(each.epochs, each.symmetric_auc, strict=True))
         console.print(f"{each.name} grew: {points}", markup=False)
-    for line in found.not_measured:
+    for line in audit.not_measured:
         console.print(f"not measured: {line}", markup=False)
 
 
-def feature_values(found: FeatureAudit) -> dict[str, Any]:
+def feature_values(audit: FeatureAudit) -> dict[str, Any]:
     """Return a feature party's audit as plain values for JSON."""
-    plain: dict[str, Any] = msgspec.to_builtins(found)
-    return {"headline": feature_headline(found), **plain}
+    plain: dict[str, Any] = msgspec.to_builtins(audit)
+    return {"headline": feature_headline(audit), **plain}
 
 
-def show_features(console: Console, found: FeatureAudit) -> None:
+def show_features(console: Console, audit: FeatureAudit) -> None:
     """Print whether columns can be rebuilt, and a line per column."""
-    console.print(feature_headline(found), markup=False, style="bold")
-    console.print(found.summary, markup=False)
-    console.print(f"defence: {found.defense}", markup=False)
-    if promise_text := column_promise(found):
+    console.print(feature_headline(audit), markup=False, style="bold")
+    console.print(audit.summary, markup=False)
+    console.print(f"defence: {audit.defense}", markup=False)
+    if promise_text := column_promise(audit):
         console.print(promise_text, markup=False)
-    for group in row_groups(found):
+    for group in row_groups(audit):
         counts = sorted({column.known for column in group.columns})
         table = Table(box=None, title=group.rows, title_justify="left")
         for name in ("column", *(f"knowing {count} rows" for count in counts)):
@@ -78,21 +78,21 @@ def show_features(console: Console, found: FeatureAudit) -> None:
             table.add_row(escape(name if used else f"{name} (not used)"), *cells)
         if group.columns:
             console.print(table)
-    for line in found.not_measured:
+    for line in audit.not_measured:
         console.print(f"not measured: {line}", markup=False)
 
 
-def told_values(told: ToldColumns) -> dict[str, Any]:
+def told_values(told_columns: ToldColumns) -> dict[str, Any]:
     """Return what gradients tell of columns as plain values for JSON."""
-    plain: dict[str, Any] = msgspec.to_builtins(told)
-    return {"headline": told_headline(told), **plain}
+    plain: dict[str, Any] = msgspec.to_builtins(told_columns)
+    return {"headline": told_headline(told_columns), **plain}
 
 
-def show_told(console: Console, told: ToldColumns) -> None:
+def show_told(console: Console, told_columns: ToldColumns) -> None:
     """Print what cut gradients tell of a party's columns, in a line, and what could not be measured."""
-    console.print(told_headline(told), markup=False, style="bold")
-    console.print(told.summary, markup=False)
-    for line in told.not_measured:
+    console.print(told_headline(told_columns), markup=False, style="bold")
+    console.print(told_columns.summary, markup=False)
+    for line in told_columns.not_measured:
         console.print(f"not measured: {line}", markup=False)
 
 

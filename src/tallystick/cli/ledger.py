@@ -55,18 +55,18 @@ def ledger(
     guarded(work, as_json=as_json, loads=("tallystick.run_folder.ledger", "tallystick.report.ledger"))
 
 
-def _show(console: Console, found: "ExportedLedger", path: Path) -> None:
+def _show(console: Console, exported: "ExportedLedger", path: Path) -> None:
     from tallystick.report.ledger import amount, at_delta
 
-    if found["not_private"]:
+    if exported["not_private"]:
         console.print("Not private, and in no sum:")
-        for each in found["not_private"]:
+        for each in exported["not_private"]:
             when = each["time"][:16].replace("T", " ")
             console.print(f"  {each['number']}  {when}  {each['dataset']}: {each['what']}", markup=False, soft_wrap=True)
-    elif not found["datasets"]:
+    elif not exported["datasets"]:
         console.print(f"nothing has been released yet (ledger: {path})", markup=False)
     width = max(NARROWEST, min(WIDEST, console.width // 5))
-    for name, dataset in found["datasets"].items():
+    for name, dataset in exported["datasets"].items():
         limit = dataset["cap"]
         cap = limit["epsilon"] if limit is not None else None
         scale = cap or max((value for value in dataset["running_label_epsilon"] if value is not None), default=1.0)
@@ -81,5 +81,5 @@ def _show(console: Console, found: "ExportedLedger", path: Path) -> None:
             bar = "█" * filled + "░" * (width - filled)
             table.add_row(str(entry["number"]), entry["time"][:16].replace("T", " "), escape(entry["what"]), amount(running), bar)
         console.print(table)
-    if "page" in found:
-        console.print(f"page: {found['page']}", markup=False)
+    if "page" in exported:
+        console.print(f"page: {exported['page']}", markup=False)

@@ -94,20 +94,20 @@ def _check_options(*, served: bool, of_table: dict[str, object], of_served: dict
         raise ConfigError(f"{wrong[0]}: is for a look at what was answered; add --served")
 
 
-def _show(console: Console, found: "Monitoring") -> None:
+def _show(console: Console, monitoring: "Monitoring") -> None:
     from tallystick.report.monitor import WORDS
 
-    what = "new rows" if found.served is None else "rows answered online"
-    table = Table(title=f"run {found.run_id}, {found.rows:,} {what}", title_justify="left")
+    what = "new rows" if monitoring.served is None else "rows answered online"
+    table = Table(title=f"run {monitoring.run_id}, {monitoring.rows:,} {what}", title_justify="left")
     for name in ("column", "moved", "stability index", "chance"):
         table.add_column(name)
-    for each in [*found.columns, *([found.scores] if found.scores is not None else [])]:
+    for each in [*monitoring.columns, *([monitoring.scores] if monitoring.scores is not None else [])]:
         table.add_row(escape(each.name), WORDS[each.state], f"{each.stability:.4f}", f"{each.chance:.3g}")
     console.print(table)
-    for period in found.periods:
+    for period in monitoring.periods:
         auc, error = (f"{value:.4f}" if value is not None else "none" for value in (period.auc, period.calibration_error))
         console.print(f"{period.name}: {period.rows:,} rows with a label, AUC {auc}, calibration error {error}", markup=False)
-    for during in found.served or ():
+    for during in monitoring.served or ():
         has = (
             f"partners had {during.partner_has:.1%} of those asked for"
             if during.partner_has is not None
@@ -116,5 +116,5 @@ def _show(console: Console, found: "Monitoring") -> None:
         times = ", ".join(f"{part.part} {part.p50:.1f} and {part.p99:.1f} ms" for part in during.latency)
         console.print(f"{during.name}: {during.rows:,} rows answered, {has}, {during.own_share:.1%} by own columns", markup=False)
         console.print(f"{during.name}: half and 99 % of requests within: {times}", markup=False)
-    for note in found.notes:
+    for note in monitoring.notes:
         console.print(note, markup=False)

@@ -17,16 +17,16 @@ LIBRARIES = ("numpy", "torch", "scipy.special", "polars", "pyarrow")
 """What takes long to load; a command that needs them has them loaded first."""
 
 
-def finish(found: Mapping[str, object], *, as_json: bool, show: Callable[[Console], None] | None = None) -> None:
+def finish(result: Mapping[str, object], *, as_json: bool, show: Callable[[Console], None] | None = None) -> None:
     """Print a command's result: as JSON, or as ``show`` does for people (a line for each value if left out)."""
     if as_json:
-        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.write(json.dumps(result) + "\n")
         return
     console = PlainWordsConsole(highlight=False)
     if show is not None:
         show(console)
         return
-    values = {name: _readable(value) for name, value in found.items() if value not in (None, {}, [], ())}
+    values = {name: _readable(value) for name, value in result.items() if value not in (None, {}, [], ())}
     width = max(map(len, values), default=0) + 2
     for name, value in values.items():
         console.print(f"{name:<{width}}" + value.replace("\n", "\n" + " " * width), markup=False)

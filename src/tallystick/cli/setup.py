@@ -19,7 +19,7 @@ from tallystick.errors import ConfigError
 from tallystick.terminal import printable_lines
 
 if TYPE_CHECKING:
-    from tallystick.config.templates import Asked
+    from tallystick.config.templates import FileRequest
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
 WIDE = 100  # characters of a terminal that has room for the words minimum and maximum
@@ -49,13 +49,13 @@ def init(
     """Write a commented party file and contract to start from."""
 
     def work() -> None:
-        from tallystick.config.templates import Asked, contract_text, party_text
+        from tallystick.config.templates import FileRequest, contract_text, party_text
         from tallystick.reading import Role
 
         roles: tuple[Role, ...] = get_args(Role)
         if (chosen_role := next((name for name in roles if name == role), None)) is None:
             raise ConfigError(f"--role {role}: must be {', '.join(roles[:-1])} or {roles[-1]}")
-        request = Asked(
+        request = FileRequest(
             role=chosen_role,
             parties=tuple(name.strip() for name in parties.split(",")),
             method=method or ("union-with-helper" if chosen_role == "helper" else "intersection"),
@@ -83,10 +83,10 @@ def init(
     guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger, *looks))
 
 
-def _with_columns(asked: "Asked") -> tuple["Asked", list[str]]:
+def _with_columns(request: "FileRequest") -> tuple["FileRequest", list[str]]:
     """Take what the header of the party's table makes plain; gives too how each column is read, as a job would read it."""
-    if asked.table is None:
-        return asked, []
+    if request.table is None:
+        return request, []
     from tallystick.config.table import TableConfig
     from tallystick.errors import DataError
     from tallystick.reading import validate
@@ -96,7 +96,7 @@ def _with_columns(asked: "Asked") -> tuple["Asked", list[str]]:
     from tallystick.tables.text import text_warning
 
     try:
-        frame = read_table(validate(TableConfig, {"path": str(asked.table.absolute())}, source="--table"))
+        frame = read_table(validate(TableConfig, {"path": str(request.table.absolute())}, source="--table"))
     except DataError as error:  # there is no party file yet in which anything could be wrong
         raise DataError(str(error).replace("check table.path, or the option that names it", "check --table")) from None
     lines = list(frame.notes)
@@ -104,8 +104,8 @@ def _with_columns(asked: "Asked") -> tuple["Asked", list[str]]:
         column = frame.get_column(name)
         lines.append(f"{name}: {column.dtype}, such as {', '.join(samples_of(column))}")
         lines += [warning] if (warning := text_warning(column)) is not None else []
-    guessed = guess_columns(frame, similar=asked.facts.similar, is_label=asked.role == "label")
-    return replace(asked, columns=guessed), lines
+    guessed = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
+    return replace(request, columns=guessed), lines
 
 
 def _create_ledger(path: Path) -> Path:
@@ -176,21 +176,21 @@ LINES = {"key_shapes": "keys", "encoding": "encoding", "defenses": "defence", "l
 """What a check found that has several lines, and what each of these begins with."""
 
 
-def _show(console: Console, found: dict[str, Any]) -> None:
+def _show(console: Console, values: dict[str, Any]) -> None:
     for name in SHOWN:
-        if found.get(name):
-            console.print(f"[bold]{name.replace('_', ' ')}[/bold]: {found[name]}")
+        if values.get(name):
+            console.print(f"[bold]{name.replace('_', ' ')}[/bold]: {values[name]}")
     for name, said in LINES.items():
-        for line in found.get(name, []):
+        for line in values.get(name, []):
             console.print(f"[bold]{said}[/bold]: {escape(line)}")
-    if (profile := found.get("profile")) is not None:
+    if (profile := values.get("profile")) is not None:
         _show_profile(console, profile)
-    for line in found["peers"]:
+    for line in values["peers"]:
         console.print(line, markup=False)
-    for line in found["warnings"]:
+    for line in values["warnings"]:
         console.print(f"[yellow]warning[/yellow]: {escape(line)}", soft_wrap=True)
-    console.print("[green]no problems[/green]" if not found["problems"] else "[red]problems[/red]")
-    for line in found["problems"]:
+    console.print("[green]no problems[/green]" if not values["problems"] else "[red]problems[/red]")
+    for line in values["problems"]:
         console.print(f"  {line}", markup=False, soft_wrap=True)
 
 

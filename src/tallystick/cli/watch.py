@@ -32,10 +32,10 @@ class Lines:
         """Name the phase."""
         self._write(name)
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, completed: int, total: int) -> None:
         """Say how far it is, now and then."""
         if time.monotonic() - self._last > self.EVERY_S:
-            self._write(f"  {what}: {done} of {total}")
+            self._write(f"  {what}: {completed} of {total}")
 
     def say(self, text: str) -> None:
         """Write the line."""
@@ -57,12 +57,12 @@ class JsonLines:
         """Name the phase."""
         self._write({"phase": name})
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, completed: int, total: int) -> None:
         """Say how far it is, at most ten times a second."""
         now = time.monotonic()
-        if now - self._written > REDRAW_S or done == total:
+        if now - self._written > REDRAW_S or completed == total:
             self._written = now
-            self._write({"what": what, "done": done, "total": total})
+            self._write({"what": what, "done": completed, "total": total})
 
     def say(self, text: str) -> None:
         """Pass the line on."""

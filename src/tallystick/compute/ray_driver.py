@@ -168,11 +168,11 @@ class _Cluster:
         """Hand the cluster what several are given, so that it crosses to each machine once."""
         self._shared = self._ray.put(block)
 
-    def begin(self, number: int, prepare: str, given: bytes) -> None:
+    def begin(self, number: int, prepare: str, payload: bytes) -> None:
         """Begin a task; Ray does it again, on another machine if need be, whose worker or machine died."""
         self._task = self._task or self._remote()  # Ray sends the function to the head for each of these
         task = self._task.remote(
-            prepare, self._shared, given, self._join.threads, self._join.versions, self._pulses + str(number), PULSE_S
+            prepare, self._shared, payload, self._join.threads, self._join.versions, self._pulses + str(number), PULSE_S
         )
         self._waiting[task] = number
 
@@ -296,7 +296,9 @@ class _Cluster:
         )
 
 
-def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, versions: str, pulse: str, pulse_s: float) -> bytes:
+def _perform_on_ray(
+    prepare: str, shared: bytes, payload: bytes, threads: int, versions: str, pulse: str, pulse_s: float
+) -> bytes:
     """Run a task on Ray's workers: names and bytes, as every engine's are.
 
     Meanwhile a thread leaves a new pulse under that name every ``pulse_s`` seconds: a count, Ray's id of this machine, its name
@@ -315,7 +317,7 @@ def _perform_on_ray(prepare: str, shared: bytes, given: bytes, threads: int, ver
 
     threading.Thread(target=beat, daemon=True).start()
     try:
-        return perform(Work(prepare=prepare, shared=shared), given, threads=threads, versions=versions)
+        return perform(Work(prepare=prepare, shared=shared), payload, threads=threads, versions=versions)
     finally:
         over.set()
 

@@ -34,13 +34,13 @@ def main() -> None:
         return
 
 
-def _receive(connection: Connection, given: "queue.SimpleQueue[bytes | None]", busy: threading.Event) -> None:
+def _receive(connection: Connection, tasks: "queue.SimpleQueue[bytes | None]", busy: threading.Event) -> None:
     """Take tasks, and end this process once the other end is closed or dead: a task that runs is interrupted, and cleans up."""
     try:
         while True:
-            given.put(connection.recv_bytes())
+            tasks.put(connection.recv_bytes())
     except (EOFError, OSError):
-        given.put(None)
+        tasks.put(None)
     if busy.is_set():
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
     time.sleep(GRACE_S)

@@ -7,15 +7,15 @@ from typing import Any
 MAX_DIFFERENCES = 50
 
 
-def differences(own: str, theirs: str) -> list[str]:
+def differences(own: str, peer_json: str) -> list[str]:
     """List the keys in which two canonical JSONs differ, with both values.
 
-    ``theirs`` comes from a peer: it may be anything, and what is shown of it is shortened and escaped. A contract holds
+    ``peer_json`` comes from a peer: it may be anything, and what is shown of it is shortened and escaped. A contract holds
     nothing private.
     """
     try:
         # JSON back that is no larger than any contract; raises ValueError, for the paths of many deep values add up
-        value = json.loads(theirs)
+        value = json.loads(peer_json)
         waiting, items = [(value, 0)], 0
         while waiting:
             item, depth = waiting.pop()

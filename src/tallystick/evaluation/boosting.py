@@ -113,10 +113,10 @@ def check_halves(labels_N: Tensor, *, classes: int) -> None:
     _check_half(int((labels_N.long().bincount(minlength=classes) > 1).sum()), classes)
 
 
-def _check_half(found: int, classes: int) -> None:
-    if found < classes:
+def _check_half(present: int, classes: int) -> None:
+    if present < classes:
         raise DataError(
-            f"a half of the training rows has {found} of {classes} classes, and a model of it answers for the other half; "
+            f"a half of the training rows has {present} of {classes} classes, and a model of it answers for the other half; "
             "bring more rows"
         )
 

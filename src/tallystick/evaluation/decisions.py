@@ -90,21 +90,23 @@ def decide(
     weights: ArrayLike | None = None,
     cost_false_positive: float = 1.0,
     cost_false_negative: float = 1.0,
-    chosen: tuple[ArrayLike, ArrayLike, ArrayLike | None] | None = None,
+    threshold_rows: tuple[ArrayLike, ArrayLike, ArrayLike | None] | None = None,
 ) -> Decisions:
     """Say what probabilities ``scores_N`` are worth where a threshold turns them into decisions.
 
-    ``chosen`` are labels, scores and weights of the rows on which the cheapest threshold is chosen, so that its cost here is not
-    the best of many tried; without them it is chosen on these rows, and its cost is too low by a little.
+    ``threshold_rows`` are labels, scores and weights of other rows. The cheapest threshold is chosen on them, so that its cost
+    here is not the best of many tried. Without them it is chosen on these rows, and its cost is too low by a little.
     Raises UndefinedMetric where one class only occurs, or a score is not finite.
     """
     scores_N = metrics.finite_values(scores_N, "scores")
     weights_N = metrics.row_weights(weights, len(scores_N))
     curve = _Curve(np.asarray(labels_N), scores_N, weights_N, cost_false_positive, cost_false_negative)
     on = curve
-    if chosen is not None:
-        labels_M, scores_M = np.asarray(chosen[0]), metrics.finite_values(chosen[1], "scores")
-        on = _Curve(labels_M, scores_M, metrics.row_weights(chosen[2], len(scores_M)), cost_false_positive, cost_false_negative)
+    if threshold_rows is not None:
+        labels_M, scores_M = np.asarray(threshold_rows[0]), metrics.finite_values(threshold_rows[1], "scores")
+        on = _Curve(
+            labels_M, scores_M, metrics.row_weights(threshold_rows[2], len(scores_M)), cost_false_positive, cost_false_negative
+        )
     positives, negatives, edges = _histogram(np.asarray(labels_N), scores_N, weights_N)
     return Decisions(
         rows=len(scores_N),
@@ -112,7 +114,7 @@ def decide(
         cost_false_negative=cost_false_negative,
         thresholds=curve.table(),
         best=curve.at(on.cheapest()),
-        chosen_on="test rows" if chosen is None else "validation rows",
+        chosen_on="test rows" if threshold_rows is None else "validation rows",
         flag_none=curve.at(None),
         flag_all=curve.at(float(scores_N.min())),
         ks_threshold=curve.furthest(),

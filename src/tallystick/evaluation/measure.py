@@ -182,10 +182,10 @@ class _Model:
         return MetricCurves(roc=roc, reliability=reliability or None, precision_recall=precision_recall)
 
 
-def _with_interval(model: _Model, name: str, chosen: Metric, replicates_R: Floats | None) -> MetricValue:
+def _with_interval(model: _Model, name: str, metric: Metric, replicates_R: Floats | None) -> MetricValue:
     if name not in model.values or replicates_R is None:
         return MetricValue(value=None, low=None, high=None, reason=model.reasons[name])
-    return valued(model.values[name], replicates_R, chosen.low, chosen.high)
+    return valued(model.values[name], replicates_R, metric.low, metric.high)
 
 
 def _paired(replicates: Mapping[tuple[str, str], Floats], name: str) -> Floats | None:

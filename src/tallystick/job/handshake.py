@@ -299,9 +299,9 @@ def _release(version: str) -> str:
     return version.partition("+")[0]
 
 
-def _note_versions(peer: str, theirs: Greeting, note: Callable[[str], None]) -> None:
+def _note_versions(peer: str, greeting: Greeting, note: Callable[[str], None]) -> None:
     own = {"torch": _release(torch.__version__), "numpy": _release(np.__version__)}
-    their_versions = {"torch": printable(theirs.torch, most=40), "numpy": printable(theirs.numpy, most=40)}
+    their_versions = {"torch": printable(greeting.torch, most=40), "numpy": printable(greeting.numpy, most=40)}
     if other := [name for name in own if own[name] != their_versions[name]]:
         one, two = (" and ".join(f"{name} {versions[name]}" for name in other) for versions in (their_versions, own))
         note(

@@ -81,9 +81,9 @@ class Job:
         """Return the channels to all other parties, the helper included."""
         return list(self.channels.values())
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, completed: int, total: int) -> None:
         """Show how far work without a peer is, and raise what is known to be wrong with one: it may take long, and is in vain."""
-        self.logbook.watcher.progress(what, done, total)
+        self.logbook.watcher.progress(what, completed, total)
         for channel in self.all_channels:
             channel.check()
 

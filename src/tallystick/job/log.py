@@ -99,13 +99,13 @@ class RunLog:
         self.note(f"phase {name}")
         self._watcher.phase(name)
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, completed: int, total: int) -> None:
         """Pass on, and keep it now and then."""
         now = time.monotonic()
-        if now - self._progress_at > PROGRESS_S or done == total:
+        if now - self._progress_at > PROGRESS_S or completed == total:
             self._progress_at = now
-            self.note(f"{what}: {done} of {total}")
-        self._watcher.progress(what, done, total)
+            self.note(f"{what}: {completed} of {total}")
+        self._watcher.progress(what, completed, total)
 
     def say(self, text: str) -> None:
         """Pass on and keep."""

@@ -244,7 +244,7 @@ class _Prediction:
         expected = 2 * max(before.sizes.values())
         noisy = with_noise(contract, party, model.folder, keys, what=f"linking of new rows for {contract.name}")
         local = LocalOptions(threads=party.threads, progress=log.progress)
-        alignment = align_keys(contract, party.party, noisy, channels, local=local, expected=expected, kept=before)
+        alignment = align_keys(contract, party.party, noisy, channels, local=local, expected=expected, kept_alignment=before)
         log.phase("prediction")
         scores = model.scoring.score(channels, alignment).with_columns(pl.lit(model.run_id).alias(RUN))
         if self.output is None:
@@ -272,14 +272,14 @@ class _Prediction:
 
 
 def _agreed(
-    contract: Contract, party: PartyFile, kept: ResumeState, channels: dict[str, Channel], *, note: Callable[[str], None]
+    contract: Contract, party: PartyFile, resume_state: ResumeState, channels: dict[str, Channel], *, note: Callable[[str], None]
 ) -> Agreement:
     """Shake hands in this party's role."""
     if contract.role_of(party.party) != "label":
-        return shake_hands(contract, kept, channels[contract.label_party], note=note)
+        return shake_hands(contract, resume_state, channels[contract.label_party], note=note)
     feature_channels = {name: channels[name] for name in contract.feature_parties}
     helper = channels[contract.helper] if contract.helper is not None else None
-    return shake_hands_label_party(contract, kept, feature_channels, helper=helper, note=note)
+    return shake_hands_label_party(contract, resume_state, feature_channels, helper=helper, note=note)
 
 
 @dataclass(frozen=True, kw_only=True)

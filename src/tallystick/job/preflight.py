@@ -156,12 +156,12 @@ def require_to_predict(
     return keys
 
 
-def _raise(found: Preflight) -> None:
-    if len(found.problems) == 1:
-        raise found.problems[0]
-    if found.problems:
-        kind = DataError if all(isinstance(error, DataError) for error in found.problems) else ConfigError
-        raise kind("\n".join(str(error) for error in found.problems))
+def _raise(preflight: Preflight) -> None:
+    if len(preflight.problems) == 1:
+        raise preflight.problems[0]
+    if preflight.problems:
+        kind = DataError if all(isinstance(error, DataError) for error in preflight.problems) else ConfigError
+        raise kind("\n".join(str(error) for error in preflight.problems))
 
 
 def preflight(
@@ -202,22 +202,22 @@ def preflight(
     return report
 
 
-def _check_side(contract: Contract, party: PartyFile, found: Preflight) -> bool:
+def _check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> bool:
     """Check all but the table; tells whether the party file fits the contract."""
-    found.tried(lambda: check_party(contract, party))
-    fits = not found.problems
+    preflight.tried(lambda: check_party(contract, party))
+    fits = not preflight.problems
     if party.tls is not None:
-        found.identity = found.tried(lambda: identity_of(party))
-    found.tried(lambda: proxy_of(party))
+        preflight.identity = preflight.tried(lambda: identity_of(party))
+    preflight.tried(lambda: proxy_of(party))
     if (listen := party.listen) is not None:
-        found.tried(lambda: _check_listen(listen))
-    found.tried(lambda: _check_runs(party.runs))
-    found.tried(lambda: _check_device(party))
-    found.tried(lambda: loggers_of(party, folder=party.runs))
-    found.tried(lambda: party.run_key)
+        preflight.tried(lambda: _check_listen(listen))
+    preflight.tried(lambda: _check_runs(party.runs))
+    preflight.tried(lambda: _check_device(party))
+    preflight.tried(lambda: loggers_of(party, folder=party.runs))
+    preflight.tried(lambda: party.run_key)
     if fits:
         is_label = contract.role_of(party.party) == "label"
-        found.tried(lambda: check_modules(contract.model, party.party, top=is_label))
+        preflight.tried(lambda: check_modules(contract.model, party.party, top=is_label))
     return fits
 
 
@@ -250,34 +250,34 @@ def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
 
 
 def _check_table(
-    contract: Contract, party: PartyFile, found: Preflight, frame: Frame, folder: RunFolder | None, before: Before | None
+    contract: Contract, party: PartyFile, preflight: Preflight, frame: Frame, folder: RunFolder | None, before: Before | None
 ) -> None:
-    keys = found.keys = found.tried(lambda: keys_of(frame, party, contract.alignment))
+    keys = preflight.keys = preflight.tried(lambda: keys_of(frame, party, contract.alignment))
     is_label = contract.role_of(party.party) == "label"
-    found.tried(lambda: check_subgroups(frame, party))
+    preflight.tried(lambda: check_subgroups(frame, party))
     if keys is None:
         return
-    found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
+    preflight.tried(lambda: _check_ids(contract, keys, is_label=is_label))
     if folder is not None:
-        found.tried(lambda: check_kept(party, keys, folder))
+        preflight.tried(lambda: check_kept(party, keys, folder))
     here = frame[keys.rows_R]
     training = np.arange(here.height)  # all that may be for training
     if (parts := _hash_parts(contract, keys, is_label=is_label)) is not None:
-        if found.tried(lambda: _check_parts(contract, parts)) and not contract.linkage.similar:
+        if preflight.tried(lambda: _check_parts(contract, parts)) and not contract.linkage.similar:
             training = np.flatnonzero(parts == TRAINING)
         if contract.split.test and not (parts == TEST).any():
-            found.warnings.append(f"none of {here.height} ids fall into the test part, so nothing can be measured")
+            preflight.warnings.append(f"none of {here.height} ids fall into the test part, so nothing can be measured")
     labels = None
     if is_label:
         taught = training
-        labels = found.tried(lambda: check_label(contract, party, here, taught, before=before))
+        labels = preflight.tried(lambda: check_label(contract, party, here, taught, before=before))
         if (weight := party.weight) is not None:
-            found.tried(lambda: encode_weights(require_column(here, weight, use="weight")))
+            preflight.tried(lambda: encode_weights(require_column(here, weight, use="weight")))
         if (time := party.time) is not None and contract.split.method == "time":
-            times = found.tried(lambda: split_by_time(require_column(here, time, use="time"), contract.split))
+            times = preflight.tried(lambda: split_by_time(require_column(here, time, use="time"), contract.split))
             if times is not None and not contract.unaligned.used:  # the times of aligned rows alone settle those of the others
                 training = np.flatnonzero(times == TRAINING)
-    found.tried(lambda: _check_features(contract, party, found, here, training, labels, before))
+    preflight.tried(lambda: _check_features(contract, party, preflight, here, training, labels, before))
 
 
 def check_label(
@@ -340,7 +340,7 @@ def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> bool:
 def _check_features(
     contract: Contract,
     party: PartyFile,
-    found: Preflight,
+    preflight: Preflight,
     here: Frame,
     training: "np.ndarray[Any, Any]",
     labels: CodedLabels | None,
@@ -362,13 +362,13 @@ def _check_features(
         if not contract.hides_labels:
             check_classes(contract.unaligned, *labels)
     if encoder is not None:
-        found.room = room_of(contract, encoder, rows=here.height)
-        found.room.require()
+        preflight.room = room_of(contract, encoder, rows=here.height)
+        preflight.room.require()
         _check_model(contract, party, encoder, here)
         if labels is not None and contract.defense and contract.defense[0].defense.asks_teacher:  # of labels as they are
             check_halves(labels[1], classes=contract.target.classes)
     if is_label:
-        found.own_columns = encoder is not None
+        preflight.own_columns = encoder is not None
         _check_top(contract, party, encoder)
     if encoder is None:
         return
@@ -376,7 +376,7 @@ def _check_features(
     notes = (*encoder.notes, *contract.training.resolved_notes(len(training)), *several)
     notes += (screening_line(contract),) if encoder.screened and not is_label else ()
     fit_note = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
-    found.notes += notes + (fit_note if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
+    preflight.notes += notes + (fit_note if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
 
 
 def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: Frame) -> None:

@@ -90,11 +90,11 @@ def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
         if not contract.sends_gradients:
             cuts = receive_once(job, dataset, receive_widths(job, dataset), trains=trains(job, agreement))
             rows.check_at_home(job.contract, dataset.train_N, dataset.unaligned.train_N)
-        trained = train_as_label_party(job, dataset, agreement, own=rows, kept=cuts)
+        trained = train_as_label_party(job, dataset, agreement, own=rows, kept_cuts=cuts)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
             findings = replace(
-                findings, evaluated=evaluate_as_label_party(job, rows, trained, dataset, run_id=agreement.run_id, kept=cuts)
+                findings, evaluated=evaluate_as_label_party(job, rows, trained, dataset, run_id=agreement.run_id, kept_cuts=cuts)
             )
     job.leave()
     findings = replace(
@@ -195,12 +195,12 @@ def _run_helper(job: Job) -> tuple[Job, RunFindings]:
     return job, replace(findings, helper=outcome)
 
 
-def _linked(job: Job, keys: Keys, agreement: Agreement, found: RunFindings) -> RunFindings:
+def _linked(job: Job, keys: Keys, agreement: Agreement, findings: RunFindings) -> RunFindings:
     """Add what the alignment found: common rows, or links with what these gave away."""
     with job.logbook.during("alignment", job.all_channels):
         alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
         notes = match_notes(job, alignment)
-    return replace(found, alignment=alignment, match_notes=notes, linkage=audit_links(job, keys, alignment))
+    return replace(findings, alignment=alignment, match_notes=notes, linkage=audit_links(job, keys, alignment))
 
 
 def starts_from(run_id: str) -> str:

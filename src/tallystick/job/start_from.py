@@ -79,15 +79,15 @@ def _require_same_network(contract: Contract, earlier: Contract, name: str) -> N
         )
 
 
-def _require_folds(contract: Contract, kept: int, name: str) -> None:
+def _require_folds(contract: Contract, networks: int, name: str) -> None:
     """Raise ConfigError where the contract cannot go on with as many networks side by side as the run has."""
     setting = contract.training.folds
     without = contract.without_unaligned() if contract.unaligned.facts.dispensable else contract
-    if setting == kept or (setting == "auto" and (kept == 1 or without.folds(LEAST_FOLDED) > 1)):
+    if setting == networks or (setting == "auto" and (networks == 1 or without.folds(LEAST_FOLDED) > 1)):
         return
     raise ConfigError(
-        f"--start-from {name}: its model is of {kept} networks side by side, this contract's training.folds = {setting} of "
-        f"{contract.folds(LEAST_FOLDED)}; put training.folds = {kept}, or {_SCRATCH}"
+        f"--start-from {name}: its model is of {networks} networks side by side, this contract's training.folds = {setting} of "
+        f"{contract.folds(LEAST_FOLDED)}; put training.folds = {networks}, or {_SCRATCH}"
     )
 
 

@@ -60,7 +60,7 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     version: str = ""
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Promotions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file of promotions under a contract's name, the newest first: other texts of it have theirs in it, too."""
 
     promoted: list[Promotion] = []
@@ -72,9 +72,9 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         promotions = [*self.promoted, *([self.candidate] if self.candidate is not None else []), *self.withdrawn]
         return next((each for each in promotions if each.run_id == run_id), None)
 
-    def withdrawing(self, gone: Promotion | None) -> list[Promotion]:
+    def withdrawing(self, promotion: Promotion | None) -> list[Promotion]:
         """Return what was withdrawn, with this promotion if there is one."""
-        return [gone, *_without(gone, self.withdrawn)][:MOST_PROMOTED] if gone is not None else self.withdrawn
+        return [promotion, *_without(promotion, self.withdrawn)][:MOST_PROMOTED] if promotion is not None else self.withdrawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +102,11 @@ class Versions:
         """Tell whether a promoted run is of this contract."""
         return promotion.contract == self.contract.hash
 
-    def _all(self) -> _Kept:
+    def _all(self) -> _Promotions:
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=_Kept)
+            return msgspec.json.decode(self.path.read_bytes(), type=_Promotions)
         except FileNotFoundError:
-            return _Kept()
+            return _Promotions()
         except (OSError, msgspec.DecodeError) as error:
             raise StorageError(
                 f"{self.path}: cannot be read ({error}); move it away, and promote the run in use again on this side"
@@ -133,7 +133,7 @@ class Versions:
                 enter_choice(self.contract, self.party, folder, what=f"promotion of run {folder.run_id}")
             is_candidate = before.candidate is not None and before.candidate.run_id == promotion.run_id
             self._write(
-                _Kept(
+                _Promotions(
                     promoted=[promotion, *_without(promotion, before.promoted)],
                     candidate=None if is_candidate else before.candidate,
                     withdrawn=_without(promotion, before.withdrawn),
@@ -166,8 +166,8 @@ class Versions:
             self._write(msgspec.structs.replace(before, candidate=None, withdrawn=before.withdrawing(before.candidate)))
         return before.candidate
 
-    def _newest(self, kept: _Kept) -> Promotion | None:
-        return next(filter(self._is_ours, kept.promoted), None)
+    def _newest(self, promotions: _Promotions) -> Promotion | None:
+        return next(filter(self._is_ours, promotions.promoted), None)
 
     def _complete(self, name: str, *, option: str) -> RunFolder:
         folder = named_run(self.contract, self.party, name, option=option)
@@ -275,7 +275,7 @@ class Versions:
             self._write(msgspec.structs.replace(before, promoted=promoted, candidate=candidate))
 
     @contextmanager
-    def _changing(self) -> Iterator[_Kept]:
+    def _changing(self) -> Iterator[_Promotions]:
         """Yield the promotions while no other process of this machine changes them."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -284,8 +284,8 @@ class Versions:
         with locked(self.path.parent):
             yield self._all()
 
-    def _write(self, kept: _Kept) -> None:
-        write_bytes(self.path, msgspec.json.encode(kept), private=True)
+    def _write(self, promotions: _Promotions) -> None:
+        write_bytes(self.path, msgspec.json.encode(promotions), private=True)
 
 
 def _half(promotion: Promotion) -> PromotedHalf:

@@ -48,19 +48,19 @@ class Notebook:
         self._phase = name
         self._draw(name)
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, completed: int, total: int) -> None:
         """Move the bar, at most ten times a second."""
-        if done < total and time.monotonic() - self._drawn < REDRAW_S:
+        if completed < total and time.monotonic() - self._drawn < REDRAW_S:
             return
-        self._draw(f"{self._phase}: {what}", done, total)
+        self._draw(f"{self._phase}: {what}", completed, total)
 
     def say(self, text: str) -> None:
         """Leave out what the result says in full."""
 
-    def _draw(self, text: str, done: int = 0, total: int = 0) -> None:
+    def _draw(self, text: str, completed: int = 0, total: int = 0) -> None:
         self._drawn = time.monotonic()
         seconds = f"{self._drawn - self._began:.0f} s"
-        bar = f" <progress value='{done}' max='{total}'></progress> {done:,} of {total:,}" if total else ""
+        bar = f" <progress value='{completed}' max='{total}'></progress> {completed:,} of {total:,}" if total else ""
         content = {"text/html": f"{html.escape(text)}{bar}, {seconds}", "text/plain": f"{text}, {seconds}"}
         if self._handle is None:
             self._handle = self._display(content, raw=True, display_id=True)
@@ -96,13 +96,13 @@ class Bars:
         self._clear()
         self._console.print(f"[bold]{name}[/bold]")
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, completed: int, total: int) -> None:
         """Move the bar."""
         now = time.monotonic()
         if what != self._what:
             self._clear()
             self._what, self._since = what, now
-        if done >= total:
+        if completed >= total:
             self._clear()
             return
         if now - self._drawn < REDRAW_S or now - self._since < SHOW_AFTER_S:
@@ -111,7 +111,7 @@ class Bars:
         if self._task is None:
             self._bars.start()
             self._task = self._bars.add_task(what, total=total)
-        self._bars.update(self._task, completed=done, total=total)
+        self._bars.update(self._task, completed=completed, total=total)
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""

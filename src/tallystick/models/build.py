@@ -176,9 +176,9 @@ def try_top(top: nn.Module, width: int, *, outputs: int, what: str) -> None:
     _check_output(output, what, rows=TRIED_ROWS, width=outputs)
 
 
-def _check_output(found: object, what: str, *, rows: int, width: int) -> None:
-    if not isinstance(found, Tensor) or tuple(found.shape) != (rows, width) or found.dtype != torch.float32:
-        got = f"{found.dtype} of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+def _check_output(output: object, what: str, *, rows: int, width: int) -> None:
+    if not isinstance(output, Tensor) or tuple(output.shape) != (rows, width) or output.dtype != torch.float32:
+        got = f"{output.dtype} of {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise ConfigError(f"{what}: gives {got} for {rows} rows; expected float32 of {(rows, width)}")
 
 

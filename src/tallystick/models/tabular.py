@@ -120,15 +120,15 @@ def screened_columns(module: nn.Module) -> Columns | None:
     return next((part for part in module.modules() if isinstance(part, Columns) and part.gates is not None), None)
 
 
-def embedding_widths(cardinalities: Sequence[int], asked: int | Literal["auto"]) -> list[int]:
+def embedding_widths(cardinalities: Sequence[int], setting: int | Literal["auto"]) -> list[int]:
     """Return the width of each categorical's embedding; ``auto`` is its number of codes, as for one-hot, but at most WIDEST."""
-    return [min(size, WIDEST) if asked == "auto" else asked for size in cardinalities]
+    return [min(size, WIDEST) if setting == "auto" else setting for size in cardinalities]
 
 
-def starting_scale(asked: float | Literal["auto"], *, rows: float) -> float:
+def starting_scale(setting: float | Literal["auto"], *, rows: float) -> float:
     """Return the standard deviation of a categorical's embedding at the start, for the mean number of training rows of a code."""
-    if asked != "auto":
-        return asked
+    if setting != "auto":
+        return setting
     return LARGE if rows >= FREQUENT else SMALL
 
 

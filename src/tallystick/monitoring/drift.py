@@ -77,19 +77,19 @@ def categorical_drift(before: CategoricalProfile, column: pl.Series) -> Drift:
     )
 
 
-def judged(found: Sequence[Drift], *, level: float = LEVEL) -> list[Drift]:
+def judged(drifts: Sequence[Drift], *, level: float = LEVEL) -> list[Drift]:
     """Say of each what it comes to, with Holm's (1979) correction for how many columns are looked at.
 
     Where nothing changed and rows are independent, the chance that any is called shifted is at most ``level``.
     """
-    order = sorted(range(len(found)), key=lambda place: found[place].chance)
+    order = sorted(range(len(drifts)), key=lambda place: drifts[place].chance)
     states: dict[int, DriftState] = {}
     still = True
     for done, place in enumerate(order):
-        still = still and found[place].chance * (len(found) - done) < level
-        stability = found[place].stability
+        still = still and drifts[place].chance * (len(drifts) - done) < level
+        stability = drifts[place].stability
         states[place] = "same" if not still else "much" if stability >= MUCH else "some" if stability >= SOME else "little"
-    return [found[place].with_state(states[place]) for place in range(len(found))]
+    return [drifts[place].with_state(states[place]) for place in range(len(drifts))]
 
 
 def _shares(counts_K: NDArray[np.float64]) -> NDArray[np.float64]:

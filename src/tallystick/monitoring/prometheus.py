@@ -13,52 +13,52 @@ if TYPE_CHECKING:
 PREFIX = "tallystick_monitor"
 
 
-def write_prometheus(found: Monitoring, path: Path) -> None:
+def write_prometheus(monitoring: Monitoring, path: Path) -> None:
     """Write the gauges, whole or not at all; raises ConfigError without the extra `serve`, StorageError."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest
     except ImportError:
         raise ConfigError("--prometheus: prometheus-client is not installed; run: pip install 'tallystick[serve]'") from None
     registry = CollectorRegistry()
-    _fill(registry, found)
+    _fill(registry, monitoring)
     write_bytes(path, generate_latest(registry))
 
 
-def _fill(registry: "CollectorRegistry", found: Monitoring) -> None:
+def _fill(registry: "CollectorRegistry", monitoring: Monitoring) -> None:
     from prometheus_client import Gauge
 
     def gauge(name: str, what: str, *labels: str) -> Gauge:
         return Gauge(f"{PREFIX}_{name}", what, ["run", *labels], registry=registry)
 
-    run = found.run_id
-    gauge("rows", "Rows that were looked at.").labels(run).set(found.rows)
+    run = monitoring.run_id
+    gauge("rows", "Rows that were looked at.").labels(run).set(monitoring.rows)
     drifted = gauge("drifted", "Distributions that have moved by an index of 0.1 or more, beyond chance.")
-    drifted.labels(run).set(len(found.drifted))
+    drifted.labels(run).set(len(monitoring.drifted))
     stability = gauge("stability_index", "Population stability index beside training.", "column")
     moved = gauge("moved", "1 where the distribution has moved beyond chance.", "column")
-    for each in [*found.columns, *([found.scores] if found.scores is not None else [])]:
+    for each in [*monitoring.columns, *([monitoring.scores] if monitoring.scores is not None else [])]:
         stability.labels(run, each.name).set(each.stability)
         moved.labels(run, each.name).set(each.state != "same")
-    if found.without_score is not None:
+    if monitoring.without_score is not None:
         scored = gauge("scored_rows", "Rows with a score, by the model that gave it.", "scored_by")
-        for name, count in found.scored_by.items():
+        for name, count in monitoring.scored_by.items():
             scored.labels(run, name).set(count)
-        gauge("rows_without_score", "Rows without a score.").labels(run).set(found.without_score)
+        gauge("rows_without_score", "Rows without a score.").labels(run).set(monitoring.without_score)
     figures = {
         "auc": gauge("auc", "AUC of rows whose labels are there.", "period"),
         "calibration_error": gauge("calibration_error", "Adaptive calibration error of them.", "period"),
     }
-    for period in found.periods:
+    for period in monitoring.periods:
         for name, figure in figures.items():
             if (value := getattr(period, name)) is not None:
                 figure.labels(run, period.name).set(value)
-    if found.served is None:
+    if monitoring.served is None:
         return
     partner_share = gauge("partner_share", "Of rows that partners answered for, the share that all had.", "period")
     alone = gauge("own_share", "Share of rows that own columns alone scored.", "period")
     answered = gauge("answered_rows", "Rows by whether they had a joint score, or why not.", "period", "why")
     seconds = gauge("seconds", "Seconds of a request's parts.", "period", "part", "quantile")
-    for during in found.served:
+    for during in monitoring.served:
         if during.partner_has is not None:
             partner_share.labels(run, during.name).set(during.partner_has)
         alone.labels(run, during.name).set(during.own_share)

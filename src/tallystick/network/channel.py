@@ -129,5 +129,5 @@ Progress = Callable[[str, int, int], None]
 """Called as progress(what, done, total) by anything that can take long; must return at once."""
 
 
-def no_progress(what: str, done: int, total: int) -> None:
+def no_progress(what: str, completed: int, total: int) -> None:
     """Ignore progress."""

@@ -213,10 +213,10 @@ def _decode_fields(payload: memoryview, rest: memoryview, kind: type[M]) -> M:
     bulk = payload[head + -head % ALIGNMENT :]
     free = 0
 
-    def find(wanted: type, place: Any) -> Bulk:
+    def find(message_type: type, place: Any) -> Bulk:
         nonlocal free  # no two arrays share bytes
         start, count = place
-        if wanted is not Bulk or not (type(start) is type(count) is int and free <= start <= start + count <= len(bulk)):
+        if message_type is not Bulk or not (type(start) is type(count) is int and free <= start <= start + count <= len(bulk)):
             raise ValueError(f"an array lies at {str(place)[:80]} of {len(bulk)} bytes")
         free = start + count
         return Bulk(bulk[start:free])

@@ -89,7 +89,7 @@ def _final(answer: bytes | bytearray) -> bytes | bytearray:
     return answer
 
 
-def _printable(said: bytes) -> str:
-    """Return what a stranger said, such that it can be shown: short, and without control characters."""
-    text = said[:_SHOWN_CHARACTERS].decode("ascii", errors="replace")
+def _printable(answer: bytes) -> str:
+    """Return what a stranger answer, such that it can be shown: short, and without control characters."""
+    text = answer[:_SHOWN_CHARACTERS].decode("ascii", errors="replace")
     return "".join(each if each.isprintable() else "?" for each in text)

@@ -277,15 +277,15 @@ def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | Non
     )
 
 
-def similarity_plot(name: str, found: SimilarityHistogram, links: Sequence[LinkWeights]) -> Plot:
+def similarity_plot(name: str, histogram: SimilarityHistogram, links: Sequence[LinkWeights]) -> Plot:
     """Plot how similar the links with a feature party are, and what the trained network makes of a similarity (FedSim, figure
     10).
     """
-    edges, most = found.edges, max([*found.counts, 1])
+    edges, most = histogram.edges, max([*histogram.counts, 1])
     x, y = axes(560, 340, (edges[0], max(edges[-1], edges[0] + 1e-9)), (0.0, 1.0))
     series = []
-    if any(found.before):
-        shares = [count / max(found.before) for count in found.before]
+    if any(histogram.before):
+        shares = [count / max(histogram.before) for count in histogram.before]
         steps = [
             (x.at(edge), y.at(share))
             for i, share in enumerate(shares)
@@ -299,12 +299,12 @@ def similarity_plot(name: str, found: SimilarityHistogram, links: Sequence[LinkW
             series.append(PlottedSeries(name="weight of a link that was learnt", colour="joint", points=points, dots=points))
     bars = [
         (x.at(low), y.at(count / most), max(x.at(high) - x.at(low) - 1, 0.5), y.start - y.at(count / most))
-        for low, high, count in zip(edges, edges[1:], found.counts, strict=False)
+        for low, high, count in zip(edges, edges[1:], histogram.counts, strict=False)
     ]
     return Plot(
         title=f"How similar links with {name} are" + (", and what they weigh" if series else ""),
         summary="; ".join(
-            [f"most links have a similarity of about {edges[found.counts.index(max(found.counts))]:.2f}"]
+            [f"most links have a similarity of about {edges[histogram.counts.index(max(histogram.counts))]:.2f}"]
             + [f"{line.name} drawn over it" for line in series]
         ),
         width=560,
@@ -333,19 +333,19 @@ class PlacedLinks:
     lines: list[tuple[Point, Point]]
 
 
-def link_map(found: LinkMap) -> PlacedLinks:
+def link_map(links: LinkMap) -> PlacedLinks:
     """Place a map's points in a frame."""
-    points = [*found.own, *found.located]
+    points = [*links.own, *links.located]
     # Where an attack errs far beyond all keys, such points lie on the frame.
-    spans = [spanning([point[axis] for point in (found.own or points)]) for axis in (0, 1)]
+    spans = [spanning([point[axis] for point in (links.own or points)]) for axis in (0, 1)]
     x, y = axes(560, 420, *((span.low, span.high) for span in spans))
 
     def placed(some: Sequence[Point]) -> list[Point]:
         return _points(x, y, [a for a, _ in some], [b for _, b in some])
 
-    own, located = placed(found.own), placed(found.located)
-    lines = [(own[i], located[j]) for i, j in found.links]
-    return PlacedLinks(of=found, width=560, height=420, x=x, y=y, own=own, located=located, lines=lines)
+    own, located = placed(links.own), placed(links.located)
+    lines = [(own[i], located[j]) for i, j in links.links]
+    return PlacedLinks(of=links, width=560, height=420, x=x, y=y, own=own, located=located, lines=lines)
 
 
 def _loss_line(name: str, colour: str, training: TrainingSummary, loss: str) -> Line:

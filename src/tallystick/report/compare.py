@@ -89,19 +89,19 @@ def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunCompa
     )
 
 
-def compare_html(found: RunComparison) -> str:
-    """Give the page of ``found``."""
+def compare_html(comparison: RunComparison) -> str:
+    """Give the page of ``comparison``."""
     return render_template(
         "compare.html.j2",
-        c=found,
+        c=comparison,
         text=text,
-        json=script_json(json.dumps(found.to_dict(), allow_nan=False, separators=(",", ":"))),
+        json=script_json(json.dumps(comparison.to_dict(), allow_nan=False, separators=(",", ":"))),
     )
 
 
-def render_comparison(found: RunComparison, path: str | os.PathLike[str]) -> Path:
-    """Write the page of ``found``; raises StorageError."""
-    return write_page(compare_html(found), path)
+def render_comparison(comparison: RunComparison, path: str | os.PathLike[str]) -> Path:
+    """Write the page of ``comparison``; raises StorageError."""
+    return write_page(compare_html(comparison), path)
 
 
 def text(value: float | int | str | None) -> str:

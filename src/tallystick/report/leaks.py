@@ -40,7 +40,7 @@ TRAINING_ROWS = "training rows"
 NOTHING_SENT = "No: nothing that depends on a label was sent, so there is nothing to attack."
 
 
-def by_strength(attacks: Sequence[AttackResult], *, tried: int | None = None) -> list[AttackResult]:
+def by_strength(attacks: Sequence[AttackResult], *, attack_count: int | None = None) -> list[AttackResult]:
     """Order label attacks by how far they come above a guess; of those that come as far, what need know least comes first.
 
     The one that headlines name comes first; those that need labels nobody has come last.
@@ -53,7 +53,7 @@ def by_strength(attacks: Sequence[AttackResult], *, tried: int | None = None) ->
         runnable,
         figures=lambda each: (strength(each),),
         known=_known,
-        verdict=lambda each: _verdict_on_labels(each, tried=tried or len(runnable)),
+        verdict=lambda each: _verdict_on_labels(each, attack_count=attack_count or len(runnable)),
         as_far=AS_FAR,
     )
     return [first, *(each for each in ordered if each is not first)]
@@ -131,12 +131,12 @@ def leak_headline(audit: Audit) -> list[str]:
         return [NOTHING_SENT]
     for kind in ("gradients", "embeddings"):
         count = sum(_runnable(each) for each in audit.attacks)
-        every = by_strength([each for each in audit.attacks if f"from cut {kind}" in each.view], tried=count)
+        every = by_strength([each for each in audit.attacks if f"from cut {kind}" in each.view], attack_count=count)
         attacks = [each for each in every if _runnable(each)]
         if attacks:
             unaided = next((each for each in attacks if each.view.endswith("knowing no label")), attacks[0])
             without = "" if unaided is attacks[0] else _even_without(unaided)
-            sentence = _leak_through(kind, attacks[0], tried=count) + _from_gradients_alone(attacks) + without
+            sentence = _leak_through(kind, attacks[0], attack_count=count) + _from_gradients_alone(attacks) + without
             lines.append(sentence + _beyond(attacks[0], every))
         elif audit.not_measured:
             lines.append(f"Through cut {kind}: not measured, so nothing is known of it; the reasons stand below.")
@@ -209,22 +209,22 @@ def feature_headline(audit: FeatureAudit) -> str:
     )
 
 
-def told_headline(told: ToldColumns) -> str:
+def told_headline(told_columns: ToldColumns) -> str:
     """Say first how much more cut gradients tell of a party's columns than what is known without.
 
     The greatest gain counts, and of gains that come within .02 of it that of who need know fewest rows.
     """
-    both = [(mean, other) for mean in told.means for other in told.means_without if mean.known == other.known]
+    both = [(mean, other) for mean in told_columns.means for other in told_columns.means_without if mean.known == other.known]
     if not both:
-        return f"Through cut gradients: whether {told.by} could rebuild columns of {told.party} was not measured."
-    before = {(each.name, each.known): each.value for each in told.without}
+        return f"Through cut gradients: whether {told_columns.by} could rebuild columns of {told_columns.party} was not measured."
+    before = {(each.name, each.known): each.value for each in told_columns.without}
 
     def gained(column: RebuiltColumn) -> float:
         return column.value - max(0.0, before.get((column.name, column.known), 0.0))
 
     gains = []
     for mean, other in both:
-        of_count = [each for each in told.columns if each.known == mean.known]
+        of_count = [each for each in told_columns.columns if each.known == mean.known]
         column = max(of_count, key=lambda each: (_verdict_on_column(gained(each), each.luck), gained(each)))
         gains.append((mean, other, column, gained(column)))
     mean, other, column, gain = least_knowing(
@@ -238,18 +238,18 @@ def told_headline(told: ToldColumns) -> str:
         f"{number(mean.value, digits=3)} of the columns of other rows on average, {number(other.value, digits=3)} without "
         f"gradients; most for {column.name!r}: {number(column.value, digits=3)}, and {number(unaided, digits=3)} without"
     )
-    who = f"{told.by}, knowing the columns of {mean.known} rows,"
+    who = f"{told_columns.by}, knowing the columns of {mean.known} rows,"
     if _verdict_on_column(gain, column.luck) == YES:
         return f"Through cut gradients, yes: {who} can rebuild {figures}."
     if _verdict_on_column(gain, column.luck) == A_LITTLE:
         return f"Through cut gradients, a little: {who} can rebuild {figures}."
-    return f"Through cut gradients, no attack here found more of {told.party}'s columns than without: {who} {figures}."
+    return f"Through cut gradients, no attack here found more of {told_columns.party}'s columns than without: {who} {figures}."
 
 
-def told_by_name(told: ToldColumns) -> list[tuple[str, dict[int, RebuiltColumn], dict[int, RebuiltColumn]]]:
+def told_by_name(told_columns: ToldColumns) -> list[tuple[str, dict[int, RebuiltColumn], dict[int, RebuiltColumn]]]:
     """List each column with its figures by number of known rows, with gradients and without, the most told first."""
     by_name: dict[str, tuple[dict[int, RebuiltColumn], dict[int, RebuiltColumn]]] = {}
-    for place, columns in enumerate((told.columns, told.without)):
+    for place, columns in enumerate((told_columns.columns, told_columns.without)):
         for column in columns:
             by_name.setdefault(column.name, ({}, {}))[place][column.known] = column
     ordered = sorted(by_name.items(), key=lambda item: -max((each.value for each in item[1][0].values()), default=0.0))
@@ -305,11 +305,11 @@ def _verdict_on_column(value: float, luck: float) -> int:
     return A_LITTLE if value > max(SLIGHT, luck) else NEITHER
 
 
-def _verdict_on_labels(attack: AttackResult, *, tried: int) -> int:
+def _verdict_on_labels(attack: AttackResult, *, attack_count: int) -> int:
     """Judge the best of so many attacks on labels."""
-    if strength(attack) >= MUCH and _beyond_luck(attack, tried=tried, risk=SURE):
+    if strength(attack) >= MUCH and _beyond_luck(attack, attack_count=attack_count, risk=SURE):
         return YES
-    return A_LITTLE if _beyond_luck(attack, tried=tried, risk=LIKELY) else NEITHER
+    return A_LITTLE if _beyond_luck(attack, attack_count=attack_count, risk=LIKELY) else NEITHER
 
 
 def column_promise(audit: FeatureAudit) -> str:
@@ -372,16 +372,16 @@ def plain(name: str) -> str:
     return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
 
 
-def _leak_of_numbers(kind: str, attack: AttackResult, *, tried: int) -> str:
+def _leak_of_numbers(kind: str, attack: AttackResult, *, attack_count: int) -> str:
     seat = attack.view.partition(", knowing ")[0]
     kind = "gradients and embeddings together" if seat.endswith(" and cut embeddings") else kind
     knowing = attack.view.partition(", knowing ")[2]
     direction = " (told which direction is up)" if knowing.startswith("no ") else ""  # known numbers say that themselves
     who = f"{seat.partition(',')[0]}, knowing {knowing}{direction},"
     how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
-    if _verdict_on_labels(attack, tried=tried) == YES:
+    if _verdict_on_labels(attack, attack_count=attack_count) == YES:
         return f"Through cut {kind}, yes: {who} can rank {_ranking(attack)} ({how})."
-    if _verdict_on_labels(attack, tried=tried) == A_LITTLE:
+    if _verdict_on_labels(attack, attack_count=attack_count) == A_LITTLE:
         return f"Through cut {kind}, a little: {who} can rank {_ranking(attack)} ({how})."
     none = f"Through cut {kind}, no attack here found more than a guess would"
     return f"{none}: the strongest, by {who} ranks {_ranking(attack)} ({how})."
@@ -460,10 +460,10 @@ def _even_without(attack: AttackResult) -> str:
     return f" Without knowing any label: AUC {number(told_apart(attack)[0], digits=3)} ({attack.name}{way})."
 
 
-def _from_gradients_alone(found: Sequence[AttackResult]) -> str:
+def _from_gradients_alone(attacks: Sequence[AttackResult]) -> str:
     """Say what gradients tell alone, beside a strongest attack that may have from embeddings what it finds."""
-    alone = next((each for each in found if each.reads == "cut gradients"), None)
-    if found[0].reads != "cut gradients and cut embeddings" or alone is None or alone.auc is None:
+    alone = next((each for each in attacks if each.reads == "cut gradients"), None)
+    if attacks[0].reads != "cut gradients and cut embeddings" or alone is None or alone.auc is None:
         return ""
     return f" Through gradients alone: AUC {number(told_apart(alone)[0], digits=3)} ({alone.name})."
 
@@ -480,7 +480,7 @@ def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
     )
 
 
-def _beyond_luck(attack: AttackResult, *, tried: int, risk: float) -> bool:
+def _beyond_luck(attack: AttackResult, *, attack_count: int, risk: float) -> bool:
     """Tell whether the best of so many attacks lies above a guess, but for this chance: its interval is widened by Bonferroni."""
     if attack.spearman is None and attack.auc is None:
         return False
@@ -489,13 +489,13 @@ def _beyond_luck(attack: AttackResult, *, tried: int, risk: float) -> bool:
     ends = 2 if ranks or attack.symmetric_auc is not None else 1
     if low is None:
         return value > chance
-    widened = stdtrit(DEGREES, 1 - risk / (ends * max(1, tried))) / ndtri(0.975)
+    widened = stdtrit(DEGREES, 1 - risk / (ends * max(1, attack_count))) / ndtri(0.975)
     return bool(value - (value - low) * widened > chance)
 
 
-def _leak_through(kind: str, attack: AttackResult, *, tried: int) -> str:
+def _leak_through(kind: str, attack: AttackResult, *, attack_count: int) -> str:
     if attack.spearman is not None:
-        return _leak_of_numbers(kind, attack, tried=tried)
+        return _leak_of_numbers(kind, attack, attack_count=attack_count)
     value, chance, _ = told_apart(attack)
     seat, _, knowing = attack.view.partition(", knowing ")
     if seat.endswith(" and cut embeddings"):  # of which it may have all that it found
@@ -504,8 +504,8 @@ def _leak_through(kind: str, attack: AttackResult, *, tried: int) -> str:
     who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")
     how = f"{attack.name}: {plain(attack.name)}" if plain(attack.name) else attack.name
     reached = f"AUC {number(value, digits=3)}; a guess gives {number(chance, digits=3)} ({how})"
-    if _verdict_on_labels(attack, tried=tried) == YES:
+    if _verdict_on_labels(attack, attack_count=attack_count) == YES:
         return f"Through cut {kind}, yes: {who} can tell the classes apart with {reached}."
-    if _verdict_on_labels(attack, tried=tried) == A_LITTLE:
+    if _verdict_on_labels(attack, attack_count=attack_count) == A_LITTLE:
         return f"Through cut {kind}, a little: {who} can tell the classes apart with {reached}."
     return f"Through cut {kind}, no attack here found more than a guess would: the strongest, by {who} has {reached}."

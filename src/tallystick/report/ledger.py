@@ -60,18 +60,18 @@ def ledger_html(exported: ExportedLedger) -> str:
     )
 
 
-def _dataset(name: str, found: ExportedDataset) -> _Dataset:
-    limit = found["cap"]
+def _dataset(name: str, dataset: ExportedDataset) -> _Dataset:
+    limit = dataset["cap"]
     cap = limit["epsilon"] if limit is not None else None
-    total = found["spent"]["epsilon"]
+    total = dataset["spent"]["epsilon"]
     return _Dataset(
         name=name,
-        epsilon_of=found["epsilon_of"],
-        total=at_delta(found["spent"]),
+        epsilon_of=dataset["epsilon_of"],
+        total=at_delta(dataset["spent"]),
         cap="none" if limit is None else at_delta(limit),
         left=formats.NOTHING if cap is None or total is None else amount(max(cap - total, 0.0)),
         share=None if cap is None else 100.0 if total is None else min(100.0, 100 * total / cap),
-        plot=_plot(found, cap),
+        plot=_plot(dataset, cap),
         rows=[
             _Row(
                 number=entry["number"],
@@ -80,7 +80,7 @@ def _dataset(name: str, found: ExportedDataset) -> _Dataset:
                 event=_cost(entry["event"]),
                 spent=amount(running),
             )
-            for entry, running in zip(found["entries"], found["running_label_epsilon"], strict=True)
+            for entry, running in zip(dataset["entries"], dataset["running_label_epsilon"], strict=True)
         ],
     )
 
@@ -90,22 +90,22 @@ def amount(value: float | None) -> str:
     return "unbounded" if value is None else f"{value:.4g}"
 
 
-def at_delta(found: ExportedEpsilon) -> str:
+def at_delta(epsilon: ExportedEpsilon) -> str:
     """Format an epsilon for people, with the delta that it holds at."""
-    return amount(found["epsilon"]) + (f" at delta {found['delta']:g}" if found["delta"] else "")
+    return amount(epsilon["epsilon"]) + (f" at delta {epsilon['delta']:g}" if epsilon["delta"] else "")
 
 
-def _plot(found: ExportedDataset, cap: float | None) -> charts.Plot | None:
+def _plot(dataset: ExportedDataset, cap: float | None) -> charts.Plot | None:
     """Plot what was spent so far in steps, by date and time (UTC); None if nothing bounded was spent.
 
     An unbounded total leaves the picture at its top.
     """
-    spent = found["running_label_epsilon"]
+    spent = dataset["running_label_epsilon"]
     bounded = [value for value in spent if value is not None]
     if not bounded and cap is None:
         return None
     # In the order of the entries: a clock that was set back goes back here too.
-    instants = list(accumulate((datetime.fromisoformat(entry["time"]).timestamp() for entry in found["entries"]), max))
+    instants = list(accumulate((datetime.fromisoformat(entry["time"]).timestamp() for entry in dataset["entries"]), max))
     first, last = min(instants), max(instants)
     room = max(0.05 * (last - first), HOUR / 2 - (last - first) / 2)
     x = charts.Axis(low=first - room, high=last + room, start=charts.LEFT, end=WIDTH - charts.RIGHT)
@@ -120,7 +120,7 @@ def _plot(found: ExportedDataset, cap: float | None) -> charts.Plot | None:
             charts.PlottedSeries(name="cap", colour="own", points=[(x.start, y.at(cap)), (x.end, y.at(cap))], dashed=True)
         )
     return charts.Plot(
-        title=f"{found['epsilon_of'][0].upper()}{found['epsilon_of'][1:]} over time",
+        title=f"{dataset['epsilon_of'][0].upper()}{dataset['epsilon_of'][1:]} over time",
         summary=f"{len(spent)} releases; spent: {amount(spent[-1])}; cap: {'none' if cap is None else amount(cap)}",
         width=WIDTH,
         height=HEIGHT,

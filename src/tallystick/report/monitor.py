@@ -20,21 +20,21 @@ PARTS = {
 """Parts of a request, for people."""
 
 
-def monitoring_html(found: Monitoring) -> str:
+def monitoring_html(monitoring: Monitoring) -> str:
     """Give the page."""
-    drifts = [*found.columns, *([found.scores] if found.scores is not None else [])]
+    drifts = [*monitoring.columns, *([monitoring.scores] if monitoring.scores is not None else [])]
     return render_template(
         "monitor.html.j2",
-        m=found,
+        m=monitoring,
         rows=sorted(drifts, key=lambda each: -each.stability),
         compared=len(drifts),
         words=WORDS,
         parts=PARTS,
         text=text,
-        json=script_json(json.dumps(found.to_dict(), allow_nan=False, separators=(",", ":"))),
+        json=script_json(json.dumps(monitoring.to_dict(), allow_nan=False, separators=(",", ":"))),
     )
 
 
-def render_monitoring(found: Monitoring, path: str | os.PathLike[str]) -> Path:
+def render_monitoring(monitoring: Monitoring, path: str | os.PathLike[str]) -> Path:
     """Write the page; raises StorageError."""
-    return write_page(monitoring_html(found), path)
+    return write_page(monitoring_html(monitoring), path)

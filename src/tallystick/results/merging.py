@@ -84,19 +84,19 @@ def _shifted(phases: list[PhaseRecord], seconds: float) -> list[PhaseRecord]:
     ]
 
 
-def _merged_data(found: list[DataSummary]) -> DataSummary | None:
-    if not found:
+def _merged_data(summaries: list[DataSummary]) -> DataSummary | None:
+    if not summaries:
         return None
     return DataSummary(
-        rows=found[0].rows,
-        columns=_unique([columns for data in found for columns in data.columns]),
-        notes=_unique([note for data in found for note in data.notes]),
+        rows=summaries[0].rows,
+        columns=_unique([columns for data in summaries for columns in data.columns]),
+        notes=_unique([note for data in summaries for note in data.notes]),
     )
 
 
-def _merged_audit(found: list[Audit | None]) -> Audit | None:
+def _merged_audit(parts: list[Audit | None]) -> Audit | None:
     """Put the audits together: each party audits what it sent, and together these are all parties' views."""
-    audits = [audit for audit in found if audit is not None]
+    audits = [audit for audit in parts if audit is not None]
     if not audits:
         return None
     return Audit(
@@ -107,9 +107,9 @@ def _merged_audit(found: list[Audit | None]) -> Audit | None:
     )
 
 
-def _merged_linkage(found: list[LinkageSummary | None]) -> LinkageSummary | None:
+def _merged_linkage(summaries: list[LinkageSummary | None]) -> LinkageSummary | None:
     """Merge the label party's linkage summary with what every party found of its own exposure."""
-    parts = [one for one in found if one is not None]
+    parts = [one for one in summaries if one is not None]
     if not parts:
         return None
     whole = max(parts, key=lambda one: len(one.improvement))
@@ -124,10 +124,10 @@ def _merged_linkage(found: list[LinkageSummary | None]) -> LinkageSummary | None
     )
 
 
-def _by_step(found: list[Learnt]) -> list[Learnt]:
+def _by_step(learnt_lines: list[Learnt]) -> list[Learnt]:
     """Group by step, in the order in which the steps first come; within a step the order stays."""
-    steps = [learnt.step for learnt in found]
-    return sorted(found, key=lambda learnt: steps.index(learnt.step))
+    steps = [learnt.step for learnt in learnt_lines]
+    return sorted(learnt_lines, key=lambda learnt: steps.index(learnt.step))
 
 
 def _first(values: list[T | None]) -> T | None:

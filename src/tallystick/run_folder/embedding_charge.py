@@ -74,9 +74,9 @@ def count_anew(folder: RunFolder) -> None:
 
 
 def training_ahead(
-    contract: Contract, training: TrainingConfig, schedule: Schedule | None = None, *, begun: TrainingState | None = None
+    contract: Contract, training: TrainingConfig, schedule: Schedule | None = None, *, state: TrainingState | None = None
 ) -> Sent:
-    """Bound what training sends from ``begun`` on; this needs ``schedule``, the first training's."""
+    """Bound what training sends from ``state`` on; this needs ``schedule``, the first training's."""
     if not contract.sends_gradients:
         return Sent(training=1, validation=1 if contract.split.validation else 0)
     if schedule is None:
@@ -84,12 +84,12 @@ def training_ahead(
         schedule = scheduled(nothing, contract.unaligned, no_positions())
         if draws_labels_first(contract):
             schedule = replace(schedule, embeds_before=0)
-    begun = begun or TrainingState()
-    if begun.refit_epochs:
-        passes_left = begun.first_epochs + begun.refit_epochs - begun.epoch
+    state = state or TrainingState()
+    if state.refit_epochs:
+        passes_left = state.first_epochs + state.refit_epochs - state.epoch
         return Sent(training=passes_left, validation=passes_left)
-    step, refit = begun.step, training.epochs if contract.refits else 0
-    epochs = schedule.epochs_before + training.epochs - begun.epoch
+    step, refit = state.step, training.epochs if contract.refits else 0
+    epochs = schedule.epochs_before + training.epochs - state.epoch
     embeds = schedule.embeds_before is not None and (not step or step <= schedule.steps_before(schedule.embeds_before))
     usual = min(epochs, training.epochs)
     validated = epochs - usual + usual * contract.validations(training) + refit
@@ -193,8 +193,8 @@ class EmbeddingCharge:
             self._note(count)
         return count
 
-    def _note(self, sent: Sent) -> None:
-        self.folder.note(_NOTE, msgspec.to_builtins(sent))
+    def _note(self, charge: Sent) -> None:
+        self.folder.note(_NOTE, msgspec.to_builtins(charge))
 
 
 def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | None, float, int]:

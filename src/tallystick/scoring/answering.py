@@ -20,7 +20,7 @@ from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array
 from tallystick.scoring.scoring_messages import OVER_BUDGET, RowAnswer, RowQuestion, Unanswered, WayOfAsking
-from tallystick.scoring.stores.store import Found, KeyedRows
+from tallystick.scoring.stores.store import KeyedRows, StoredRows
 from tallystick.tables.features import Features
 
 
@@ -41,7 +41,7 @@ class Finder(Protocol):
         """Return what tells each row that is asked for from others; raises ProtocolError for a question of another way."""
         ...
 
-    def find(self, names_B: Sequence[bytes]) -> Found:
+    def find(self, names_B: Sequence[bytes]) -> StoredRows:
         """Look rows up; raises StoreError."""
         ...
 
@@ -58,7 +58,7 @@ class FindByKey:
             raise ProtocolError(peer, f"{peer} asks by position where both sides agreed on keys")
         return question.keys
 
-    def find(self, names_B: Sequence[bytes]) -> Found:
+    def find(self, names_B: Sequence[bytes]) -> StoredRows:
         """Look the keys up."""
         return self.store.find(names_B)
 
@@ -75,7 +75,7 @@ class FindByPosition:
         check_positions(question, peer, len(self.key_at))
         return [self.key_at[position] for position in question.positions]
 
-    def find(self, names_B: Sequence[bytes]) -> Found:
+    def find(self, names_B: Sequence[bytes]) -> StoredRows:
         """Look the keys up."""
         return self.store.find(names_B)
 
@@ -92,10 +92,10 @@ class FindInUnion:
         check_positions(question, peer, self.rows)
         return [b"%d" % position for position in question.positions]
 
-    def find(self, names_B: Sequence[bytes]) -> Found:
+    def find(self, names_B: Sequence[bytes]) -> StoredRows:
         """Give what stands at these positions: always something."""
         index_B = torch.tensor([int(name) for name in names_B], dtype=torch.int64)
-        return Found(is_found_B=np.ones(len(names_B), dtype=np.bool_), features_E=self.source(index_B))
+        return StoredRows(is_found_B=np.ones(len(names_B), dtype=np.bool_), features_E=self.source(index_B))
 
 
 def check_positions(question: RowQuestion, peer: str, rows: int) -> None:

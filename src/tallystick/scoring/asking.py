@@ -76,7 +76,7 @@ class Asking(Protocol):
         ...
 
 
-class WhoIsAsked(Protocol):
+class AskedParties(Protocol):
     """Those who are asked, as whoever waits for them sees them."""
 
     @property
@@ -128,7 +128,7 @@ class Partners:
             received = [[channel.receive(RowAnswer, within_s=self.within_s) for channel in self.channels] for _ in questions]
         waited_s = time.monotonic() - began
         return [
-            self._together(answers, number=first + place, asked=sum(map(len, questions[place])), waited_s=waited_s)
+            self._together(answers, number=first + place, row_count=sum(map(len, questions[place])), waited_s=waited_s)
             for place, answers in enumerate(received)
         ]
 
@@ -142,9 +142,9 @@ class Partners:
         for channel in self.channels:
             channel.send(RowQuestion(number=self.number, last=True))
 
-    def _together(self, answers: Sequence[RowAnswer], *, number: int, asked: int, waited_s: float) -> Answered:
+    def _together(self, answers: Sequence[RowAnswer], *, number: int, row_count: int, waited_s: float) -> Answered:
         parts = [
-            checked_answer(channel.peer, answer, number=number, asked=asked, width=width)
+            checked_answer(channel.peer, answer, number=number, row_count=row_count, width=width)
             for channel, answer, width in zip(self.channels, answers, self.widths, strict=True)
         ]
         states_PB = np.stack([state_B for state_B, _ in parts])
@@ -160,7 +160,7 @@ class Partners:
 
 
 def checked_answer(
-    peer: str, answer: RowAnswer | ScoreAnswer, *, number: int, asked: int, width: int
+    peer: str, answer: RowAnswer | ScoreAnswer, *, number: int, row_count: int, width: int
 ) -> tuple[NDArray[np.uint8], Tensor]:
     """Check each row's state, and the numbers of those that are HERE; raises ProtocolError for what does not fit, Refused."""
     what = f"{peer}: {type(answer).__name__}"
@@ -171,8 +171,8 @@ def checked_answer(
     try:
         if answer.state.dtype != "uint8":
             raise MalformedMessage(f"array has type {answer.state.dtype}, expected uint8")
-        state_B = answer.state.numpy(asked)
-        if asked and state_B.max() > OVER_BUDGET:
+        state_B = answer.state.numpy(row_count)
+        if row_count and state_B.max() > OVER_BUDGET:
             raise MalformedMessage(f"a row's state is {state_B.max()}, at most {OVER_BUDGET} is known")
         cut_ED = answer.values.tensor(int((state_B == HERE).sum()), width, dtype=torch.float32)
     except MalformedMessage as error:

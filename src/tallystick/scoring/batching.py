@@ -26,10 +26,10 @@ from torch import Tensor
 from tallystick.cut.forward import TILE
 from tallystick.errors import StoreError
 from tallystick.scoring.answering import Gate
-from tallystick.scoring.asking import Asking, Refused, WhoIsAsked
+from tallystick.scoring.asking import AskedParties, Asking, Refused
 from tallystick.scoring.scoring import Columns, ScoringRun
 from tallystick.scoring.scoring_messages import ABSENT, HERE, OVER_BUDGET
-from tallystick.scoring.stores.store import Found
+from tallystick.scoring.stores.store import StoredRows
 from tallystick.tables.features import Features
 
 MOST_ROWS = TILE
@@ -68,7 +68,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class PendingRows:
     """Rows of one request, at most MOST_ROWS.
 
     Args:
@@ -122,7 +122,7 @@ class Batcher:
         self._say, self._said_late, self._said_refusal = say, False, ""
         self._last_late = self._took_s = 0.0
         self._most_waiting, self._gather_s = most_waiting, gather_s
-        self._waiting: deque[Wanted] = deque()
+        self._waiting: deque[PendingRows] = deque()
         self._rows_waiting = 0
         self._news = threading.Condition()
         self._standing = False
@@ -147,14 +147,14 @@ class Batcher:
         untils = [until for until in (self._flight_until, self._beside_until) if until is not None]
         return self._late_since is not None or any(time.monotonic() > until for until in untils)
 
-    def want(self, wanted: Wanted) -> None:
+    def want(self, rows: PendingRows) -> None:
         """Have rows scored; those that cannot be are told so at once."""
         if not self.ready:
-            wanted.done(Outcome.without(len(wanted.keys), "away"))
+            rows.done(Outcome.without(len(rows.keys), "away"))
             return
         with self._news:
-            self._waiting.append(wanted)
-            self._rows_waiting += len(wanted.keys)
+            self._waiting.append(rows)
+            self._rows_waiting += len(rows.keys)
             self._news.notify()
 
     # A thread that asks the partners for something else
@@ -178,7 +178,7 @@ class Batcher:
     def serve(
         self,
         askings: Mapping[str, Asking],
-        partners: WhoIsAsked,
+        partners: AskedParties,
         stopped: Callable[[], bool],
         *,
         between: Callable[[bool], bool] = _nothing_else,
@@ -213,9 +213,9 @@ class Batcher:
             self._standing = False
             self._give_up()
 
-    def _take(self, wait_s: float) -> list[Wanted]:
+    def _take(self, wait_s: float) -> list[PendingRows]:
         """Take what waits for the run of the first, as far as it fits into one batch and somebody waits for it still."""
-        batch: list[Wanted] = []
+        batch: list[PendingRows] = []
         with self._news:
             if not self._waiting:
                 self._news.wait(wait_s)
@@ -224,7 +224,7 @@ class Batcher:
             time.sleep(self._gather_s)
         with self._news:
             rows, now = 0, time.monotonic()
-            left_waiting: list[Wanted] = []
+            left_waiting: list[PendingRows] = []
             while self._waiting and rows + len(self._waiting[0].keys) <= MOST_ROWS:
                 next_rows = self._waiting.popleft()
                 if batch and next_rows.run is not batch[0].run:
@@ -272,7 +272,7 @@ class Batcher:
             self._said_late = False
             self._say(f"the partners have answered in time for {CALM_S:g} s again")
 
-    def _score(self, batch: Sequence[Wanted], asking: Asking | None) -> None:
+    def _score(self, batch: Sequence[PendingRows], asking: Asking | None) -> None:
         began, run = time.monotonic(), batch[0].run
         self._flight_until = began + self._patience_s
         keys = [key for wanted in batch for key in wanted.keys]
@@ -320,7 +320,7 @@ class Batcher:
             self._observe(len(keys), ended - began, asked_s)
             _tell(batch, replace(outcome, times=Times(began=began, ended=ended, asked_s=asked_s)))
 
-    def _own(self, batch: Sequence[Wanted], keys: Sequence[bytes]) -> tuple[NDArray[np.bool_], Features | None, Why]:
+    def _own(self, batch: Sequence[PendingRows], keys: Sequence[bytes]) -> tuple[NDArray[np.bool_], Features | None, Why]:
         """Return which rows this side knows, their columns, brought by the request or looked up, and why it lacks the others."""
         keys_asked = [key for wanted in batch if wanted.own is None for key in wanted.keys]
         if not keys_asked:
@@ -330,7 +330,7 @@ class Batcher:
         try:
             rows_found = batch[0].run.store.find(keys_asked)
         except StoreError:  # rows that came with their columns have joint scores all the same
-            rows_found, otherwise = Found(is_found_B=np.zeros(len(keys_asked), dtype=np.bool_), features_E=None), "store"
+            rows_found, otherwise = StoredRows(is_found_B=np.zeros(len(keys_asked), dtype=np.bool_), features_E=None), "store"
         if len(keys_asked) == len(keys):
             return rows_found.is_found_B, rows_found.features_E, otherwise
         is_known, parts, looked, rows_taken = [], [], 0, 0
@@ -347,7 +347,7 @@ class Batcher:
                 rows_taken += int(is_found.sum())
         return np.concatenate(is_known), Features.stacked(parts) if parts else None, otherwise
 
-    def _probe(self, partners: WhoIsAsked, wait_s: float) -> float:
+    def _probe(self, partners: AskedParties, wait_s: float) -> float:
         """Give up whoever waits, and see whether an answer comes in time again; gives how long to wait for the next one."""
         self._give_up()
         time.sleep(wait_s)
@@ -372,7 +372,7 @@ def _index(is_B: NDArray[np.bool_]) -> Tensor:
     return torch.from_numpy(np.flatnonzero(is_B))
 
 
-def _tell(batch: Sequence[Wanted], outcome: Outcome) -> None:
+def _tell(batch: Sequence[PendingRows], outcome: Outcome) -> None:
     """Tell each its own rows' part."""
     start = 0
     for wanted in batch:

@@ -98,12 +98,12 @@ def explanations(
     return results_found
 
 
-def as_table(found: Sequence[Explanation]) -> pl.DataFrame:
+def as_table(explanations: Sequence[Explanation]) -> pl.DataFrame:
     """Build a row for each explanation: the logit, the reference rows' mean, what each player adds, and errors if drawn."""
     rows = [
         {LOGIT: each.logit, BASE: each.base}
         | {f"by {name}": value for name, value in each.contributions.items()}
         | {f"error of {name}": value for name, value in each.deviations.items()}
-        for each in found
+        for each in explanations
     ]
     return pl.DataFrame(rows)

@@ -99,7 +99,7 @@ class AskedLabelParty:
         answers = [self.channel.receive(ScoreAnswer, within_s=self.within_s) for _ in questions]
         waited_s = time.monotonic() - began
         return [
-            replace(self._answered(answer, number=first + place, asked=len(questions[place][1])), waited_s=waited_s)
+            replace(self._answered(answer, number=first + place, row_count=len(questions[place][1])), waited_s=waited_s)
             for place, answer in enumerate(answers)
         ]
 
@@ -111,8 +111,8 @@ class AskedLabelParty:
         """Say that there are no more questions."""
         self.channel.send(ScoreQuestion(number=self.number, values=Array.of(torch.empty(0, 0)), last=True))
 
-    def _answered(self, answer: ScoreAnswer, *, number: int, asked: int) -> Answered:
-        state_B, score_E1 = checked_answer(self.channel.peer, answer, number=number, asked=asked, width=1)
+    def _answered(self, answer: ScoreAnswer, *, number: int, row_count: int) -> Answered:
+        state_B, score_E1 = checked_answer(self.channel.peer, answer, number=number, row_count=row_count, width=1)
         wrong = "its state is none of a score's" if bool((state_B == ABSENT).any()) else ""
         if self.probabilities and not bool(((score_E1 >= 0) & (score_E1 <= 1)).all()):
             wrong = "a score is no number from 0 to 1"

@@ -102,18 +102,18 @@ class AnsweringRuns:
             )
         )
 
-    def _agrees(self, wanted: WantedRun, peer: str) -> bool:
+    def _agrees(self, wanted_run: WantedRun, peer: str) -> bool:
         """Tell whether this side lets the run be asked in this version, which it keeps."""
-        run_id = wanted.run_id
-        if wanted.version is None:
-            return wanted == self.begun and not self.runs.withdrew(run_id)
+        run_id = wanted_run.run_id
+        if wanted_run.version is None:
+            return wanted_run == self.begun and not self.runs.withdrew(run_id)
         if not self.runs.allows(run_id):
             self._tell(run_id, f"{peer} wants run {run_id}, which is not promoted here: it is not answered")
             return False
-        if self._agreed.get(run_id) == wanted.version:
+        if self._agreed.get(run_id) == wanted_run.version:
             return True
         try:
-            self.side.versions.agree(run_id, wanted.version, peer)
+            self.side.versions.agree(run_id, wanted_run.version, peer)
         except PeerError as error:
             self._tell(run_id, str(error))
             return False

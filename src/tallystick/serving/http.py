@@ -20,13 +20,13 @@ from tallystick.config.serving import HttpTls, ServingOptions
 from tallystick.errors import StorageError, StoreError
 from tallystick.job.prediction_output import SCORED_BY
 from tallystick.run_folder.answer_journal import AnsweredRow, kept_columns
-from tallystick.scoring.batching import MOST_ROWS, Batcher, Outcome, Times, Wanted, Why
+from tallystick.scoring.batching import MOST_ROWS, Batcher, Outcome, PendingRows, Times, Why
 from tallystick.serving.connections import ACCEPTED_AT_ONCE, PatientServer, bounded_protocol
 from tallystick.serving.metrics import Metrics
 from tallystick.serving.openapi import PAGE, openapi
 from tallystick.serving.problem_details import Problem
 from tallystick.serving.rate_limits import Rate, Tokens
-from tallystick.serving.requests import ARROW, JSON, RowsAsked, ScoreRequest, decoded
+from tallystick.serving.requests import ARROW, JSON, RequestedRows, ScoreRequest, decoded
 from tallystick.serving.served_runs import ServedRun, ServedRuns
 from tallystick.serving.shadow import Shadow
 from tallystick.tables.features import Features
@@ -112,16 +112,16 @@ class ScoreServer:
                 raise _PROBLEMS[rows.why_B[0]]
             return _as_json(run, rows) if kind == JSON else _as_arrow(run, rows)
 
-    async def _rows(self, run: ServedRun, asked: RowsAsked, joint_until: float, until: float) -> _Rows:
+    async def _rows(self, run: ServedRun, requested: RequestedRows, joint_until: float, until: float) -> _Rows:
         """Return joint scores for as many rows as there are by then; the others by own columns, where the contract has that."""
-        parts = await self._outcomes(run, asked, joint_until)
+        parts = await self._outcomes(run, requested, joint_until)
         why_B = [why for part in parts for why in part.why_B]
         names = run.scorer.names
         scores = {name: [value for part in parts for value in _values(part, name)] for name in names}
         scored_by: list[str | None] = [JOINT if why == "joint" else None for why in why_B]
         own_places = [place for place, why in enumerate(why_B) if why not in ("joint", "unknown")]
         if own_places and (score_alone := run.scorer.alone) is not None:
-            own, places = await _own(run, asked, own_places, until)
+            own, places = await _own(run, requested, own_places, until)
             if own is not None:
                 for name, values in score_alone(own).items():
                     for place, value in zip(places, values.tolist(), strict=True):
@@ -129,15 +129,19 @@ class ScoreServer:
         times = max((part.times for part in parts if part.times is not None), key=lambda each: each.ended, default=None)
         return _Rows(why_B=why_B, scores=scores, scored_by=scored_by, times=times)
 
-    async def _outcomes(self, run: ServedRun, asked: RowsAsked, until: float) -> list[Outcome]:
+    async def _outcomes(self, run: ServedRun, requested: RequestedRows, until: float) -> list[Outcome]:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Outcome]] = []
         sizes: list[int] = []
-        for start in range(0, len(asked.keys), MOST_ROWS):
-            keys = asked.keys[start : start + MOST_ROWS]
-            own = asked.own if asked.own is None or len(asked.keys) <= MOST_ROWS else _part(asked.own, start, len(keys))
+        for start in range(0, len(requested.keys), MOST_ROWS):
+            keys = requested.keys[start : start + MOST_ROWS]
+            own = (
+                requested.own
+                if requested.own is None or len(requested.keys) <= MOST_ROWS
+                else _part(requested.own, start, len(keys))
+            )
             future: asyncio.Future[Outcome] = loop.create_future()
-            self._batcher.want(Wanted(run=run, keys=keys, own=own, until=until, done=_told(loop, future)))
+            self._batcher.want(PendingRows(run=run, keys=keys, own=own, until=until, done=_told(loop, future)))
             futures.append(future)
             sizes.append(len(keys))
         timer = loop.call_later(max(until - time.monotonic(), 0), _time_out, futures, sizes)
@@ -146,16 +150,16 @@ class ScoreServer:
         finally:
             timer.cancel()
 
-    async def _keep(self, run: ServedRun, asked: RowsAsked, rows: _Rows, began: float, until: float) -> None:
+    async def _keep(self, run: ServedRun, requested: RequestedRows, rows: _Rows, began: float, until: float) -> None:
         """Write down what is answered; a disk that takes no more costs no client its answer, and is counted."""
         if (answers := run.answers) is None or not answers.takes():
             return
         columns: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {}
         if answers.samples():
-            own, places = await _own(run, asked, list(range(len(asked.keys))), until)
+            own, places = await _own(run, requested, list(range(len(requested.keys))), until)
             columns = {place: kept_columns(own, at) for at, place in enumerate(places)} if own is not None else {}
         answered_rows = []
-        for place, (key, why, by) in enumerate(zip(asked.keys, rows.why_B, rows.scored_by, strict=True)):
+        for place, (key, why, by) in enumerate(zip(requested.keys, rows.why_B, rows.scored_by, strict=True)):
             scores = [rows.scores[name][place] for name in run.scorer.names] if by is not None else []
             numbers, codes = columns.get(place, (None, None))
             row = answers.digest(key)
@@ -265,11 +269,11 @@ def _tls_of(tls: HttpTls) -> ssl.SSLContext:
     return context
 
 
-async def _own(run: ServedRun, asked: RowsAsked, places: list[int], until: float) -> tuple[Features | None, list[int]]:
+async def _own(run: ServedRun, requested: RequestedRows, places: list[int], until: float) -> tuple[Features | None, list[int]]:
     """Return own columns of some rows, and which rows these are: those whose columns are known by then."""
-    if asked.own is not None:
-        return _picked(asked.own, places), places
-    keys = [asked.keys[place] for place in places]
+    if requested.own is not None:
+        return _picked(requested.own, places), places
+    keys = [requested.keys[place] for place in places]
     try:
         if run.store.blocks:
             rows_found = await asyncio.wait_for(asyncio.to_thread(run.store.find, keys), max(until - time.monotonic(), 0))
@@ -333,14 +337,14 @@ async def _body(request: Request, *, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _offer(shadow: Shadow, candidate: ServedRun | None, asked: RowsAsked, rows: _Rows) -> None:
+def _offer(shadow: Shadow, candidate: ServedRun | None, requested: RequestedRows, rows: _Rows) -> None:
     """Give the rows with joint scores to a candidate."""
     if candidate is None:
         return
     places = [place for place, by in enumerate(rows.scored_by) if by == JOINT]
     scores = {name: [values[place] for place in places] for name, values in rows.scores.items()}
-    columns = asked.columns[places] if asked.columns is not None else None
-    shadow.offer(candidate, [asked.keys[place] for place in places], columns, scores)
+    columns = requested.columns[places] if requested.columns is not None else None
+    shadow.offer(candidate, [requested.keys[place] for place in places], columns, scores)
 
 
 def _run_wanted(request: Request, sent: ScoreRequest | bytes) -> str | None:

@@ -23,25 +23,25 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 NAME_BYTES = 8
 
 
-def meet_label_party(kept: str, channels: Sequence[Channel], *, draw: Callable[[int], bytes]) -> tuple[str, bool]:
-    """Return the name of the alignment to go on with, and whether it is the ``kept`` one, which is empty if there is none.
+def meet_label_party(kept_name: str, channels: Sequence[Channel], *, draw: Callable[[int], bytes]) -> tuple[str, bool]:
+    """Return the name of the alignment to go on with, and whether it is ``kept_name``, which is empty if there is none.
 
     Each side learns whether another's keys have changed, as the alignment that follows tells too. Their order in a table is no
     part of it.
     """
     their_names = [channel.receive(AlignmentKept).name for channel in channels]
-    again = bool(kept) and all(name == kept for name in their_names)
-    name = kept if again else draw(NAME_BYTES).hex()
+    again = bool(kept_name) and all(name == kept_name for name in their_names)
+    name = kept_name if again else draw(NAME_BYTES).hex()
     for channel in channels:
         channel.send(AlignmentNext(name=name, again=again))
     return name, again
 
 
-def meet_feature_party(kept: str, channel: Channel) -> tuple[str, bool]:
+def meet_feature_party(kept_name: str, channel: Channel) -> tuple[str, bool]:
     """Return the same at a feature party; raises ProtocolError if the label party goes on with one that was not kept here."""
-    channel.send(AlignmentKept(name=kept))
+    channel.send(AlignmentKept(name=kept_name))
     following = channel.receive(AlignmentNext)
-    if following.again and (following.name != kept or not kept):
+    if following.again and (following.name != kept_name or not kept_name):
         raise ProtocolError(channel.peer, f"{channel.peer}: AlignmentNext: goes on with an alignment that this side has not kept")
     return following.name, following.again
 

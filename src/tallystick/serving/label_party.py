@@ -50,7 +50,7 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
     way: Way = options.way or side.serving.ways[0]
     within_s = longest_wait_s(options.deadline_ms / 1000, contract.network.deadline_s)
     gate = side.gate(crosses=way != "ahead")
-    shadow = Shadow(options.shadow, target=contract.target.type, gate=gate, told=metrics)
+    shadow = Shadow(options.shadow, target=contract.target.type, gate=gate, comparisons=metrics)
     batcher = Batcher(
         gate=gate,
         patience_s=options.deadline_ms / 1000,

@@ -39,7 +39,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsAsked:
+class RequestedRows:
     """Rows that are to be scored: their normalised keys, and where the client brings them their own columns, read and as sent."""
 
     keys: list[bytes]
@@ -106,7 +106,7 @@ class Reader:
         """Return the columns that a request may bring."""
         return self.key_columns if self.keys_only else [*self.key_columns, *self.own_columns]
 
-    def json(self, request: ScoreRequest) -> RowsAsked:
+    def json(self, request: ScoreRequest) -> RequestedRows:
         """Read the rows of a request; raises Problem."""
         self._check_count(len(request.rows))
         names = request.rows[0].keys()
@@ -118,7 +118,7 @@ class Reader:
         own = pl.DataFrame([self._column(name, columns[name]) for name in self.own_columns]) if self._brings_own(names) else None
         return self._asked({name: columns[name] for name in self.key_columns}, own)
 
-    def arrow(self, body: bytes) -> RowsAsked:
+    def arrow(self, body: bytes) -> RequestedRows:
         """Read an Arrow IPC stream; raises Problem."""
         frame = read_stream(body, most_rows=self.most_rows, most_bytes=self.party.serving.max_body_kib << 10)
         self._check_count(frame.height)
@@ -152,15 +152,15 @@ class Reader:
     def _brings_own(self, names: Collection[str]) -> bool:
         return self.encoder is not None and len(names) > len(set(self.key_columns))
 
-    def _asked(self, key_columns: Mapping[str, Sequence[Cell]], frame: pl.DataFrame | None) -> RowsAsked:
+    def _asked(self, key_columns: Mapping[str, Sequence[Cell]], frame: pl.DataFrame | None) -> RequestedRows:
         keys = self._plain_keys(key_columns) or self._keys_by_table(key_columns)
         for number, key in enumerate(keys):
             if problem := key_problem(key):
                 raise Problem(status=422, detail=f"rows[{number}]: {problem}; send the key as the table has it")
         if self.encoder is None or frame is None:
-            return RowsAsked(keys=keys, own=None)
+            return RequestedRows(keys=keys, own=None)
         try:
-            return RowsAsked(keys=keys, own=self.encoder.encode(frame).unpacked(), columns=frame)
+            return RequestedRows(keys=keys, own=self.encoder.encode(frame).unpacked(), columns=frame)
         except DataError as error:
             raise Problem(status=422, detail=f"the own columns cannot be read: {_without_values(error)}") from None
 

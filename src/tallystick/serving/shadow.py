@@ -69,10 +69,10 @@ class Shadow:
         *,
         target: str,
         gate: Gate,
-        told: Comparisons,
+        comparisons: Comparisons,
         draw: Callable[[], float] | None = None,
     ) -> None:
-        self._options, self._target, self._gate, self._told = options, target, gate, told
+        self._options, self._target, self._gate, self._told = options, target, gate, comparisons
         self._draw = draw or secrets.SystemRandom().random
         self._waiting: deque[_Piece] = deque()
 

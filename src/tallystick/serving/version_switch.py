@@ -160,15 +160,15 @@ class Switching:
             return False
         return True
 
-    def _candidate(self, held: Mapping[str, VersionsHeld]) -> dict[str, str]:
+    def _candidate(self, versions_held: Mapping[str, VersionsHeld]) -> dict[str, str]:
         """Return the run to be scored beside and its version, once all have named it; else nothing."""
         own = self.runs.promoted.candidate
         if own is None:
             return {}
         lists = {self.party: (own,)}
-        lists.update({name: (each.candidate,) for name, each in held.items() if each.candidate is not None})
-        if len(lists) <= len(held):
-            lacking = " and ".join(name for name in held if name not in lists)
+        lists.update({name: (each.candidate,) for name, each in versions_held.items() if each.candidate is not None})
+        if len(lists) <= len(versions_held):
+            lacking = " and ".join(name for name in versions_held if name not in lists)
             self._tell("candidate", f"run {own.run_id} is a candidate here, and not yet of {lacking}")
             return {}
         common_runs = common_versions((own,), lists)

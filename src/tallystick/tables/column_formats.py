@@ -93,9 +93,9 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
     raise _refusal(column, form, WORDS[form_here])
 
 
-def _refusal(column: pl.Series, form: Form, found: str, *, hint: str = "") -> FeatureError:
+def _refusal(column: pl.Series, form: Form, text: str, *, hint: str = "") -> FeatureError:
     return FeatureError(
-        f"column {column.name!r}: the model was trained on {WORDS[form]}, and this table has {found}{hint}; bring the column "
+        f"column {column.name!r}: the model was trained on {WORDS[form]}, and this table has {text}{hint}; bring the column "
         "as it was in training, or train anew"
     )
 

@@ -77,12 +77,12 @@ def _completed(piece: "pa.RecordBatch", schema: "pa.Schema", partition: dict[str
     return pa.record_batch(columns, schema=schema)
 
 
-def _partition(fragment: Any, found: Any) -> dict[str, Any]:
+def _partition(fragment: Any, dataset: Any) -> dict[str, Any]:
     """Return the values that all rows of a file have; a column of the partition that is absent here has none."""
     from pyarrow.dataset import get_partition_keys
 
     keys = get_partition_keys(fragment.partition_expression)
-    return {name: keys[name] for name in found.metadata().partition_columns if name in keys}
+    return {name: keys[name] for name in dataset.metadata().partition_columns if name in keys}
 
 
 def _file(place: Path | Store, fragment: Any) -> Path | StoredFile:

@@ -379,7 +379,7 @@ def transformed(values_N: Floats, transform: str, knots: tuple[float, ...], scor
 
 
 def _fit_numeric(
-    name: str, values_N: Floats, asked: Literal["auto", "standard", "log", "rank"], form: Form
+    name: str, values_N: Floats, setting: Literal["auto", "standard", "log", "rank"], form: Form
 ) -> NumericColumn | None:
     rows = len(values_N)
     values = values_N[~np.isnan(values_N)]
@@ -387,7 +387,7 @@ def _fit_numeric(
     del values_N  # of a large table a column is much
     if len(values) == 0 or (values.min() == values.max() and not missing):
         return None
-    transform = _fitting_transform(values) if asked == "auto" else asked
+    transform = _fitting_transform(values) if setting == "auto" else setting
     knots, scores = _normal_scores(values) if transform == "rank" else ((), ())
     with np.errstate(over="ignore", invalid="ignore"):
         known_T = transformed(values, transform, knots, scores)
@@ -433,15 +433,15 @@ def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:
     return msgspec.structs.replace(column, edges=bin_edges(encoded))
 
 
-def _said(chosen: Numbers, columns: tuple[NumericColumn, ...]) -> str:
-    if chosen == "plain":
+def _said(numbers: Numbers, columns: tuple[NumericColumn, ...]) -> str:
+    if numbers == "plain":
         return "numeric columns stay plain numbers"
     bins = [len(column.edges) - 1 for column in columns if column.edges]
     if not bins:
         return "nothing to bin"
     each = f"{min(bins)}" if min(bins) == max(bins) else f"{min(bins)} to {max(bins)}"
     columns_get = "1 numeric column gets" if len(bins) == 1 else f"{len(bins)} numeric columns get"
-    return f"{columns_get} {chosen} embeddings of {each} bins"
+    return f"{columns_get} {numbers} embeddings of {each} bins"
 
 
 def _fitting_transform(known: Floats) -> Literal["standard", "rank"]:

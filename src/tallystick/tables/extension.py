@@ -119,7 +119,7 @@ def _with_new_items(sequence: SequenceColumn, frame: Frame, party: PartyFile, ro
     return msgspec.structs.replace(sequence, items=grown, built_for=sequence.built_for or len(sequence.items))
 
 
-def _grown(known: tuple[str, ...], found: Sequence[str], *, most: int) -> tuple[str, ...]:
+def _grown(known: tuple[str, ...], categories: Sequence[str], *, most: int) -> tuple[str, ...]:
     """Join the known categories and the new ones by falling frequency, at most ``most`` together."""
     there = set(known)
-    return known + tuple(name for name in found if name not in there)[: max(most - len(known), 0)]
+    return known + tuple(name for name in categories if name not in there)[: max(most - len(known), 0)]

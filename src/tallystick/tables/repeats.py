@@ -67,6 +67,6 @@ def _spread(of_key: pl.DataFrame, key: pl.Series, name: str) -> pl.Series:
     return key.to_frame("key").join(of_key, on="key", how="left", maintain_order="left").get_column("value").alias(name)
 
 
-def _require_free(name: str, frame: Frame, made: Mapping[str, pl.Series], *, replaced: Collection[str] = ()) -> None:
-    if name in made or (name in frame.columns and name not in replaced):
+def _require_free(name: str, frame: Frame, summaries: Mapping[str, pl.Series], *, replaced: Collection[str] = ()) -> None:
+    if name in summaries or (name in frame.columns and name not in replaced):
         raise DataError(f"repeats: would make a column {name!r}, which the table has already; rename that one")

@@ -63,7 +63,7 @@ class TrainingState:
         return begins
 
 
-class Kept(Protocol):
+class CheckpointPart(Protocol):
     """Content of a checkpoint beside a module's weights, such as the optimizer's state; the names of its tensors are its own."""
 
     def tensors(self) -> Mapping[str, Tensor]:
@@ -107,7 +107,7 @@ class CheckpointStore:
                 damaged[error.path] = error
         return good, list(damaged.values())
 
-    def save(self, state: TrainingState, module: nn.Module, *beside: Kept | None) -> None:
+    def save(self, state: TrainingState, module: nn.Module, *beside: CheckpointPart | None) -> None:
         """Commit a step; raises StorageError and leaves the earlier ones if it cannot be written."""
         tensors = {f"model/{name}": tensor for name, tensor in module.state_dict().items()}
         for each in beside:
@@ -120,7 +120,7 @@ class CheckpointStore:
         for best in self._numbers(_BEST)[:-_KEPT]:  # whoever finds better weights commits at once
             remove(self._best(best))
 
-    def load(self, step: int, module: nn.Module, *beside: Kept | None) -> TrainingState:
+    def load(self, step: int, module: nn.Module, *beside: CheckpointPart | None) -> TrainingState:
         """Put a committed step back into the module and what was saved beside it.
 
         Raises DamagedFile, and DataError if it is of another module.

@@ -39,7 +39,7 @@ class Optimizer(ABC):
         """Return the optimizer's state of a weight before the first step, all of it zeros."""
 
     @abstractmethod
-    def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:
+    def _update(self, weights: list[Tensor], gradients: list[Tensor], state: list[dict[str, Tensor]], rate: float) -> None:
         """Update these weights, and what it keeps of them, in place."""
 
     def zero_grad(self) -> None:
@@ -74,8 +74,8 @@ class Adam(Optimizer):
             "exp_avg_sq": torch.zeros_like(weight),
         }
 
-    def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:
-        means, squares, steps = ([each[name] for each in kept] for name in ("exp_avg", "exp_avg_sq", "step"))
+    def _update(self, weights: list[Tensor], gradients: list[Tensor], state: list[dict[str, Tensor]], rate: float) -> None:
+        means, squares, steps = ([each[name] for each in state] for name in ("exp_avg", "exp_avg_sq", "step"))
         adam(
             weights,
             gradients,
@@ -108,11 +108,11 @@ class Sgd(Optimizer):
         """Ignore the beginning of a step."""
         return {}
 
-    def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:
+    def _update(self, weights: list[Tensor], gradients: list[Tensor], state: list[dict[str, Tensor]], rate: float) -> None:
         sgd(
             weights,
             gradients,
-            [None for _ in kept],
+            [None for _ in state],
             fused=True,
             weight_decay=self._weight_decay,
             momentum=0.0,
@@ -135,8 +135,8 @@ class Lamb(Optimizer):
         """Return the means of gradients and of their squares."""
         return {"mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
 
-    def _update(self, weights: list[Tensor], gradients: list[Tensor], kept: list[dict[str, Tensor]], rate: float) -> None:
-        for weight, gradient, of_weight in zip(weights, gradients, kept, strict=True):
+    def _update(self, weights: list[Tensor], gradients: list[Tensor], state: list[dict[str, Tensor]], rate: float) -> None:
+        for weight, gradient, of_weight in zip(weights, gradients, state, strict=True):
             mean, square = of_weight["mean"], of_weight["square"]
             mean.lerp_(gradient, 1 - BETAS[0])
             square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])

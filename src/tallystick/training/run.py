@@ -9,7 +9,7 @@ from torch import nn
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import Announce, ignore_rows
 from tallystick.network.channel import Progress, no_progress
-from tallystick.training.checkpoint import CheckpointStore, Kept, TrainingState
+from tallystick.training.checkpoint import CheckpointPart, CheckpointStore, TrainingState
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, ignore_commit
 from tallystick.training.screening import Screening
 from tallystick.training.updates import Updates
@@ -80,7 +80,7 @@ class TrainingRun:
         begins = replace(state, step=step, epoch=state.first_epochs)
         return replace(self, schedule=schedule.after(self.schedule, epochs=state.first_epochs), begins=begins)
 
-    def resume(self, module: nn.Module, *beside: Kept | None) -> TrainingState:
+    def resume(self, module: nn.Module, *beside: CheckpointPart | None) -> TrainingState:
         """Take a module and what is kept beside it up where the run goes on; later checkpoints are dropped."""
         goes_on = self.resume_from > self.begins.step
         state = self.store.load(self.resume_from, module, *beside) if goes_on else deepcopy(self.begins)

@@ -99,19 +99,19 @@ class SimulatedPartner:
         )
 
 
-def _features(party: PartyFile, columns: FeatureColumns, chosen: Sequence[str]) -> dict[str, Any]:
+def _features(party: PartyFile, columns: FeatureColumns, columns_of_partner: Sequence[str]) -> dict[str, Any]:
     return {
         "features": {
-            "numeric": [name for name in columns.numeric if name in chosen],
-            "categorical": [name for name in columns.categorical if name in chosen],
+            "numeric": [name for name in columns.numeric if name in columns_of_partner],
+            "categorical": [name for name in columns.categorical if name in columns_of_partner],
         },
-        "sequences": {name: each.model_dump() for name, each in party.sequences.items() if name in chosen},
+        "sequences": {name: each.model_dump() for name, each in party.sequences.items() if name in columns_of_partner},
     }
 
 
-def _targets(party: PartyFile, chosen: Sequence[str]) -> list[str]:
+def _targets(party: PartyFile, columns: Sequence[str]) -> list[str]:
     """Return the columns that the chosen sequences name as their target item: a sequence is of no use without."""
-    return [each.target for name, each in party.sequences.items() if name in chosen and each.target is not None]
+    return [each.target for name, each in party.sequences.items() if name in columns and each.target is not None]
 
 
 def _named(split: Sequence[str], names: list[str]) -> list[str]:

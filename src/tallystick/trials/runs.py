@@ -76,8 +76,8 @@ def prepare(shared: bytes) -> TaskFunction:
     tables = {name: pl.read_ipc(BytesIO(table)) for name, table in inputs.tables.items()}
     columns = {name: json.loads(each) for name, each in inputs.columns.items()}
 
-    def make(given: bytes) -> bytes:
-        later, which = divmod(int(given), len(contracts))
+    def make(payload: bytes) -> bytes:
+        later, which = divmod(int(payload), len(contracts))
         try:
             result = _run(contracts[which], tables, columns, later=later, baseline=which == 0)
         except (ConfigError, DataError) as error:

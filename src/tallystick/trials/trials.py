@@ -297,7 +297,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @dataclass(kw_only=True)
-class _Found:
+class _RunsSoFar:
     """All runs so far."""
 
     tallies: list[_Tally]
@@ -313,19 +313,19 @@ class _Found:
 def _result(
     contract: Contract,
     partner: SimulatedPartner,
-    tried: Sequence[Candidate],
-    found: _Found,
+    candidates: Sequence[Candidate],
+    runs: _RunsSoFar,
     *,
     started: str,
     seconds: float,
 ) -> results.Result:
     sweep = results.Sweep(
-        summary=_summary(contract, partner, [len(tally.utility) for tally in found.tallies if tally.utility]),
+        summary=_summary(contract, partner, [len(tally.utility) for tally in runs.tallies if tally.utility]),
         metric=next(iter(METRICS[contract.target.type].values())).title,
-        local_baseline=estimate(found.local_baseline) if found.local_baseline else None,
+        local_baseline=estimate(runs.local_baseline) if runs.local_baseline else None,
         known=KNOWN_ROWS,
-        columns_not_measured=found.columns_not_measured,
-        trials=[tally.trial(candidate) for candidate, tally in zip(tried, found.tallies, strict=True) if tally.utility],
+        columns_not_measured=runs.columns_not_measured,
+        trials=[tally.trial(candidate) for candidate, tally in zip(candidates, runs.tallies, strict=True) if tally.utility],
     )
     return results.Result(
         run_id=f"audit-{contract.hash[:8]}",
@@ -334,7 +334,7 @@ def _result(
         contract=contract_info(contract),
         started=started,
         seconds=seconds,
-        sections=results.Sections(sweep=sweep, leakage=found.leakage, notes=found.notes),
+        sections=results.Sections(sweep=sweep, leakage=runs.leakage, notes=runs.notes),
         versions=versions(),
     )
 
@@ -350,8 +350,8 @@ def _begun_until(until: float, candidates: int, seeds: int) -> Iterator[int]:
 
 
 def _run_all(
-    tried: Sequence[Candidate], runs: Iterator[tuple[int, Outcome]], metric: str, *, pace: "_Pace", watcher: Watcher
-) -> _Found:
+    candidates: Sequence[Candidate], runs: Iterator[tuple[int, Outcome]], metric: str, *, pace: "_Pace", watcher: Watcher
+) -> _RunsSoFar:
     """Run what time, or an interrupt once a trial is over, allows."""
     over: dict[int, Outcome] = {}
     interrupted, lost = False, None
@@ -359,7 +359,7 @@ def _run_all(
         watcher.progress("trials", 0, pace.runs)
         for number, outcome in runs:
             over[number] = _measured(outcome, metric)
-            _tell(over, number, tried, metric, pace=pace, watcher=watcher)
+            _tell(over, number, candidates, metric, pace=pace, watcher=watcher)
     except KeyboardInterrupt:
         if 0 not in over:
             raise
@@ -371,7 +371,7 @@ def _run_all(
     finally:
         if isinstance(runs, Generator):
             runs.close()  # now, so that no worker is left when this ends
-    summed = _put_together(over, tried, metric, of=pace.runs, interrupted=interrupted)
+    summed = _put_together(over, candidates, metric, of=pace.runs, interrupted=interrupted)
     summed.lost = lost
     return summed
 
@@ -384,28 +384,30 @@ def _measured(outcome: Outcome, metric: str) -> Outcome:
 
 
 def _tell(
-    over: Mapping[int, Outcome], number: int, tried: Sequence[Candidate], metric: str, *, pace: "_Pace", watcher: Watcher
+    over: Mapping[int, Outcome], number: int, candidates: Sequence[Candidate], metric: str, *, pace: "_Pace", watcher: Watcher
 ) -> None:
     """Say what a run came to; raises what was wrong with one that has no defence."""
-    outcome, candidate = over[number], tried[number % len(tried)]
+    outcome, candidate = over[number], candidates[number % len(candidates)]
     if not isinstance(outcome, results.Result):
-        if number % len(tried) == 0:
+        if number % len(candidates) == 0:
             raise outcome
         return
     if len(over) == 1:
         watcher.say(pace.left())
-    seed = candidate.contract.seed + number // len(tried)
+    seed = candidate.contract.seed + number // len(candidates)
     watcher.say(f"{candidate.name}, seed {seed}: test {metric} {outcome.joint[metric]['value']:.3f}")
     watcher.progress("trials", len(over), pace.runs)
 
 
-def _put_together(over: Mapping[int, Outcome], tried: Sequence[Candidate], metric: str, *, of: int, interrupted: bool) -> _Found:
+def _put_together(
+    over: Mapping[int, Outcome], candidates: Sequence[Candidate], metric: str, *, of: int, interrupted: bool
+) -> _RunsSoFar:
     """Put the runs together in their order, whichever was over first."""
-    summed = _Found(tallies=[_Tally() for _ in tried], seeds=len(over) // len(tried), interrupted=interrupted)
+    summed = _RunsSoFar(tallies=[_Tally() for _ in candidates], seeds=len(over) // len(candidates), interrupted=interrupted)
     for number, outcome in sorted(over.items()):
-        later, which = divmod(number, len(tried))
+        later, which = divmod(number, len(candidates))
         if not isinstance(outcome, results.Result):
-            summed.notes.append(f"{tried[which].name}, seed {tried[which].contract.seed + later}: {outcome}")
+            summed.notes.append(f"{candidates[which].name}, seed {candidates[which].contract.seed + later}: {outcome}")
             continue
         summed.tallies[which].add(outcome, metric)
         if which == 0:
@@ -421,11 +423,11 @@ def _put_together(over: Mapping[int, Outcome], tried: Sequence[Candidate], metri
     return summed
 
 
-def _announced(tried: Sequence[Candidate], seeds: int, minutes: float) -> str:
-    runs = f"{len(tried)} trials, {len(tried) * seeds} runs with {seeds} seed{'s' if seeds > 1 else ''} each"
+def _announced(candidates: Sequence[Candidate], seeds: int, minutes: float) -> str:
+    runs = f"{len(candidates)} trials, {len(candidates) * seeds} runs with {seeds} seed{'s' if seeds > 1 else ''} each"
     until = f"none but the first of each begins after {minutes:g} minutes (--minutes)"
     until += "; --seeds 1 is a first look, in a fraction of the time" if seeds > 1 else ""
-    return f"{runs}; {until}: {', '.join(candidate.name for candidate in tried)}"
+    return f"{runs}; {until}: {', '.join(candidate.name for candidate in candidates)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,8 +145,8 @@ def test_shares_add_up_to_the_permuted_values(least, seed):
     target = np.random.default_rng(seed).permutation(network.size).astype(np.int32)
     receiver, sender = transfers(seed)
     first, second = both(
-        lambda channel: permute(channel, receiver, network, route(network, target), told=TOLD),
-        lambda channel: share(channel, sender, network, values, told=TOLD),
+        lambda channel: permute(channel, receiver, network, route(network, target), progress=TOLD),
+        lambda channel: share(channel, sender, network, values, progress=TOLD),
     )
     assert np.array_equal((first ^ second)[target], values)
 
@@ -162,8 +162,8 @@ def test_many_pieces_of_switches_and_who_is_told(monkeypatch):
         return views[-1]
 
     first, second = both(
-        lambda channel: permute(channel, receiver, network, route(network, target), told=told.append),
-        lambda channel: share(channel, sender, network, values, told=told.append),
+        lambda channel: permute(channel, receiver, network, route(network, target), progress=told.append),
+        lambda channel: share(channel, sender, network, values, progress=told.append),
         first_wrap=wrap,
     )
     assert np.array_equal((first ^ second)[target], values)
@@ -184,8 +184,8 @@ def test_values_are_equal_exactly_where_the_id_is_common(monkeypatch, tabled, ot
     own, theirs = ids[:tabled], ids[tabled - common :]
     bins = Bins(table_ids=tabled, programmed_ids=others)
     (table, first), second = both(
-        lambda channel: receive_programmed(channel, own, bins, rng=RNG, salt=SALT, told=TOLD),
-        lambda channel: program(channel, theirs, bins, rng=RNG, salt=SALT, told=TOLD),
+        lambda channel: receive_programmed(channel, own, bins, rng=RNG, salt=SALT, progress=TOLD),
+        lambda channel: program(channel, theirs, bins, rng=RNG, salt=SALT, progress=TOLD),
     )
     assert len(table) == len(first) == len(second) == bins.count
     assert sorted(table[table >= 0]) == list(range(tabled))
@@ -215,7 +215,7 @@ def test_ids_without_a_store_or_a_table_are_an_error_that_says_what_to_do():
     many, bins = np.repeat(alike[:1], 5, axis=0), Bins(table_ids=5, programmed_ids=5)
     channel, _ = memory_channels("first", "second")
     with pytest.raises(DataError, match="5 ids of this side found no places in 8 cuckoo tables"):
-        receive_programmed(channel, many, bins, rng=RNG, salt=SALT, told=TOLD)
+        receive_programmed(channel, many, bins, rng=RNG, salt=SALT, progress=TOLD)
 
 
 @pytest.mark.parametrize(("tabled", "others"), [(1, 1), (10, 10**6), (10**6, 10), (10**6, 10**6)])
@@ -241,8 +241,8 @@ def test_equal_values_are_found_and_others_look_random(monkeypatch):
         return views[-1]
 
     found, _ = both(
-        lambda channel: learn_equal(channel, values, rng=RNG, salt=SALT, told=TOLD),
-        lambda channel: answer_equal(channel, np.where(same, values, values ^ np.uint64(1)), rng=RNG, salt=SALT, told=TOLD),
+        lambda channel: learn_equal(channel, values, rng=RNG, salt=SALT, progress=TOLD),
+        lambda channel: answer_equal(channel, np.where(same, values, values ^ np.uint64(1)), rng=RNG, salt=SALT, progress=TOLD),
         first_wrap=wrap,
         second_wrap=wrap,
     )
@@ -277,17 +277,17 @@ PARTS = {
     ),
     "shuffle": lambda: (
         lambda channel: permute(
-            channel, transfers()[0], NETWORK, route(NETWORK, np.arange(NETWORK.size, dtype=np.int32)), told=TOLD
+            channel, transfers()[0], NETWORK, route(NETWORK, np.arange(NETWORK.size, dtype=np.int32)), progress=TOLD
         ),
-        lambda channel: share(channel, transfers()[1], NETWORK, VALUES, told=TOLD),
+        lambda channel: share(channel, transfers()[1], NETWORK, VALUES, progress=TOLD),
     ),
     "programmed": lambda: (
-        lambda channel: receive_programmed(channel, POINTS, BINS, rng=RNG, salt=SALT, told=TOLD),
-        lambda channel: program(channel, POINTS[:3], BINS, rng=RNG, salt=SALT, told=TOLD),
+        lambda channel: receive_programmed(channel, POINTS, BINS, rng=RNG, salt=SALT, progress=TOLD),
+        lambda channel: program(channel, POINTS[:3], BINS, rng=RNG, salt=SALT, progress=TOLD),
     ),
     "equality": lambda: (
-        lambda channel: learn_equal(channel, VALUES, rng=RNG, salt=SALT, told=TOLD),
-        lambda channel: answer_equal(channel, VALUES, rng=RNG, salt=SALT, told=TOLD),
+        lambda channel: learn_equal(channel, VALUES, rng=RNG, salt=SALT, progress=TOLD),
+        lambda channel: answer_equal(channel, VALUES, rng=RNG, salt=SALT, progress=TOLD),
     ),
     "delivery": lambda: (
         lambda channel: receive_hidden_rows(channel, transfers()[0], CHOICE),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.evaluate import (
     FeatureLeaks,
-    Told,
+    KnownRows,
     attacked_rows,
     draws_of_known,
     evaluate_feature_inference,
@@ -77,7 +77,7 @@ class KeptEmbeddings:
             "everything": _leaks(self.every, columns, known=self.told(seed=seed), seed=seed),
         }
 
-    def told(self, *, seed: int) -> Told:
+    def told(self, *, seed: int) -> KnownRows:
         """Return the rows that the audit tells, as places among all."""
         kept_N, all_N = self.chosen.seen_rows, self.every.seen_rows
         attacked_N = kept_N[attacked_rows(len(kept_N))]

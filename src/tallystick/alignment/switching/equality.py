@@ -26,7 +26,7 @@ from tallystick.alignment.oprf.codes import CODE_BITS, CODE_BYTES, FINGERPRINT_B
 from tallystick.alignment.oprf.extension import SALT_BYTES, Receiver, Sender, outputs
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.switching.network import Bits
-from tallystick.alignment.switching.shuffle import Told
+from tallystick.alignment.switching.shuffle import SwitchProgress
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array
 
@@ -37,7 +37,7 @@ _OUTPUT_BYTES = 12
 _CORRECTIONS, _OUTPUTS = "corrections of places", "values of places"
 
 
-def learn_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: bytes, told: Told) -> Bits:
+def learn_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress) -> Bits:
     """Give whether the value of each place (J) is the other side's, too; raises ProtocolError for messages of other sizes."""
     receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=rng, context=salt))
     codes, equal_J = Codes(_key(salt)), np.zeros(len(value_J), dtype=bool)
@@ -47,7 +47,7 @@ def learn_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: by
         span, own_B12 = waiting.popleft()
         their_B12 = receive_chunk(channel, _OUTPUTS, span, (_OUTPUT_BYTES,), np.uint8)
         equal_J[span] = (own_B12 == their_B12).all(axis=1)
-        told(len(own_B12))
+        progress(len(own_B12))
 
     for span in _spans(len(value_J)):
         input_B64, correction_B64 = receiver.next_bins(codes.words(_padded(value_J[span])))
@@ -60,7 +60,7 @@ def learn_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: by
     return equal_J
 
 
-def answer_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: bytes, told: Told) -> None:
+def answer_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress) -> None:
     """Let the other side learn where its values are this side's (J); errors as for learn_equal."""
     choices_T = np.unpackbits(np.frombuffer(rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
     sender = Sender(transfer_receiver(channel, choices_T, rng=rng, context=salt), choices_T)
@@ -69,7 +69,7 @@ def answer_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: b
         secret_B64 = sender.next_bins(receive_chunk(channel, _CORRECTIONS, span, (CODE_BYTES,), np.uint8))
         input_B64 = sender.inputs(secret_B64, codes.words(_padded(value_J[span])))
         channel.send(Chunk(of=_OUTPUTS, rows=Array.lend(_function(input_B64, span, salt=salt))))
-        told(len(secret_B64))
+        progress(len(secret_B64))
 
 
 def _function(input_B64: Rows, span: slice, *, salt: bytes) -> Rows:

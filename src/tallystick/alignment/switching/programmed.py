@@ -38,7 +38,7 @@ from tallystick.alignment.oprf.cuckoo import NoPlace, bins_per_region, place
 from tallystick.alignment.oprf.extension import SALT_BYTES, Receiver, Sender, outputs
 from tallystick.alignment.oprf.key_value import SEED_BYTES, NoStore, StoreShape, looked_up, probes, store_of
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.alignment.switching.shuffle import Told
+from tallystick.alignment.switching.shuffle import SwitchProgress
 from tallystick.errors import DataError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
@@ -100,7 +100,7 @@ class Bins:
 
 
 def receive_programmed(
-    channel: Channel, ids_N16: Tags, bins: Bins, *, rng: SecureRandom, salt: bytes, told: Told
+    channel: Channel, ids_N16: Tags, bins: Bins, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress
 ) -> tuple[Places, Words]:
     """Give the own id in each bin (J), -1 in an empty one, and t (J): the role of the side with a table.
 
@@ -117,7 +117,7 @@ def receive_programmed(
         at = probes(points_K16, shape, seed=channel.receive(ProgrammedStore).seed)
         slots_M8 = receive_list(channel, _SLOTS, shape.slots, shape=(_VALUE_BYTES,))
         value_J[slots_K] = function_K ^ looked_up(slots_M8.view("<u8"), at, shape)[:, 0]
-        told(span.stop - span.start)
+        progress(span.stop - span.start)
 
     for region in range(REGIONS):
         for span in bins.spans():
@@ -138,7 +138,7 @@ def receive_programmed(
     return table_J, value_J
 
 
-def program(channel: Channel, ids_M16: Tags, bins: Bins, *, rng: SecureRandom, salt: bytes, told: Told) -> Words:
+def program(channel: Channel, ids_M16: Tags, bins: Bins, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress) -> Words:
     """Give s (J): the role of the side that programs. Raises ProtocolError for what is not of the size that is due."""
     codes = Codes(_key(salt, channel.receive(ProgrammedTable).attempt))
     choices_T = np.unpackbits(np.frombuffer(rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
@@ -160,7 +160,7 @@ def program(channel: Channel, ids_M16: Tags, bins: Bins, *, rng: SecureRandom, s
             seed, slots_M1 = _stored(np.concatenate(values), points_K16, bins.store(span), rng=rng)
             channel.send(ProgrammedStore(seed=seed))
             send_list(channel, _SLOTS, slots_M1.view(np.uint8))
-            told(span.stop - span.start)
+            progress(span.stop - span.start)
     return target_J
 
 

@@ -36,11 +36,13 @@ AHEAD = 8
 _CORRECTIONS, _ANSWERS = "choices of switches", "differences at switches"
 _WORD_BYTES = 8
 
-Told = Callable[[int], None]
+SwitchProgress = Callable[[int], None]
 """Told how many more switches are done."""
 
 
-def permute(channel: Channel, transfers: TransferReceiver, network: Network, choices: list[Bits], *, told: Told) -> Words:
+def permute(
+    channel: Channel, transfers: TransferReceiver, network: Network, choices: list[Bits], *, progress: SwitchProgress
+) -> Words:
     """Give the permuter's shares (N) of the holder's values behind the network with these choices.
 
     Raises ProtocolError for what is not of the size that is due.
@@ -58,12 +60,12 @@ def permute(channel: Channel, transfers: TransferReceiver, network: Network, cho
             chosen_B ^= pad_B
             first_B ^= chosen_B
             second_B ^= chosen_B
-            told(len(pad_B))
+            progress(len(pad_B))
         layer.put(first_W, second_W, share_N)
     return share_N
 
 
-def share(channel: Channel, transfers: TransferSender, network: Network, values_N: Words, *, told: Told) -> Words:
+def share(channel: Channel, transfers: TransferSender, network: Network, values_N: Words, *, progress: SwitchProgress) -> Words:
     """Give the holder's shares (N) of its values behind the network; errors as for permute."""
     share_N = values_N.copy()
     for layer, switches in zip(network.layers(), network.switches(), strict=True):
@@ -76,7 +78,7 @@ def share(channel: Channel, transfers: TransferSender, network: Network, values_
             channel.send(Chunk(of=_ANSWERS, rows=Array.lend(answer_B.view(np.uint8).reshape(-1, _WORD_BYTES))))
             first_B ^= pad_B
             second_B ^= pad_B
-            told(len(pad_B))
+            progress(len(pad_B))
         layer.put(first_W, second_W, share_N)
     return share_N
 

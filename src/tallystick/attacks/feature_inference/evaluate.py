@@ -32,7 +32,7 @@ OTHERS = 1000
 SURE = 0.01  # chance that some column is said to come back where embeddings have nothing to do with columns
 LEAST_OF_CATEGORY = 5  # rows that have a category, and that have not, to judge how they are ranked
 NO_ROW_KNOWN = "without a known row no attack here can be run: nothing is known of what an attacker without one finds"
-Told: TypeAlias = Mapping[int, Sequence[Tensor]]
+KnownRows: TypeAlias = Mapping[int, Sequence[Tensor]]
 """By number of known rows, which rows these are: int64 (K,), one tensor per draw."""
 
 
@@ -51,13 +51,13 @@ class FeatureLeaks:
 
 
 def evaluate_feature_inference(
-    sent: SentEmbeddings,
+    sent_embeddings: SentEmbeddings,
     columns: ColumnValues,
     *,
     own_NA: Tensor | None = None,
     first: FirstBatch | None = None,
     marginals: bool = False,
-    known: Sequence[int] | Told = KNOWN,
+    known: Sequence[int] | KnownRows = KNOWN,
     draws: int = DRAWS,
     attacks: Mapping[str, FeatureInferenceAttack] | None = None,
     seed: int = 0,
@@ -69,7 +69,7 @@ def evaluate_feature_inference(
     are known: then all are.
 
     Args:
-        sent: each row's cut embeddings.
+        sent_embeddings: each row's cut embeddings.
         columns: the truth, row by row.
         own_NA: the label party's own columns, where they are at hand.
         first: the first batch and the bottom model that embedded it, as far as the contract tells; its attacks know no row.
@@ -85,7 +85,15 @@ def evaluate_feature_inference(
     if attacks is None:
         attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
     plan = AttackPlan.of(
-        sent, columns, own_NA=own_NA, first=first, marginals=marginals, known=known, draws=draws, attacks=attacks, seed=seed
+        sent_embeddings,
+        columns,
+        own_NA=own_NA,
+        first=first,
+        marginals=marginals,
+        known=known,
+        draws=draws,
+        attacks=attacks,
+        seed=seed,
     )
     return plan.leaks(PlannedAttack.__call__)
 
@@ -152,7 +160,7 @@ class AttackPlan:
     own_NA: Tensor | None
     first: FirstBatch | None
     marginals: bool
-    told: Told
+    told: KnownRows
     attacks: Mapping[str, FeatureInferenceAttack]
     seed: int
     groups: int = 1  # of rows that are attacked beside each other: each is a chance to find something by luck
@@ -160,20 +168,20 @@ class AttackPlan:
     @classmethod
     def of(
         cls,
-        sent: SentEmbeddings,
+        sent_embeddings: SentEmbeddings,
         columns: ColumnValues,
         *,
         own_NA: Tensor | None = None,
         first: FirstBatch | None = None,
         marginals: bool = False,
-        known: Sequence[int] | Told = KNOWN,
+        known: Sequence[int] | KnownRows = KNOWN,
         draws: int = DRAWS,
         attacks: Mapping[str, FeatureInferenceAttack],
         seed: int = 0,
         groups: int = 1,
     ) -> "AttackPlan":
         """Choose the rows that are attacked, and those that are known; raises what ``evaluate_feature_inference`` does."""
-        embedded = len(sent.last_BD)
+        embedded = len(sent_embeddings.last_BD)
         rows = len(columns)
         if draws < 1:
             raise ConfigError(f"feature inference: draws={draws}; expected at least 1")
@@ -182,7 +190,7 @@ class AttackPlan:
         known_draws = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
         rows_C = torch.arange(len(columns)) if known_draws is known else attacked_rows(len(columns))
         return cls(
-            sent=sent.rows(rows_C),
+            sent=sent_embeddings.rows(rows_C),
             columns=columns.rows(rows_C),
             own_NA=None if own_NA is None else own_NA[rows_C],
             first=_among(first, rows_C) if first is not None else None,
@@ -193,7 +201,7 @@ class AttackPlan:
             groups=groups,
         )
 
-    def leaks(self, found: Callable[[PlannedAttack], Reconstruction | str]) -> FeatureLeaks:
+    def leaks(self, reconstruct: Callable[[PlannedAttack], Reconstruction | str]) -> FeatureLeaks:
         """Measure what the attacks found by the truth."""
         measured: list[RebuiltColumn] = []
         unmeasured: list[str] = []
@@ -204,7 +212,7 @@ class AttackPlan:
                 continue
             tally = _Tally(self.columns, each.known, groups=self.groups)
             for attack in each.attacks:
-                rebuilt = found(attack)
+                rebuilt = reconstruct(attack)
                 if isinstance(rebuilt, str):
                     tally.missing[f"the attack {attack.name}"] = rebuilt
                 else:
@@ -328,7 +336,7 @@ def attacked_rows(rows: int) -> Tensor:
     return torch.linspace(0, rows - 1, min(rows, MOST_ROWS), dtype=torch.float64).round().long()
 
 
-def draws_of_known(rows: int, *, known: Sequence[int] = KNOWN, draws: int = DRAWS, seed: int = 0) -> Told:
+def draws_of_known(rows: int, *, known: Sequence[int] = KNOWN, draws: int = DRAWS, seed: int = 0) -> KnownRows:
     """Draw the rows that an attacker knows, as places among ``attacked_rows``."""
 
     def drawn(count: int, draw: int) -> Tensor:
@@ -338,10 +346,10 @@ def draws_of_known(rows: int, *, known: Sequence[int] = KNOWN, draws: int = DRAW
     return {count: [drawn(count, draw) for draw in range(draws)] for count in known}
 
 
-def _among(first: FirstBatch, chosen: Tensor) -> FirstBatch | None:
+def _among(first: FirstBatch, chosen_M: Tensor) -> FirstBatch | None:
     """Return the same batch's rows that are among the chosen ones; None if none is."""
-    place_N = torch.full((int(max(chosen.max(), first.rows_B.max())) + 1,), -1, dtype=torch.int64)
-    place_N[chosen] = torch.arange(len(chosen))
+    place_N = torch.full((int(max(chosen_M.max(), first.rows_B.max())) + 1,), -1, dtype=torch.int64)
+    place_N[chosen_M] = torch.arange(len(chosen_M))
     (place_K,) = (place_N[first.rows_B] >= 0).nonzero(as_tuple=True)
     return replace(first, rows_B=place_N[first.rows_B[place_K]], cut_BD=first.cut_BD[place_K]) if len(place_K) else None
 
@@ -358,9 +366,9 @@ class _Tally:
         self.aucs: dict[tuple[str, str], list[float]] = {}  # of the category that is ranked best, where one is beyond luck
         self.missing: dict[str, str] = {}
 
-    def add(self, attack: str, found: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
+    def add(self, attack: str, reconstruction: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
         for f, name in enumerate(truth.numeric):
-            squared = _r_squared(truth.numeric_NF[:, f].double(), found.numeric_NF[rest_N, f])
+            squared = _r_squared(truth.numeric_NF[:, f].double(), reconstruction.numeric_NF[rest_N, f])
             if squared is None:
                 self.missing[name] = f"column {name!r} is constant on the rows that are judged: there is nothing to rebuild"
             else:
@@ -378,10 +386,10 @@ class _Tally:
                     f"column {name!r} has {occurring} categories and {self.known} rows are known: those that none of them has "
                     "cannot be guessed by any attack here, so its figure is low for that reason"
                 )
-            right_N = (found.categorical_NG[rest_N, g] == code_N).double()
+            right_N = (reconstruction.categorical_NG[rest_N, g] == code_N).double()
             accuracy, gained_N = float(right_N.mean()), right_N - (code_N == count_C.argmax()).double()
             value, error = (accuracy - majority) / (1 - majority), _error(gained_N) / (1 - majority)
-            if found.scores and (ranked := _ranked(found.scores[g], rest_N, code_N, count_C)) is not None:
+            if reconstruction.scores and (ranked := _ranked(reconstruction.scores[g], rest_N, code_N, count_C)) is not None:
                 self.aucs.setdefault((name, attack), []).append((1 + ranked[0]) / 2)
                 value, error = max((value, error), ranked)
             self._keep(name, attack, value, error)

@@ -152,10 +152,10 @@ class Targets:
         """Split into the numbers' part, and one per categorical column."""
         return torch.split(values_NT, [self.numeric, *(len(each) for each in self.codes)], dim=1)
 
-    def values(self, found: Reconstruction) -> Tensor:
+    def values(self, reconstruction: Reconstruction) -> Tensor:
         """Return the targets (N, T) as a reconstruction has them."""
-        codes = [found.categorical_NG[:, g, None] == each for g, each in enumerate(self.codes)]
-        return torch.cat([found.numeric_NF.double(), *(code_NC.double() for code_NC in codes)], dim=1)
+        codes = [reconstruction.categorical_NG[:, g, None] == each for g, each in enumerate(self.codes)]
+        return torch.cat([reconstruction.numeric_NF.double(), *(code_NC.double() for code_NC in codes)], dim=1)
 
     def reconstruction(self, predicted_NT: Tensor) -> Reconstruction:
         """Take predicted targets apart: of each categorical column the likeliest code."""

@@ -77,9 +77,9 @@ class _Loss:
     S are the indicators of all G categorical columns side by side.
     """
 
-    def __init__(self, wanted: Targets, scaled_KF: Tensor) -> None:
-        self.scaled_KF, self.numeric = scaled_KF, wanted.numeric
-        _, *indicators = wanted.split(wanted.y_KT)
+    def __init__(self, targets: Targets, scaled_KF: Tensor) -> None:
+        self.scaled_KF, self.numeric = scaled_KF, targets.numeric
+        _, *indicators = targets.split(targets.y_KT)
         sizes = [indicator_KC.shape[1] for indicator_KC in indicators]
         self.column_S = torch.repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
         first = [sum(sizes[:place]) for place in range(len(sizes))]

@@ -90,10 +90,10 @@ class _Reader:
     deviation_I: Tensor
 
     @classmethod
-    def of(cls, wanted: Targets) -> "_Reader":
-        mean_T, deviation_T = wanted.y_KT.mean(dim=0), wanted.y_KT.std(dim=0, correction=0)
+    def of(cls, targets: Targets) -> "_Reader":
+        mean_T, deviation_T = targets.y_KT.mean(dim=0), targets.y_KT.std(dim=0, correction=0)
         common_T = (mean_T >= LEAST_SHARE) & (mean_T <= 1 - LEAST_SHARE)
-        common_T[: wanted.numeric] = True
+        common_T[: targets.numeric] = True
         (read_I,) = (common_T & (deviation_T > 0)).nonzero(as_tuple=True)
         if not len(read_I):
             raise DataError("simulator: no column of other people varies, so there is nothing to simulate with")

@@ -34,8 +34,8 @@ def prepare(shared: bytes) -> TaskFunction:
     """Make the plan in a worker; a task's input is the key of one of its attacks."""
     planned = {each.key: each for each in _unpacked(shared).planned()}
 
-    def attack(given: bytes) -> bytes:
-        outcome = planned[msgspec.json.decode(given, type=tuple[int, int, str])]()
+    def attack(payload: bytes) -> bytes:
+        outcome = planned[msgspec.json.decode(payload, type=tuple[int, int, str])]()
         if isinstance(outcome, str):
             return msgspec.msgpack.encode((outcome, b""))
         tensors = {"numeric": outcome.numeric_NF.contiguous(), "categorical": outcome.categorical_NG.contiguous()}

@@ -97,7 +97,7 @@ def _known_rows(view: FeatureView) -> FeatureView:
     )
 
 
-def _values(found: Reconstruction, wanted: Targets) -> Tensor:
+def _values(reconstruction: Reconstruction, targets: Targets) -> Tensor:
     """Return a reconstruction's numbers, and its value for each known code; a code that it did not know has 0."""
-    scores = [score_NC[:, code_C] for score_NC, code_C in zip(found.scores, wanted.codes, strict=True)]
-    return torch.cat([found.numeric_NF.double(), *scores], dim=1).nan_to_num(neginf=0.0, posinf=0.0)
+    scores = [score_NC[:, code_C] for score_NC, code_C in zip(reconstruction.scores, targets.codes, strict=True)]
+    return torch.cat([reconstruction.numeric_NF.double(), *scores], dim=1).nan_to_num(neginf=0.0, posinf=0.0)

@@ -125,10 +125,10 @@ def _compact(view: View, labels_N: Tensor, classes: int) -> tuple[View, Tensor]:
     return replace(view, steps=steps, classes=classes, own_model=own_model), labels_N[numbers_N]
 
 
-def _told_enough(row: LabelInferenceAttack, told: View) -> bool:
-    if told.known_labels is None:
+def _told_enough(row: LabelInferenceAttack, view: View) -> bool:
+    if view.known_labels is None:
         return True
-    labels = torch.cat(told.known_labels)
+    labels = torch.cat(view.known_labels)
     return int((torch.bincount(labels[labels >= 0]) > 0).sum()) >= (1 if isinstance(row.knows, LabelsPerBatch) else 2)
 
 

@@ -86,7 +86,7 @@ class FineTunedCompletion:
         self,
         model: nn.Module,
         head: nn.Linear,
-        told: Tensor,
+        known_T: Tensor,
         label_T: Tensor,
         untold: Tensor,
         classes: int,
@@ -99,9 +99,9 @@ class FineTunedCompletion:
         optimizer = torch.optim.Adam(groups, lr=self.rate)
         model.train(True)
         for step in range(self.steps):
-            few = torch.randint(len(told), (self.batch,), generator=generator)
+            few = torch.randint(len(known_T), (self.batch,), generator=generator)
             many = torch.randint(len(untold), (self.batch,), generator=generator)
-            cut_BD = model(torch.cat([told[few], untold[many]]))
+            cut_BD = model(torch.cat([known_T[few], untold[many]]))
             noisy = [self._noisy(cut_BD, generator) for _ in range(2)]
             with torch.no_grad():
                 guess_BC = torch.stack([_chances(head(each_BD[self.batch :])) for each_BD in noisy]).mean(dim=0).square()

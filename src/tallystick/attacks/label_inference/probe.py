@@ -60,7 +60,7 @@ class Probe:
             view, rows, fit_linear(x_ND[known_T].double(), label_N[known_T], view.classes, penalty=self.penalty)(x_ND)
         )
 
-    def _network(self, x_ND: Tensor, label_N: Tensor, told: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+    def _network(self, x_ND: Tensor, label_N: Tensor, known_T: Tensor, classes: int, generator: torch.Generator) -> Tensor:
         network = nn.Sequential(
             nn.Linear(x_ND.shape[1], self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1 if classes == 2 else classes)
         )
@@ -70,7 +70,7 @@ class Probe:
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
         optimizer = Descent(network.parameters(), rate=1e-2, steps=self.steps, decay=self.penalty)
         for _ in range(self.steps):
-            batch = told[torch.randint(len(told), (min(self.batch, len(told)),), generator=generator)]
+            batch = known_T[torch.randint(len(known_T), (min(self.batch, len(known_T)),), generator=generator)]
             logit_BO, label_B = network(x_ND[batch]), label_N[batch]
             if classes == 2:
                 loss = binary_cross_entropy_with_logits(logit_BO.squeeze(1), label_B.float())

@@ -115,7 +115,7 @@ class SurrogateTop:
         if bool(told_N.any()):
             surrogate = _Surrogate(cut_ND.shape[1], classes, 0, generator)
             surrogate.start_from(fit_linear(cut_ND[told_N].double(), label_N[told_N], classes, penalty=PENALTY))
-            fitting(surrogate, self.steps, told=(cut_ND[told_N], grad_ND[told_N], label_N[told_N]))
+            fitting(surrogate, self.steps, known_rows=(cut_ND[told_N], grad_ND[told_N], label_N[told_N]))
             return surrogate
         starts, hidden = (self.starts, self.hidden) if classes == 2 else (3 * self.starts, 0)
         candidates = [_Surrogate(cut_ND.shape[1], classes, hidden, generator) for _ in range(starts)]
@@ -135,13 +135,13 @@ class _Fitting:
     grad_SD: Tensor
     generator: torch.Generator
 
-    def __call__(self, surrogate: "_Surrogate", steps: int, *, told: tuple[Tensor, Tensor, Tensor] | None = None) -> None:
+    def __call__(self, surrogate: "_Surrogate", steps: int, *, known_rows: tuple[Tensor, Tensor, Tensor] | None = None) -> None:
         optimizer = Descent(surrogate.parameters(), rate=self.how.rate, steps=steps)
         for _ in range(steps):
             some = torch.randint(len(self.cut_SD), (self.how.batch,), generator=self.generator)
             loss = -surrogate(self.cut_SD[some], self.grad_SD[some]).logsumexp(dim=1).mean()
-            if told is not None:
-                cut_TD, grad_TD, label_T = told
+            if known_rows is not None:
+                cut_TD, grad_TD, label_T = known_rows
                 loss = loss - surrogate(cut_TD, grad_TD).gather(1, label_T[:, None]).mean()
             optimizer.down(loss)
 

@@ -18,7 +18,7 @@ OnProgress = Callable[[int, int], None]
 """Told how many of how many targets an attack is done with."""
 
 
-def quietly(done: int, total: int) -> None:
+def quietly(completed: int, total: int) -> None:
     """Tell nobody."""
 
 

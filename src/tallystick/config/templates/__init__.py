@@ -38,7 +38,7 @@ class FoundColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class FileRequest:
     """Request for a contract and a party file.
 
     Args:
@@ -126,53 +126,53 @@ class Asked:
         return self.party or next(name for name, role in self.roles.items() if role == self.role)
 
 
-def contract_text(asked: Asked) -> str:
+def contract_text(request: FileRequest) -> str:
     """Write the contract: the same for every party that asks for the same, but for what the label party's table says of the
     target.
     """
-    classes = asked.columns.classes if asked.role == "label" else 2
+    classes = request.columns.classes if request.role == "label" else 2
     target = _REGRESSION if classes is None else _CLASSES[classes > 2]
     return _filled(
         "contract.yaml",
         {
-            "parties": "\n".join(f"  {_name(name)}: {{role: {role}}}" for name, role in asked.roles.items()),
-            "method": f"{asked.method:<25}",
-            "keys": _part("similarity.yaml" if asked.facts.similar else "keys.yaml").rstrip("\n"),
-            "unaligned": "warm-start" if asked.method == "intersection" else "none",
-            "gradients": asked.gradients,
+            "parties": "\n".join(f"  {_name(name)}: {{role: {role}}}" for name, role in request.roles.items()),
+            "method": f"{request.method:<25}",
+            "keys": _part("similarity.yaml" if request.facts.similar else "keys.yaml").rstrip("\n"),
+            "unaligned": "warm-start" if request.method == "intersection" else "none",
+            "gradients": request.gradients,
             "target": f"type: {target}" + (f"\n  classes: {classes}" if target == "multiclass" else ""),
         },
     )
 
 
-def party_text(asked: Asked) -> str:
+def party_text(request: FileRequest) -> str:
     """Write one party's file; a column whose use the header does not make plain gets a comment that says so."""
-    label, columns = asked.parties[0], asked.columns
-    ports = {name: FIRST_PORT + place for place, name in enumerate([label, *([HELPER] if asked.facts.helper else [])])}
-    dialled = {"label": [HELPER], "feature": [label, HELPER], "helper": []}[asked.role]
+    label, columns = request.parties[0], request.columns
+    ports = {name: FIRST_PORT + place for place, name in enumerate([label, *([HELPER] if request.facts.helper else [])])}
+    dialled = {"label": [HELPER], "feature": [label, HELPER], "helper": []}[request.role]
     peers = [name for name in dialled if name in ports]
-    key = "name" if asked.facts.similar else "customer"
+    key = "name" if request.facts.similar else "customer"
     return _filled(
-        f"{asked.role}.yaml",
+        f"{request.role}.yaml",
         {
-            "party": _name(asked.name),
-            "file": asked.name,
-            "table": json.dumps(str(asked.table), ensure_ascii=False) if asked.table else f"{asked.name}.parquet",
+            "party": _name(request.name),
+            "file": request.name,
+            "table": json.dumps(str(request.table), ensure_ascii=False) if request.table else f"{request.name}.parquet",
             "keys": f"{{{key}: {_quoted(columns.key or ('name' if key == 'name' else 'customer_id'))}}}",
             "key_note": _note(columns, columns.key, "the contract's key: your column"),
             "label": _quoted(columns.label or "defaulted"),
             "label_note": _note(columns, columns.label, "the column to predict"),
-            "port": str(ports.get(asked.name, FIRST_PORT)),
+            "port": str(ports.get(request.name, FIRST_PORT)),
             "peers": "".join(f'\n  {_name(name)}: {{address: "127.0.0.1:{ports[name]}"}}   # its host' for name in peers)
             or " {}",
         },
     )
 
 
-def _note(columns: FoundColumns, found: str | None, use: str) -> str:
+def _note(columns: FoundColumns, column: str | None, use: str) -> str:
     if not columns.names:
         return use
-    return f"{use}, by its name" if found is not None else f"yours: {use}; the table's header does not make plain which it is"
+    return f"{use}, by its name" if column is not None else f"yours: {use}; the table's header does not make plain which it is"
 
 
 def _name(party: str) -> str:

@@ -113,7 +113,7 @@ def align_keys(
     *,
     local: LocalOptions,
     expected: int = 0,
-    kept: Alignment | None = None,
+    kept_alignment: Alignment | None = None,
     draw: Draw = fresh_secret,
 ) -> Alignment:
     """Align this party's rows with the others' by the contract's method.
@@ -125,7 +125,7 @@ def align_keys(
         channels: to all others.
         local: threads, who is told, and where finished buckets are kept.
         expected: a peer may always bring so many ids.
-        kept: the alignment of training, for new rows.
+        kept_alignment: the alignment of training, for new rows.
         draw: gives the secret that the order of an id's rows follows from.
     """
     linkage, is_label = contract.linkage, contract.role_of(party) == "label"
@@ -134,7 +134,11 @@ def align_keys(
         name=party,
         similar=keys.similar,
         terms=contract.alignment.similarity,
-        scales={name: c.scale for name, c in (kept.candidates if kept is not None else {}).items() if c.scale is not None},
+        scales={
+            name: c.scale
+            for name, c in (kept_alignment.candidates if kept_alignment is not None else {}).items()
+            if c.scale is not None
+        },
         peers=[channels[name] for name in (contract.feature_parties if is_label else (contract.label_party,))],
         helper=channels[contract.helper] if contract.helper is not None else None,
         several=len(contract.feature_parties) > 1,

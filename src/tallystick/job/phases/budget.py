@@ -144,22 +144,22 @@ def budget_outlooks(ahead: Ahead) -> list[Outlook]:
     return outlooks
 
 
-def over_budget(found: Outlook, ahead: Ahead) -> str:
+def over_budget(outlook: Outlook, ahead: Ahead) -> str:
     """Say by how much a job would pass the cap, and what helps."""
-    assert found.cap is not None
-    if math.isinf(found.after) and not math.isinf(found.spent) and not found.cap.delta:
+    assert outlook.cap is not None
+    if math.isinf(outlook.after) and not math.isinf(outlook.spent) and not outlook.cap.delta:
         helps = "Gaussian noise counts at a delta above 0 only: give privacy.delta in the party file"
     else:
         helps = "raise privacy.cap in the party file, or agree on a smaller epsilon (a new contract)"
-        if found.unit == "record" and not ahead.predicts:
+        if outlook.unit == "record" and not ahead.predicts:
             helps += " or fewer training.epochs"
     resumed = ahead.folder is not None and not ahead.predicts
     if ahead.trials is not None:
         helps = f"{helps}, or to fewer tuning.trials"
     return (
-        f"privacy.cap = {found.cap.epsilon:.6g}: {ahead.what} would bring the {found.epsilon_of} of data set {found.dataset!r} "
-        f"from {found.spent:.6g} to {found.after:.6g} at delta {found.cap.delta:g}, over the cap; {helps}"
-        + (", and pass --resume again" if resumed else "")
+        f"privacy.cap = {outlook.cap.epsilon:.6g}: {ahead.what} would bring the {outlook.epsilon_of} of data set "
+        f"{outlook.dataset!r} from {outlook.spent:.6g} to {outlook.after:.6g} at delta {outlook.cap.delta:g}, over the cap; "
+        f"{helps}" + (", and pass --resume again" if resumed else "")
     )
 
 

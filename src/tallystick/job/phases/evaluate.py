@@ -50,19 +50,19 @@ def evaluate_as_label_party(
     dataset: Dataset,
     *,
     run_id: str,
-    kept: Sequence[KeptCuts] | None = None,
+    kept_cuts: Sequence[KeptCuts] | None = None,
 ) -> Evaluated:
     """Score the test rows with the joint model, release what may leave, then measure the scores beside own columns.
 
     Every test row is embedded; this party measures by the scores of those that it has. All that leaves goes out first, and this
-    party leaves then: how long the rest takes, and whether it ends well, depends on exact labels. With ``kept`` embeddings
+    party leaves then: how long the rest takes, and whether it ends well, depends on exact labels. With ``kept_cuts``
     nothing is sent at all.
     """
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
-    cuts = kept if kept is not None else _crossing(job, trained, dataset)
+    cuts = kept_cuts if kept_cuts is not None else _crossing(job, trained, dataset)
     logits = logits_over(trained.model, dataset.features_at, batches, cuts)
     with before_refit(job.folder, trained.model, trained.state), trained.model.first_alone():
-        measured = measure_columns(job, trained, dataset, kept=kept)
+        measured = measure_columns(job, trained, dataset, kept_cuts=kept_cuts)
     scored = None
     if len(logits):
         job.logbook.commit(trained.state.step)  # the feature parties had committed it before they embedded these
@@ -71,7 +71,7 @@ def evaluate_as_label_party(
         own = dataset.own_part()
         scored = _Scored(job=job, rows=rows, own=own, joint_T=joint_T, target_T=own.known_labels.true_N[own.test_N])
     evaluated = Evaluated(finished=Finished(rows=len(logits)))
-    if kept is None:
+    if kept_cuts is None:
         # Send each feature party what the contract lets it have, and its last message
         message = evaluated.finished
         release_asked = job.contract.evaluation.privacy
@@ -181,7 +181,7 @@ def _share(job: Job, scored: _Scored | None, measured: Measured | None, *, run_i
 
 
 def _measure(
-    scored: _Scored, trained: TrainedLabelParty | None, dataset: Dataset, measured: Measured | None, told: Evaluated
+    scored: _Scored, trained: TrainedLabelParty | None, dataset: Dataset, measured: Measured | None, evaluated: Evaluated
 ) -> Evaluated:
     """Measure the test rows' scores beside those of own columns, in groups and where a threshold decides."""
     job, rows, own, labels_here = scored.job, scored.rows, scored.own, scored.own.known_labels
@@ -202,7 +202,7 @@ def _measure(
         job.folder.write_output(job.folder.scores, content.getvalue())
         decisions = _decide(job, labels_here, labels, joint, weights, measured)
     return replace(
-        told,
+        evaluated,
         comparison=scored.compare(baseline.logits_T if baseline is not None else None),
         decisions=decisions,
         groups=_by_group(job, rows, own, labels, joint, weights) + _by_partner(job, rows, trained, dataset, scored.joint_T),
@@ -233,7 +233,7 @@ def _decide(
                 weights=weights_T,
                 cost_false_positive=costs.cost_false_positive,
                 cost_false_negative=costs.cost_false_negative,
-                chosen=rows,
+                threshold_rows=rows,
             )
         except UndefinedMetric:  # one class only among the validation rows, or the test rows
             continue
@@ -309,7 +309,7 @@ def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty | None, data
     return groupings
 
 
-def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tensor, *, rows: int) -> Finished:
+def _release(job: Job, private_release: PrivateRelease, target_T: Tensor, logits_T: Tensor, *, rows: int) -> Finished:
     """Release the AUC, once per run: one that goes on sends the same number again, which tells nothing new and costs nothing.
 
     That the noise left no AUC is an outcome like any other: trying again would be another release.
@@ -317,9 +317,9 @@ def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tenso
     if noted := job.folder.noted(RELEASE_NOTE):
         return msgspec.convert(noted, prepared(Finished))
     try:
-        released = release_auc(wanted, job.party, job.folder, target_T, logits_T)
+        released = release_auc(private_release, job.party, job.folder, target_T, logits_T)
     except NothingReleased as nothing:
-        job.logbook.watcher.say(f"no AUC was released, though epsilon {wanted.epsilon:g} is spent: {nothing}")
+        job.logbook.watcher.say(f"no AUC was released, though epsilon {private_release.epsilon:g} is spent: {nothing}")
         message = finished(rows, nothing)
     else:
         job.logbook.watcher.say(f"released: {released.statement()}")
@@ -341,8 +341,8 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
     """Score the test rows by own columns alone: by the same network, or by boosting if that validates better."""
     job.logbook.watcher.say("training the own-columns-only model, the baseline")
 
-    def progress(_what: str, done: int, total: int) -> None:
-        job.progress("own columns only", done, total)
+    def progress(_what: str, completed: int, total: int) -> None:
+        job.progress("own columns only", completed, total)
 
     model = replace(job.architecture, folds=own.networks).label_model(encoder, [])
     store, screening = job.folder.store("baseline"), Screening(seed=job.contract.seed)

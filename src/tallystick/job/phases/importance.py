@@ -86,19 +86,19 @@ def send_columns(
 
 
 def measure_columns(
-    job: Job, trained: TrainedLabelParty, dataset: Dataset, *, kept: Sequence[KeptCuts] | None = None
+    job: Job, trained: TrainedLabelParty, dataset: Dataset, *, kept_cuts: Sequence[KeptCuts] | None = None
 ) -> Measured | None:
     """Score the joint model with one column shuffled after the other, as the label party; None where the contract measures none.
 
-    The validation rows' embeddings are ``kept`` ones, or sent once more.
+    The validation rows' embeddings are those of ``kept_cuts``, or sent once more.
     """
     contract, setting, model = job.contract, job.contract.evaluation.importance, trained.model
     if not contract.measures_columns:
         return None
     index_V = sampled_rows(dataset.validation_N, setting.rows, seed=contract.seed)
     how: dict[str, Any] = {"batch_size": dataset.resolved(contract.training).batch_size}
-    if kept is not None:
-        cuts_VD = [each(0, index_V) for each in kept]
+    if kept_cuts is not None:
+        cuts_VD = [each(0, index_V) for each in kept_cuts]
     else:
         cuts_VD = [
             receive_rows(channel, dataset.cut_rows(index_V, number), width, device=index_V.device, **how)

@@ -25,12 +25,14 @@ RELEASE_NOTE = "release"
 SHARED_NOTE = "shared"
 
 
-def release_event(wanted: PrivateRelease) -> Event:
+def release_event(private_release: PrivateRelease) -> Event:
     """Return what a release costs, whichever mechanism makes it."""
-    return PureDP(epsilon=wanted.epsilon, unit=wanted.unit)
+    return PureDP(epsilon=private_release.epsilon, unit=private_release.unit)
 
 
-def release_auc(wanted: PrivateRelease, party: PartyFile, folder: RunFolder, target_N: Tensor, logits_N: Tensor) -> PrivateAuc:
+def release_auc(
+    private_release: PrivateRelease, party: PartyFile, folder: RunFolder, target_N: Tensor, logits_N: Tensor
+) -> PrivateAuc:
     """Spend and release the joint model's AUC on the test rows.
 
     Raises BudgetExceeded over the cap, NothingReleased (after spending) where the noise leaves no AUC. A run's end is seen by all
@@ -41,8 +43,8 @@ def release_auc(wanted: PrivateRelease, party: PartyFile, folder: RunFolder, tar
         return release_private_auc(
             target_N.cpu().numpy().astype(np.int64),
             scores_N,
-            epsilon=wanted.epsilon,
-            unit=wanted.unit,
+            epsilon=private_release.epsilon,
+            unit=private_release.unit,
             ledger=ledger,
             dataset=party.privacy.dataset,
             what="AUC of the joint model",

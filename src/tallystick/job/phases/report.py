@@ -39,53 +39,53 @@ from tallystick.training.checkpoint import TrainingState
 from tallystick.training.screening import screening_notes
 
 
-def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: RunFindings, *, started: str) -> results.Result:
+def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: RunFindings, *, started: str) -> results.Result:
     """Put together this party's result."""
     return results.Result(
-        run_id=found.run_id,
+        run_id=findings.run_id,
         party=party.party,
         parties=[results.PartyInfo(name=name, role=member.role) for name, member in contract.parties.items()],
         contract=contract_info(contract.agreed),
         started=started,
         seconds=time.monotonic() - logbook.began,
         phases=logbook.phases,
-        alignment=_alignment(contract, party, found.alignment),
-        learnt=learnt_of_run(contract, party, found),
-        data=_data(contract, party, found),
-        model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
-        training=_training(contract, logbook, found, found.training),
-        local_baseline_training=_training(contract, None, found, found.evaluated.local_baseline),
-        evaluation=found.evaluated.comparison,
+        alignment=_alignment(contract, party, findings.alignment),
+        learnt=learnt_of_run(contract, party, findings),
+        data=_data(contract, party, findings),
+        model=[_model_part(party.party, name, module) for name, module in findings.modules.items()],
+        training=_training(contract, logbook, findings, findings.training),
+        local_baseline_training=_training(contract, None, findings, findings.evaluated.local_baseline),
+        evaluation=findings.evaluated.comparison,
         sections=results.Sections(
-            membership=found.audited.membership,
-            linkage=found.linkage,
-            leakage=found.audited.leakage,
-            features=[found.audited.features] if found.audited.features is not None else [],
-            told=found.audited.told,
-            decisions=found.evaluated.decisions,
-            groups=list(found.evaluated.groups),
-            importance=list(found.evaluated.importance),
-            link_weights=_link_weights(contract, found.modules.get("label model")),
-            shared=found.evaluated.shared,
-            tuning=_tuning(found),
-            privacy=_privacy(contract, party, found),
-            notes=[*_notes(contract, party, found), *found.version_notes] if not found.alone else [],
+            membership=findings.audited.membership,
+            linkage=findings.linkage,
+            leakage=findings.audited.leakage,
+            features=[findings.audited.features] if findings.audited.features is not None else [],
+            told=findings.audited.told,
+            decisions=findings.evaluated.decisions,
+            groups=list(findings.evaluated.groups),
+            importance=list(findings.evaluated.importance),
+            link_weights=_link_weights(contract, findings.modules.get("label model")),
+            shared=findings.evaluated.shared,
+            tuning=_tuning(findings),
+            privacy=_privacy(contract, party, findings),
+            notes=[*_notes(contract, party, findings), *findings.version_notes] if not findings.alone else [],
         ),
         versions=versions(),
     )
 
 
-def _privacy(contract: Contract, party: PartyFile, found: RunFindings) -> results.PrivacySummary | None:
+def _privacy(contract: Contract, party: PartyFile, findings: RunFindings) -> results.PrivacySummary | None:
     """Say what was released of labels; what noisy embeddings cost columns is another party's, and in no sum with it."""
     # Labels were used for what leaves in each training; once if values were chosen on own columns alone.
-    trials = 1 if found.alone else sum(not trial.problem for trial in found.trials)
+    trials = 1 if findings.alone else sum(not trial.problem for trial in findings.trials)
     privacy = privacy_section(
         contract,
-        found.evaluated.finished,
+        findings.evaluated.finished,
         party.privacy if party.label is not None else None,
-        trainings=trials + (found.training is not None),
-        shared=found.evaluated.sent_shared or found.evaluated.shared is not None,
-        alone=found.alone,
+        trainings=trials + (findings.training is not None),
+        shared=findings.evaluated.sent_shared or findings.evaluated.shared is not None,
+        alone=findings.alone,
     )
     if privacy is None or noise_on_embeddings(contract) is None:
         return privacy
@@ -104,12 +104,12 @@ def _link_weights(contract: Contract, model: nn.Module | None) -> list[results.L
     ]
 
 
-def write_report(job: Job, found: RunFindings) -> results.Result:
+def write_report(job: Job, findings: RunFindings) -> results.Result:
     """Put together this party's result, and leave it and its report in the run folder."""
-    if (audit := found.audited.features) is not None:
-        audited = msgspec.structs.replace(found.audited, features=with_releases(audit, job.folder, job.contract))
-        found = replace(found, audited=audited)
-    result = result_of(job.contract, job.party, job.logbook, found, started=job.started)
+    if (audit := findings.audited.features) is not None:
+        audited = msgspec.structs.replace(findings.audited, features=with_releases(audit, job.folder, job.contract))
+        findings = replace(findings, audited=audited)
+    result = result_of(job.contract, job.party, job.logbook, findings, started=job.started)
     if (privacy := result.sections.privacy) is not None and job.party.label is None:
         privacy = msgspec.structs.replace(privacy, columns=embeddings_cost(job.contract, job.folder))
         result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, privacy=privacy))
@@ -142,15 +142,15 @@ SHARED_HEAD_NOTE = (
 )
 
 
-def _notes(contract: Contract, party: PartyFile, found: RunFindings) -> list[str]:
-    dataset = found.dataset
+def _notes(contract: Contract, party: PartyFile, findings: RunFindings) -> list[str]:
+    dataset = findings.dataset
     notes = [f"Alignment by {contract.alignment.method}: a peer that does not follow the protocol {deviation_of(contract)}."]
     # With an if also at the label party, whose own columns stand beside it: all reports of a run then say the same.
     none = contract.role_of(party.party) == "label" and dataset is not None and dataset.encoder is None
     notes += [f"{line[0].upper()}{line[1:]}." for line in repeats_lines(contract) + protects_a_row(contract)]
     notes += [f"{line[0].upper()}{line[1:]}." for line in membership_lines(contract, own_columns=False if none else None)]
     if dataset is not None and dataset.encoder is not None:
-        for module in found.modules.values():
+        for module in findings.modules.values():
             notes += screening_notes(dataset.encoder.names, module)
     if contract.shares_head:
         return [*notes, SHARED_HEAD_NOTE]
@@ -203,10 +203,10 @@ def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None
     return results.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
 
 
-def _tuning(found: RunFindings) -> results.Tuning | None:
-    if not found.trials:
+def _tuning(findings: RunFindings) -> results.Tuning | None:
+    if not findings.trials:
         return None
-    best, crosses = best_of(found.trials), not found.alone
+    best, crosses = best_of(findings.trials), not findings.alone
     trials = [
         results.TunedTrial(
             number=trial.number,
@@ -218,27 +218,27 @@ def _tuning(found: RunFindings) -> results.Tuning | None:
             seconds=trial.seconds,
             problem=trial.problem,
         )
-        for trial in found.trials
+        for trial in findings.trials
     ]
-    keys_tried = ", ".join(dict.fromkeys(key for trial in found.trials for key in trial.values)) or "the contract as it is"
+    keys_tried = ", ".join(dict.fromkeys(key for trial in findings.trials for key in trial.values)) or "the contract as it is"
     summary = (
         f"{len(trials)} trials of {keys_tried}, each trained on the training rows and compared on the "
         "validation rows; no test row was touched. "
     )
     what = "Each trial disclosed what a training does."
-    if found.alone:
+    if findings.alone:
         what = (
             "Nothing was sent: these are own columns alone. The values that were chosen tell of the labels they were chosen by."
         )
     return results.Tuning(summary=summary + what, trials=trials, best=best.number if best is not None else None)
 
 
-def _data(contract: Contract, party: PartyFile, found: RunFindings) -> results.DataSummary | None:
-    dataset, keys = found.dataset, found.keys
+def _data(contract: Contract, party: PartyFile, findings: RunFindings) -> results.DataSummary | None:
+    dataset, keys = findings.dataset, findings.keys
     if dataset is None:
         return None
     auto_notes = dataset.resolved_notes(contract.training)
-    of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *found.match_notes]]
+    of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *findings.match_notes]]
     shape = dataset.encoder.feature_shape if dataset.encoder is not None else None
     positive = []
     if dataset.labels is not None and dataset.labels.coder.type == "binary":
@@ -267,8 +267,8 @@ def _data(contract: Contract, party: PartyFile, found: RunFindings) -> results.D
             *of_keys,
             *(dataset.encoder.notes if dataset.encoder is not None else []),
             *auto_notes,
-            *found.column_notes,
-            *found.evaluated.notes,
+            *findings.column_notes,
+            *findings.evaluated.notes,
         ],
     )
 
@@ -284,7 +284,7 @@ def _model_part(party: str, name: str, module: nn.Module) -> results.ModelPart:
 
 
 def _training(
-    contract: Contract, logbook: Logbook | None, found: RunFindings, state: TrainingState | None
+    contract: Contract, logbook: Logbook | None, findings: RunFindings, state: TrainingState | None
 ) -> results.TrainingSummary | None:
     if state is None:
         return None
@@ -299,7 +299,7 @@ def _training(
     ]
     phase = next((phase for phase in logbook.phases if phase.name == "training"), None) if logbook is not None else None
     seconds = phase.seconds if phase is not None else sum(record["seconds"] for record in state.history)
-    steps = state.step - (found.resumed_from if logbook is not None else 0)
+    steps = state.step - (findings.resumed_from if logbook is not None else 0)
     return results.TrainingSummary(
         mode=contract.training.mode if logbook is not None else "in one process",
         steps=state.step,
@@ -308,11 +308,11 @@ def _training(
         history=history,
         seconds=seconds,
         steps_per_s=steps / seconds if seconds and steps else None,
-        resumed_from=(found.resumed_from or None) if logbook is not None else None,
+        resumed_from=(findings.resumed_from or None) if logbook is not None else None,
         refit_epochs=state.refit_epochs,
         refit_steps=state.refit_steps,
-        folds=found.dataset.networks if found.dataset is not None else 1,
-        dropout=_dropout(found.modules) if logbook is not None else 0.0,
+        folds=findings.dataset.networks if findings.dataset is not None else 1,
+        dropout=_dropout(findings.modules) if logbook is not None else 0.0,
     )
 
 
@@ -323,25 +323,25 @@ def _dropout(modules: Mapping[str, nn.Module]) -> float:
     return max([*shares, *(layer.p for layer in layers if isinstance(layer, nn.Dropout))], default=0.0)
 
 
-def learnt_of_run(contract: Contract, party: PartyFile, found: RunFindings) -> list[results.Learnt]:
+def learnt_of_run(contract: Contract, party: PartyFile, findings: RunFindings) -> list[results.Learnt]:
     """List what this party, and what its peers, learnt in each phase, in the phases' order."""
-    dataset, trials, search = found.dataset, [trial for trial in found.trials if not trial.problem], None
+    dataset, trials, search = findings.dataset, [trial for trial in findings.trials if not trial.problem], None
     rows = {}
     if dataset is not None:
         parts = {"training": dataset.train_N, "validation": dataset.validation_N, "test": dataset.test_N}
         rows = {name: len(part_N) for name, part_N in parts.items()}
-    if trials and not found.alone:
+    if trials and not findings.alone:
         training, validation = trials[0].rows
         epochs = sum(trial.epochs for trial in trials)
         search = TrialFacts(trials=len(trials), epochs=epochs, training=training, validation=validation)
     facts = RunFacts(
         party=party.party,
-        alignment=found.alignment,
-        helper=found.helper,
+        alignment=findings.alignment,
+        helper=findings.helper,
         rows=rows,
         networks=dataset.networks if dataset is not None else 1,
-        training=found.training,
+        training=findings.training,
         search=search,
-        finished=found.evaluated.finished,
+        finished=findings.evaluated.finished,
     )
     return sorted(learnt_in_run(contract, facts), key=lambda item: ALL_PHASES.index(item.step))

@@ -237,7 +237,7 @@ def _own_network(job: Job, dataset: Dataset) -> tuple[OwnNetwork | None, Tensor 
         training=training,
         schedule=own.schedule(training, seed=job.contract.seed),
         store=job.folder.store("own-network"),
-        progress=lambda _what, done, total: job.progress("own columns", done, total),
+        progress=lambda _what, completed, total: job.progress("own columns", completed, total),
         screening=own_screening(alone, own),
     )
     try:

@@ -151,17 +151,17 @@ def train_as_label_party(
     agreement: Agreement,
     *,
     own: OwnRows,
-    kept: Sequence[KeptCuts] | None = None,
+    kept_cuts: Sequence[KeptCuts] | None = None,
     scores_unmatched: bool = True,
 ) -> TrainedLabelParty:
     """Train with the contract's defences, or load what was trained; labels are replaced and charged for before any is used.
 
-    With ``kept`` embeddings nothing is sent, and so nothing is charged. Without ``scores_unmatched`` the network of own columns,
-    which scores rows without a partner's row, stays untrained.
+    With ``kept_cuts`` nothing is sent, and so nothing is charged. Without ``scores_unmatched`` the network of own columns, which
+    scores rows without a partner's row, stays untrained.
     """
     is_new = trains(job, agreement)
     training = paced_label_party(job, dataset, goes_on=agreement.resume_from > 0) if is_new else None
-    widths = [each.width for each in kept] if kept is not None else receive_widths(job, dataset, training)
+    widths = [each.width for each in kept_cuts] if kept_cuts is not None else receive_widths(job, dataset, training)
     if training is None:
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
     _try_own_top(job, widths)
@@ -172,7 +172,7 @@ def train_as_label_party(
     model = architecture.label_model(dataset.encoder, widths, candidates=dataset.candidates)
     put_starting_weights(job.folder, model)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
-    if kept is None:
+    if kept_cuts is None:
         true_N, column = dataset.known_labels.true_N, own.used_labels(job.contract)
         defense.spend(
             job.contract,
@@ -186,7 +186,7 @@ def train_as_label_party(
     defended = defense.defended(dataset)
     _check_classes(job, defended)
     run = _training_run(job, defended, agreement, training)
-    peers = _peers(job, dataset, widths, agreement, kept, resume_epoch=run.begun().epoch)
+    peers = _peers(job, dataset, widths, agreement, kept_cuts, resume_epoch=run.begun().epoch)
     method = defended.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
         prepare = method.prepare if StartingPoint.of(job.folder) is None else method.prepare_again
@@ -248,14 +248,14 @@ def _peers(
     dataset: Dataset,
     widths: Sequence[int],
     agreement: Agreement,
-    kept: Sequence[KeptCuts] | None,
+    kept_cuts: Sequence[KeptCuts] | None,
     *,
     resume_epoch: int,
 ) -> Sequence[Peer]:
     """Return whose embeddings train the model: each feature party's, recorded if an audit asks for it, or kept ones."""
     observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_epoch=resume_epoch)
-    if kept is not None:
-        return [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept, strict=True)]
+    if kept_cuts is not None:
+        return [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept_cuts, strict=True)]
     return [
         FeaturePeer(channel=channel, width=width, observer=observer, compression=job.contract.training.compression)
         for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
@@ -284,8 +284,8 @@ def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelMode
     own = replace(dataset.own_part(), labels=dataset.known_labels)
     lines: list[LogitLine] = []
 
-    def progress(_what: str, done: int, total: int) -> None:
-        job.logbook.watcher.progress("own columns, for rows without a partner's row", done, total)
+    def progress(_what: str, completed: int, total: int) -> None:
+        job.logbook.watcher.progress("own columns, for rows without a partner's row", completed, total)
         for channel in job.feature_channels:  # nothing is received here for long: if one is lost, end soon
             channel.check()
 
@@ -378,7 +378,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     passes = pass_recorder(side, width_of(bottom), run.schedule.validation(), anew=not run.begun().step)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     charge = EmbeddingCharge.of(job.contract, job.party, job.folder, what=what)
-    ahead = training_ahead(job.contract, run.training, run.schedule, begun=run.begun())
+    ahead = training_ahead(job.contract, run.training, run.schedule, state=run.begun())
     if "evaluation" in job.phases:
         ahead = ahead.and_then(evaluation_ahead(job.contract))
     charge.reserve(ahead)
@@ -437,7 +437,7 @@ def own_part(job: Job, dataset: Dataset, start: Seed) -> OwnPart:
         store=job.folder.store,
         seed=job.contract.seed,
         start=start,
-        progress=lambda what, done, total: job.progress(f"before joint training: {what}", done, total),
+        progress=lambda what, completed, total: job.progress(f"before joint training: {what}", completed, total),
     )
 
 

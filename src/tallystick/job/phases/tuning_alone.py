@@ -180,8 +180,8 @@ def prepare(shared: bytes) -> TaskFunction:
     """Read the table in a worker; a task's input is a trial, and its output the same with its loss."""
     rows = msgspec.msgpack.decode(shared, type=_Shared).rows()
 
-    def train(given: bytes) -> bytes:
+    def train(payload: bytes) -> bytes:
         with scratch_folder() as folder:
-            return msgspec.json.encode(rows.trained(msgspec.json.decode(given, type=TrialRecord), CheckpointStore(folder)))
+            return msgspec.json.encode(rows.trained(msgspec.json.decode(payload, type=TrialRecord), CheckpointStore(folder)))
 
     return train

@@ -7,7 +7,7 @@ import numpy as np
 
 from tallystick.errors import StoreError
 from tallystick.scoring.scoring_messages import key_problem
-from tallystick.scoring.stores.store import Found, KeyedRows
+from tallystick.scoring.stores.store import KeyedRows, StoredRows
 
 
 class Boundary:
@@ -25,7 +25,7 @@ class Boundary:
         self._store, self._say, self._said, self._lock = store, say, "", threading.Lock()
         self.blocks = store.blocks
 
-    def find(self, keys: Sequence[bytes]) -> Found:
+    def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look keys up; raises StoreError, whatever the store raises."""
         is_key_B = np.array([not key_problem(key) for key in keys], dtype=np.bool_)
         try:
@@ -44,7 +44,7 @@ class Boundary:
             self._tell("")
         is_found_B = np.zeros(len(keys), dtype=np.bool_)
         is_found_B[is_key_B] = rows_found.is_found_B
-        return Found(is_found_B=is_found_B, features_E=rows_found.features_E)
+        return StoredRows(is_found_B=is_found_B, features_E=rows_found.features_E)
 
     def close(self) -> None:
         """Let go of the store."""

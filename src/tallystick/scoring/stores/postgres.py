@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tallystick.config.serving import Postgres
 from tallystick.errors import ConfigError, DataError, StoreError
 from tallystick.scoring.stores.cells import columns_read, frame_of
-from tallystick.scoring.stores.store import Found
+from tallystick.scoring.stores.store import StoredRows
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.postgres import connected, postgres_errors, query_postgres, with_password
 
@@ -58,7 +58,7 @@ class PostgresStore:
         self._left: list[threading.Thread] = []
         self._lock = threading.Lock()
 
-    def find(self, keys: Sequence[bytes]) -> Found:
+    def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look keys up; raises StoreError."""
         if not keys:
             return self._found(frame_of([], [KEY, *self._columns], self._schema), np.empty(0, dtype=np.int64))
@@ -85,12 +85,12 @@ class PostgresStore:
         place_B = np.array([places.get(key.decode(), -1) for key in keys], dtype=np.int64)
         return self._found(frame, place_B)
 
-    def _found(self, frame: pl.DataFrame, place_B: NDArray[np.int64]) -> Found:
+    def _found(self, frame: pl.DataFrame, place_B: NDArray[np.int64]) -> StoredRows:
         is_found_B = place_B >= 0
         if self._encoder is None:
-            return Found(is_found_B=is_found_B, features_E=None)
+            return StoredRows(is_found_B=is_found_B, features_E=None)
         try:
-            return Found(is_found_B=is_found_B, features_E=self._encoder.encode(frame[place_B[is_found_B]]).unpacked())
+            return StoredRows(is_found_B=is_found_B, features_E=self._encoder.encode(frame[place_B[is_found_B]]).unpacked())
         except DataError as error:
             raise StoreError(f"serving.store: its rows do not fit the trained columns: {error}") from None
 

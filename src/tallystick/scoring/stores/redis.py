@@ -9,7 +9,7 @@ import polars as pl
 from tallystick.config.serving import Redis
 from tallystick.errors import ConfigError, FeatureError, StoreError
 from tallystick.scoring.stores.cells import columns_read, frame_of
-from tallystick.scoring.stores.store import Found
+from tallystick.scoring.stores.store import StoredRows
 from tallystick.tables.encoder import Encoder
 
 CALL_S = 1.0
@@ -43,7 +43,7 @@ class RedisStore:
         except ValueError:
             raise ConfigError('serving.store.url: must be "redis://host:port/database", rediss:// or unix://') from None
 
-    def find(self, keys: Sequence[bytes]) -> Found:
+    def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look keys up; raises StoreError."""
         if not keys:
             return self._found([])
@@ -52,14 +52,14 @@ class RedisStore:
         except self._errors as error:
             raise StoreError(f"serving.store: Redis does not answer ({type(error).__name__}); see whether it is up") from None
 
-    def _found(self, texts: Sequence[bytes | str | None]) -> Found:
+    def _found(self, texts: Sequence[bytes | str | None]) -> StoredRows:
         is_found_B = np.array([text is not None for text in texts], dtype=np.bool_)
         if self._encoder is None:
-            return Found(is_found_B=is_found_B, features_E=None)
+            return StoredRows(is_found_B=is_found_B, features_E=None)
         try:
             rows = [msgspec.json.decode(text, type=dict[str, object]) for text in texts if text is not None]
             frame = frame_of(rows, self._columns, self._schema)
-            return Found(is_found_B=is_found_B, features_E=self._encoder.encode(frame).unpacked())
+            return StoredRows(is_found_B=is_found_B, features_E=self._encoder.encode(frame).unpacked())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise StoreError("serving.store: what Redis holds under a key is no JSON object of columns") from None
         except FeatureError as error:

@@ -11,7 +11,7 @@ from tallystick.tables.features import Features
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class StoredRows:
     """Rows that a store has for keys: which keys have one, and the columns of these in their order; None without columns."""
 
     is_found_B: NDArray[np.bool_]
@@ -24,7 +24,7 @@ class KeyedRows(Protocol):
     blocks: bool
     """Whether to find a row takes a call to somewhere else."""
 
-    def find(self, keys: Sequence[bytes]) -> Found:
+    def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look the keys up, as the contract normalises them; raises StoreError where that cannot be done."""
         ...
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tallystick.errors import TallystickError, category_of
-from tallystick.scoring.stores.store import Found
+from tallystick.scoring.stores.store import StoredRows
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.features import PackedFeatures
 from tallystick.tables.keys import Keys, who_of
@@ -46,13 +46,13 @@ class Snapshot:
             digest.update(self.packed.who_M.numpy().tobytes())
         return digest.hexdigest()
 
-    def find(self, keys: Sequence[bytes]) -> Found:
+    def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look keys up."""
         places = [self.places.get(key, -1) for key in keys]
         place_B = np.array(places, dtype=np.int64)
         is_found_B = place_B >= 0
         features_E = self.packed.rows(torch.from_numpy(place_B[is_found_B])) if self.packed is not None else None
-        return Found(is_found_B=is_found_B, features_E=features_E)
+        return StoredRows(is_found_B=is_found_B, features_E=features_E)
 
 
 class TableStore:
@@ -84,7 +84,7 @@ class TableStore:
         self._thread = threading.Thread(target=self._watch, name="tallystick-table", daemon=True)
         self._thread.start()
 
-    def find(self, keys: Sequence[bytes]) -> Found:
+    def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look keys up."""
         return self._now.find(keys)
 

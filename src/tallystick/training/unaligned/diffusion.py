@@ -53,10 +53,10 @@ class NoiseSchedule:
         return kept_B1.sqrt() * noise_BD - (1 - kept_B1).sqrt() * clean_BD
 
     def clean_and_noise(
-        self, noisy_BD: Tensor, predicted_BD: Tensor, kept: float, prediction: Prediction
+        self, noisy_BD: Tensor, predicted_BD: Tensor, signal_share: float, prediction: Prediction
     ) -> tuple[Tensor, Tensor]:
         """Return what a prediction says of x_0 and of the noise."""
-        signal, spread = math.sqrt(kept), math.sqrt(1 - kept)
+        signal, spread = math.sqrt(signal_share), math.sqrt(1 - signal_share)
         if prediction == "epsilon":
             return (noisy_BD - spread * predicted_BD) / signal, predicted_BD
         if prediction == "x0":

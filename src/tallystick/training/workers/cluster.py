@@ -91,9 +91,9 @@ class Cluster:
             self._received.note(self._plan.named(worker), tensor)
 
 
-def prepare(told: bytes) -> TaskFunction:
+def prepare(payload: bytes) -> TaskFunction:
     """Make a worker ready; it then takes batches forward and back."""
-    worker, text = msgspec.json.decode(told, type=tuple[int, str])
+    worker, text = msgspec.json.decode(payload, type=tuple[int, str])
     plan = WorkerPlan.from_json(text)
     module = plan.module().train()
     layout = Layout(plan, module)
@@ -138,11 +138,11 @@ def _bytes(tensors: Sequence[Tensor]) -> bytes:
     return b"".join(tensor.numpy().tobytes() for tensor in tensors)
 
 
-def _fill(tensors: Sequence[Tensor], given: bytes) -> None:
-    if len(given) != (size := sum(tensor.nbytes for tensor in tensors)):
-        raise ValueError(f"{len(given)} bytes for {size}")
+def _fill(tensors: Sequence[Tensor], payload: bytes) -> None:
+    if len(payload) != (size := sum(tensor.nbytes for tensor in tensors)):
+        raise ValueError(f"{len(payload)} bytes for {size}")
     start = 0
     for tensor in tensors:
         into = tensor.numpy()
-        into[...] = np.frombuffer(given, into.dtype, into.size, start).reshape(into.shape)
+        into[...] = np.frombuffer(payload, into.dtype, into.size, start).reshape(into.shape)
         start += into.nbytes
