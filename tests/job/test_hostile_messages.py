@@ -274,7 +274,7 @@ ELSEWHERE = {
     "AlignmentNext": "scoring/test_alignment_reuse.py",
     **dict.fromkeys(
         (
-            *("MaskSeed", "FeatureCount", "HeadSizes", "Correction", "ScoreShares"),
+            *("MaskSeed", "FeatureCount", "HeadSizes", "Correction", "ScoreShares", "SharesKept", "EdgeShares"),
             *("MaskedFeatures", "MaskedWeights", "MaskedScores", "MaskedErrors", "MaskedSteps"),
         ),
         "secret_sharing/test_messages.py",

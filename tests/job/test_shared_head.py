@@ -1,10 +1,16 @@
 """A head on shares as a job: in one process, over TLS with a helper, killed, resumed, and in prediction."""
 
 import json
-from typing import ClassVar
+import os
+import signal
+import time
+from functools import partial
 
+import numpy as np
 import polars as pl
 import pytest
+import yaml
+from safetensors.torch import load_file
 from tiny import Command, OnDisk, columns, contract_values, tables
 
 from tallystick.config.contract import parse_contract
@@ -29,7 +35,7 @@ def shared(**changes):
     values["parties"]["aid"] = {"role": "helper"}
     values["training"] = {"gradients": "shared", "epochs": 40, **values["training"].get("shared", {})}
     values.pop("model")
-    return values
+    return values | {"audit": "quick"}
 
 
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
@@ -163,12 +169,62 @@ def test_what_a_party_file_cannot_have_is_refused_by_name(changes, message):
 
 
 def test_labels_that_make_the_own_network_diverge_end_nothing_that_others_see(monkeypatch):
-    def diverging(*_arguments):
-        raise Diverged("the loss is not finite")
+    steps, train = [], shared_head.train_network
+
+    def diverging(model, own, objective, peers, run):
+        if not steps:
+            steps.append(3 * run.schedule.steps_per_epoch)
+            run.progress("training", steps[0], run.steps)
+            raise Diverged("the loss is not finite")
+        steps.append(run.steps)
+        return train(model, own, objective, peers, run)
 
     monkeypatch.setattr(shared_head, "train_network", diverging)
     result = simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1)
     assert result.evaluation["joint"]["auc"]["value"] > 0.8
+    usual = []
+    monkeypatch.setattr(shared_head, "train_network", lambda *given: usual.append(given[-1].steps) or train(*given))
+    simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1)
+    assert sum(steps) == usual[0]  # as many steps in all, whether or not it diverged
+
+
+def test_the_own_network_takes_as_many_steps_whatever_its_columns_say(monkeypatch):
+    # Closing columns that say nothing would show in its time
+    train, runs = shared_head.train_network, []
+    monkeypatch.setattr(shared_head, "train_network", lambda *given: runs.append(given[-1]) or train(*given))
+    frames = tables(PARTIES, rows=ROWS)
+    for label in (pl.col("y"), pl.Series(np.arange(len(frames["bank"])) % 2)):  # the second says nothing
+        changed = {**frames, "bank": frames["bank"].with_columns(y=label)}
+        simulate(parse_contract(shared()), changed, columns(PARTIES), secret_seed=1)
+    assert [run.screening for run in runs] == [None, None]
+    assert runs[0].steps == runs[1].steps
+
+
+def test_labels_far_from_the_others_are_said_at_home():
+    heard = Heard()
+    frames = tables(PARTIES, rows=ROWS, target="regression")
+    far = pl.when(pl.int_range(pl.len()) < 3).then(1e12).otherwise(pl.col("y"))
+    contract = parse_contract(shared(target={"type": "regression"}))
+    simulate(contract, {**frames, "bank": frames["bank"].with_columns(y=far)}, columns(PARTIES), secret_seed=1, watcher=heard)
+    assert any("training labels are more than 8 deviations from their mean" in line for line in heard.lines)
+
+
+class Heard(Silent):
+    """Keeps what is said."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def test_training_scores_near_the_edge_are_said_at_home(monkeypatch):
+    heard = Heard()
+    monkeypatch.setattr(shared_head, "LEAST_NEAR_EDGE", 0)
+    simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, watcher=heard)
+    assert any("in training, scores came near 32, where training on shares goes wrong, about 0 times" in x for x in heard.lines)
 
 
 def lay_out(root, contract, frames):
@@ -212,11 +268,49 @@ def test_new_rows_get_a_score_over_tls_and_no_second_one(trained):
     positives, negatives = int(order["y"].sum()), int((1 - order["y"]).sum())
     auc = (order.filter(pl.col("y") == 1)["rank"].sum() - positives * (positives - 1) / 2) / (positives * negatives)
     assert auc > 0.75
+    # The same rows again: the same scores, to the bit, for the kept shares are opened again
     again = predict_all(job, "new.parquet", "again.csv")
-    assert again["bank"][0] != 0
-    assert again["shop"][0] != 0
-    assert "have a score by the head of" in again["shop"][1].error
-    assert not (job.home("bank") / "again.csv").exists()
+    assert {name: code for name, (code, _) in again.items()} == dict.fromkeys(job.parties, 0), again["bank"][1].said
+    assert (job.home("bank") / "again.csv").read_bytes() == (job.home("bank") / "scores.csv").read_bytes()
+    # Some of them, or some beside others, would be second scores
+    for name in PARTIES:
+        pl.read_parquet(job.home(name) / "new.parquet").sort("id")[1:].write_parquet(job.home(name) / "fewer.parquet")
+    fewer = predict_all(job, "fewer.parquet", "fewer.csv")
+    assert fewer["bank"][0] != 0
+    assert fewer["shop"][0] != 0
+    assert any("have a score by the head of" in fewer[name][1].error for name in PARTIES)
+    assert not (job.home("bank") / "fewer.csv").exists()
+
+
+def test_a_feature_party_measures_at_home_what_a_column_as_label_would_tell(trained):
+    job, _ = trained
+    result = json.loads((job.runs("shop")[-1] / "result.json").read_text())
+    (audit,) = result["sections"]["features"]
+    assert audit["summary"].startswith("bank chooses the labels")
+    (group,) = audit["groups"]
+    rows = group["attacked"]
+    figures = {(each["name"], each["known"]): each["value"] for each in group["columns"]}
+    # All columns are among the features, so half of the rows tell them; a draw of some 50 rows hardly moves that
+    assert min(figures[name, rows // 2] for name in ("x", "noise", "kind")) > 0.9
+    assert any("neither side has both the scores and the columns" in line for line in audit["not_measured"])
+    page = (job.runs("shop")[-1] / "report.html").read_text()
+    assert "Through the scores of a run that takes the column for its label, yes" in page
+    again = Command("audit", job.runs("shop")[-1], "--known-rows", "30", folder=job.home("shop"))
+    assert again.end() == 0, again.error
+    assert "knowing the columns of" in again.out
+    labels = json.loads((job.runs("bank")[-1] / "result.json").read_text())["sections"]["leakage"]
+    assert labels["nothing_sent"]
+
+
+def test_a_column_as_label_is_read_off_the_scores_of_a_real_run(tmp_path):
+    # The leak that the audit at home stands for: the label party knows x of the shop for its training rows
+    frames = tables(PARTIES, rows=ROWS)
+    stolen = frames["shop"].select("id", y="x")
+    frames["bank"] = frames["bank"].drop("y").join(stolen, on="id")
+    contract = parse_contract(shared(target={"type": "regression"}))
+    result = simulate(contract, frames, columns(PARTIES), secret_seed=1, folder=tmp_path)
+    spread = float(frames["shop"]["x"].std())
+    assert 1 - (result.evaluation["joint"]["rmse"]["value"] / spread) ** 2 > 0.9
 
 
 def test_scores_on_shares_are_not_explained():
@@ -224,28 +318,147 @@ def test_scores_on_shares_are_not_explained():
         check_explained(parse_contract(shared()), "bank")
 
 
+def opened(job):
+    """The scores that the label party's last run learnt."""
+    return load_file(job.runs("bank")[-1] / "view" / "opened-scores.safetensors")["scores"].numpy()
+
+
 @pytest.mark.parametrize("command", [("run", "--resume"), ("train",)])
-@pytest.mark.parametrize("who", PARTIES)
-def test_a_run_whose_scores_were_opened_is_not_trained_again(command, who, trained):
+def test_a_run_whose_scores_were_opened_is_not_trained_again(command, trained):
     # Trained anew in its folder, it would open a second score of the same rows under the same name.
     job, _ = trained
-    kept = (job.runs(who)[-1] / "scored-rows.safetensors").read_bytes()
-    refused = job.start(who, *command)
-    assert refused.end() != 0
-    assert "each row gets one by a run" in refused.error
-    assert (job.runs(who)[-1] / "scored-rows.safetensors").read_bytes() == kept
+    before = opened(job)
+    kept = {name: (job.runs(name)[-1] / "scored-rows.safetensors").read_bytes() for name in PARTIES}
+    models = {name: job.models(name)[-1] for name in PARTIES}
+    path = job.home("bank") / "table.parquet"  # with other labels, too
+    pl.read_parquet(path).with_columns(y=1 - pl.col("y")).write_parquet(path)
+    job.run_all(*command)
+    assert np.array_equal(opened(job), before)
+    assert kept == {name: (job.runs(name)[-1] / "scored-rows.safetensors").read_bytes() for name in PARTIES}
+    assert models == {name: job.models(name)[-1] for name in PARTIES}
+
+
+def lost(*names):
+    """Lose the shares of scores that these parties keep."""
+    for path in names:
+        for file in path.glob("score-shares-*"):
+            file.unlink()
+
+
+@pytest.mark.parametrize("who", PARTIES)
+def test_no_second_score_comes_of_lost_shares(who, trained, tmp_path):
+    job, _ = trained
+    copies = {}
+    for name in PARTIES:
+        copies[name] = {path: path.read_bytes() for path in job.runs(name)[-1].glob("score-shares-*")}
+    lost(job.runs(who)[-1])
+    running = job.start_all("run", "--resume")
+    assert all(each.end() != 0 for name, each in running.items() if name in PARTIES)
+    assert any("have a score by the head of" in each.error for each in running.values())
+    for path, content in copies[who].items():
+        path.write_bytes(content)
+
+
+def die(role, step, after):
+    """Be killed before or after a step of opening scores, as this party."""
+    target = {
+        "keep": shared_head.DueScores,
+        f"open_as_{role}_party": shared_head.DueScores,
+        "enter_scored": shared_head,
+        f"open_scores_{role}_party": shared_head,
+    }[step]
+    function = getattr(target, step)
+
+    def dying(*arguments, **named):
+        if after:
+            function(*arguments, **named)
+            time.sleep(2)  # so that what was sent has left
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(target, step, dying)
+
+
+POINTS = [
+    *(("bank", step, after) for step in ("keep", "enter_scored", "open_scores_label_party") for after in (False, True)),
+    *(("shop", step, after) for step in ("keep", "enter_scored", "open_scores_feature_party") for after in (False, True)),
+]
+
+
+def kept_shares(job, who):
+    """The shares that a party's last run keeps, and the rows that they are of, as its positions have them; None without."""
+    files = list(job.runs(who)[-1].glob("score-shares-*"))
+    assert len(files) <= 1
+    return load_file(files[0])["shares"].numpy().view(np.uint64) if files else None
+
+
+@pytest.mark.parametrize(("who", "step", "after"), POINTS)
+def test_a_party_that_is_killed_while_scores_are_opened_loses_none_and_opens_no_other(who, step, after, tmp_path):
+    job = lay_out(tmp_path, shared(), tables(PARTIES, rows=200))
+    role = "label" if who == "bank" else "feature"
+    running = {name: job.start(name, before=partial(die, role, step, after) if name == who else None) for name in job.parties}
+    assert running[who].end() == -signal.SIGKILL
+    for name in PARTIES:
+        running[name].end()
+    shares = {name: kept_shares(job, name) for name in PARTIES}
+    noted = {name: (job.runs(name)[-1] / "scored-rows.safetensors").exists() for name in PARTIES}
+    # Nothing crosses before the label party keeps its shares and the feature party has noted it
+    assert not noted["shop"] or shares["bank"] is not None
+    job.run_all("run", "--resume")
+    assert (job.runs("bank")[-1] / "result.json").exists()
+    if noted["shop"]:  # then a score may have crossed, and there is no other
+        together = (shares["bank"] + shares["shop"]).view(np.int64) / 2**12
+        assert np.array_equal(opened(job), together)
+
+
+def test_a_feature_party_bounds_the_scores_of_its_rows_over_runs_and_predictions(tmp_path):
+    frames = tables(PARTIES, rows=240)
+    seen = {name: frame.filter(pl.col("id") < "id-000200") for name, frame in frames.items()}
+    job = lay_out(tmp_path, shared(), seen)
+    for name, frame in frames.items():
+        frame.filter(pl.col("id") >= "id-000200").write_parquet(job.home(name) / "new.parquet")
+    job.change("shop", privacy={"scores_per_row": 1})
+    without = job.start("shop")  # there is no ledger to count in, and nobody is told of a run
+    assert without.end() != 0
+    assert "tallystick ledger PARTY.yaml --create" in without.error
+    made = Command("ledger", "party.yaml", "--create", folder=job.home("shop"))
+    assert made.end() == 0, made.error
+    job.run_all()
+    assert {code for code, _ in predict_all(job, "new.parquet", "scores.csv").values()} == {0}
+    assert {code for code, _ in predict_all(job, "new.parquet", "again.csv").values()} == {0}  # the same scores
+    job.run_all("run", "--resume")  # the same scores
+    shown = Command("ledger", "party.yaml", folder=job.home("shop"))
+    assert shown.end() == 0
+    assert shown.out.count("one score of each of") == 2
+    second = job.start("shop")  # another model over the same rows
+    assert second.end() != 0
+    assert "privacy.scores_per_row = 1: of" in second.error
+    assert "there would be up to 2 scores (so far up to 1" in second.error
+    changed = job.root / "other.yaml"
+    values = yaml.safe_load((job.home("shop") / "contract.yaml").read_text())
+    changed.write_text(yaml.safe_dump(values | {"name": "other", "seed": 2}))
+    checked = Command("check", "party.yaml", changed, "--json", folder=job.home("shop"))
+    assert checked.end() != 0  # another contract, whose split has some of these rows among those that get a score
+    assert any("privacy.scores_per_row = 1" in line for line in json.loads(checked.out)["problems"])
+    job.change("shop", privacy={"scores_per_row": 2})
+    job.run_all()
+    third = job.start("shop")
+    assert third.end() != 0
+
+
+def test_only_a_feature_party_bounds_scores_and_only_on_shares():
+    parties = columns(PARTIES)
+    bound = {"privacy": {"scores_per_row": 1}}
+    with pytest.raises(ConfigError, match="a feature party bounds scores by it"):
+        simulate(parse_contract(shared()), tables(PARTIES, rows=60), {**parties, "bank": parties["bank"] | bound})
+    with pytest.raises(ConfigError, match="nothing else is counted"):
+        simulate(parse_contract(contract_values(PARTIES)), tables(PARTIES, rows=60), {**parties, "shop": parties["shop"] | bound})
 
 
 def test_scores_out_of_range_are_said_at_home(monkeypatch):
-    class Heard(Silent):
-        lines: ClassVar[list[str]] = []
-
-        def say(self, text):
-            self.lines.append(text)
-
+    heard = Heard()
     monkeypatch.setattr(shared_head, "RANGE", 0.01)
-    simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, watcher=Heard())
-    assert any("scores are beyond 0.01, where training on shares goes wrong" in line for line in Heard.lines)
+    simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, watcher=heard)
+    assert any("scores are beyond 0.01, where training on shares goes wrong" in line for line in heard.lines)
 
 
 def test_neither_half_tells_the_weights_and_no_other_command_takes_it(trained):

@@ -35,13 +35,24 @@ def data(plan, seed=1):
     return label_ND, feature_ND, labels_NC
 
 
-def in_floats(label_ND, feature_ND, labels_NC, plan):
-    """Make the same steps in floats, with the exact logistic function."""
+def logistic(scores_BC):
+    return 1 / (1 + np.exp(-scores_BC))
+
+
+def by_sines(scores_BC):
+    """The sum of sines that stands for the logistic function."""
+    orders_K = np.arange(1, len(COEFFICIENTS) + 1)
+    return 0.5 + np.sin(2 * np.pi * scores_BC[..., None] * orders_K / PERIOD) @ np.array(COEFFICIENTS)
+
+
+def in_floats(label_ND, feature_ND, labels_NC, plan, function=logistic, seen=list):
+    """Make the same steps in floats, with the exact logistic function or another one; ``seen`` is given each step's scores."""
     rows_ND = np.concatenate([label_ND, feature_ND], axis=1)
     weights_DC = step_DC = np.zeros((rows_ND.shape[1], plan.outputs))
     for number, rows_B in enumerate(plan.batches()):
         scores_BC = rows_ND[rows_B] @ weights_DC
-        values_BC = 1 / (1 + np.exp(-scores_BC)) if plan.loss == "logistic" else scores_BC
+        seen(scores_BC)
+        values_BC = function(scores_BC) if plan.loss == "logistic" else scores_BC
         gradient_DC = rows_ND[rows_B].T @ (values_BC - labels_NC[rows_B]) / max(len(rows_B), 32) + plan.decay * weights_DC
         step_DC = plan.momentum * step_DC - plan.rate_at(number) * gradient_DC
         weights_DC = weights_DC + step_DC
@@ -50,7 +61,7 @@ def in_floats(label_ND, feature_ND, labels_NC, plan):
 
 def trained(plan, label_ND, feature_ND, labels_NC, **more):
     return run(
-        lambda side: head.train_head_label_party(label_ND, labels_NC, side, plan),
+        lambda side: head.train_head_label_party(label_ND, labels_NC, side, plan)[0],
         lambda side: head.train_head_feature_party(feature_ND, side, plan),
         lambda dealer: head.deal_training(dealer, plan),
         **more,
@@ -68,6 +79,45 @@ def test_a_head_on_shares_is_the_head_in_floats(loss, outputs, rate):
     rows_ND, weights_DC = in_floats(label_ND, feature_ND, labels_NC, plan)
     found_NC = rows_ND @ to_numbers(opened(label, feature), bits=head.WEIGHT_BITS)
     assert np.abs(found_NC - rows_ND @ weights_DC).max() < 0.01 * (rows_ND @ weights_DC).std()
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.001, 1e-4])
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_a_low_rate_keeps_the_precision(loss, rate):
+    plan = plan_of(loss, rate=rate, epochs=6)
+    label_ND, feature_ND, labels_NC = data(plan)
+    label, feature, _ = trained(plan, label_ND, feature_ND, labels_NC)
+    rows_ND, weights_DC = in_floats(label_ND, feature_ND, labels_NC, plan, by_sines)
+    found_NC = rows_ND @ to_numbers(opened(label, feature), bits=head.WEIGHT_BITS)
+    assert np.abs(found_NC - rows_ND @ weights_DC).max() < 0.01 * (rows_ND @ weights_DC).std()
+
+
+@pytest.mark.parametrize(("size", "is_near"), [(3.0, False), (12.0, False), (24.0, True), (31.0, True), (36.0, True)])
+def test_training_scores_near_the_edge_are_counted(size, is_near):
+    # Two features of 2, and a rate that brings their scores to this size in one step
+    plan = plan_of(rows=64, columns=(1, 1), epochs=4, batch=64, rate=size / 4, momentum=0.0, decay=0.0)
+    ones_N1, labels_NC = np.full((64, 1), 2.0), np.full((64, 1), 1.0)
+    (_, count), *_ = run(
+        lambda side: head.train_head_label_party(ones_N1, labels_NC, side, plan),
+        lambda side: head.train_head_feature_party(ones_N1, side, plan),
+        lambda dealer: head.deal_training(dealer, plan),
+    )
+    assert (count > 2) == is_near, count
+
+
+def test_the_count_at_the_edge_is_that_of_the_scores_in_floats():
+    plan = plan_of(rows=300, columns=(4, 4), epochs=8, batch=64, rate=4.0)
+    label_ND, feature_ND, labels_NC = data(plan)
+    (_, count), *_ = run(
+        lambda side: head.train_head_label_party(label_ND, labels_NC, side, plan),
+        lambda side: head.train_head_feature_party(feature_ND, side, plan),
+        lambda dealer: head.deal_training(dealer, plan),
+    )
+    seen = []
+    in_floats(label_ND, feature_ND, labels_NC, plan, by_sines, seen.append)
+    expected = (np.sin(np.pi * np.concatenate(seen) / PERIOD) ** 32).sum()
+    assert expected > 20
+    assert abs(count - expected) < 2 + 0.05 * expected
 
 
 def test_a_last_batch_of_one_row_does_not_make_squared_loss_diverge():
@@ -92,8 +142,8 @@ def test_scores_are_those_of_the_shared_weights_to_their_last_place():
     of_label = Shares(own_DC=shares[0][:5], others_EC=shares[0][5:])
     of_feature = Shares(own_DC=shares[1][5:], others_EC=shares[1][:5])
     found_NC, nothing, _ = run(
-        lambda side: head.score_label_party(label_ND, of_label, side),
-        lambda side: head.score_feature_party(feature_ND, of_feature, side),
+        lambda side: head.open_scores_label_party(head.score_shares(label_ND, of_label, side), side.peer),
+        lambda side: head.open_scores_feature_party(head.score_shares(feature_ND, of_feature, side), side.peer),
         lambda dealer: head.deal_scoring(dealer, plan.columns, plan.rows, 1),
     )
     assert nothing is None

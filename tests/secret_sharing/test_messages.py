@@ -5,9 +5,10 @@ import pytest
 
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import memory_channels
-from tallystick.network.messages import Array
+from tallystick.network.messages import Array, MalformedMessage, decode, encode
 from tallystick.secret_sharing.share_messages import (
     Correction,
+    EdgeShares,
     FeatureCount,
     HeadSizes,
     MaskedErrors,
@@ -17,6 +18,7 @@ from tallystick.secret_sharing.share_messages import (
     MaskedWeights,
     MaskSeed,
     ScoreShares,
+    SharesKept,
     exchange_counts,
     receive_seed,
     receive_sizes,
@@ -53,6 +55,7 @@ def refused(receive, *messages):
         lambda words: MaskedErrors(words=words),
         lambda words: MaskedSteps(words=words),
         lambda words: ScoreShares(words=words),
+        lambda words: EdgeShares(words=words),
         lambda words: Correction(words=words),
     ],
 )
@@ -92,3 +95,10 @@ def test_sizes_that_no_table_has_are_refused_by_the_helper(changed, part):
 def test_parties_that_ask_for_different_shares_are_refused_by_the_helper():
     pair = HeadSizes(**SIZES), HeadSizes(**SIZES | {"training": 11})
     refused(lambda channel: receive_sizes(channel, channel), *pair)
+
+
+def test_whether_shares_are_kept_is_yes_or_no():
+    kept = encode(SharesKept(kept=True))
+    assert decode(kept, SharesKept).kept
+    with pytest.raises(MalformedMessage):
+        decode(kept.replace(b"\xc3", b"\x02"), SharesKept)  # MessagePack's true, and a number in its place

@@ -1,7 +1,8 @@
 """All that a party sees of a session, training and scoring together, fits any data of the other party, to the bit.
 
 For other data of the other party there are coins of it with which this party receives the same words: each received word holds a
-coin that no other one holds. Only the shares of scores differ, by the difference of the scores.
+coin that no other one holds. Only the shares of what is opened differ: of scores by the difference of the scores, and of the
+count at the edge not at all, for no score comes near it here.
 """
 
 import numpy as np
@@ -29,10 +30,11 @@ def coins_of_messages(*, of_feature):
         "step": 1,
         "dealt step": -1,
     }
+    edge = {"edge": 1, "dealt edge": -1}
     scoring = {"features": -1, "weights": -1, "product": -1, "scores": 1, "dealt scores": -1}
-    draws = [("features", -1), *list(exchanged.items()) * PLAN.steps, *scoring.items()]
+    draws = [("features", -1), *list(exchanged.items()) * PLAN.steps, *edge.items(), *scoring.items()]
     draws = [(name, sign) for name, sign in draws if of_feature or not name.startswith("dealt")]  # the feature party draws them
-    from_helper = ("product", "gradient", "dealt", "dealt step", "dealt scores")
+    from_helper = ("product", "gradient", "dealt", "dealt step", "dealt edge", "dealt scores")
     numbered = [(name in from_helper, (number, sign)) for number, (name, sign) in enumerate(draws)]
     return {"helper": [coin for dealt, coin in numbered if dealt], "peer": [coin for dealt, coin in numbered if not dealt]}
 
@@ -54,12 +56,12 @@ def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, *, coins, of_f
             return words if added is None else words + added.reshape(shape)
 
     def label(side):
-        weights = head.train_head_label_party(label_ND, labels_NC, side, PLAN)
-        return head.score_label_party(scored[0], weights, side)
+        weights, _ = head.train_head_label_party(label_ND, labels_NC, side, PLAN)
+        return head.open_scores_label_party(head.score_shares(scored[0], weights, side), side.peer)
 
     def feature(side):
         weights = head.train_head_feature_party(feature_NE, side, PLAN)
-        head.score_feature_party(scored[1], weights, side)
+        head.open_scores_feature_party(head.score_shares(scored[1], weights, side), side.peer)
 
     def helper(dealer):
         head.deal_training(dealer, PLAN)
@@ -68,7 +70,9 @@ def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, *, coins, of_f
     with monkeypatch.context() as patch:
         patch.setattr("tallystick.secret_sharing.sides.MaskStream", Programmed)
         scores_NC, _, views = run(label, feature, helper)
-    return scores_NC, views["label" if of_feature else "feature"]
+    view = views["label" if of_feature else "feature"]
+    edges = [words.item() for kind, words in view["peer"] if kind == "EdgeShares"]
+    return scores_NC, edges, view | {"peer": [each for each in view["peer"] if each[0] != "EdgeShares"]}
 
 
 @pytest.mark.parametrize("of_feature", [True, False])
@@ -84,9 +88,9 @@ def test_a_party_s_whole_view_fits_other_data_of_the_other_party(of_feature, mon
         else (rng.uniform(-2, 2, label_ND.shape), feature_NE, 1 - labels_NC, (other[0], scored[1]))
     )
     places, coins = coins_of_messages(of_feature=of_feature), {}
-    scores_NC, seen = session(monkeypatch, *own, coins={}, of_feature=of_feature)
+    scores_NC, edges, seen = session(monkeypatch, *own, coins={}, of_feature=of_feature)
     while True:
-        found_NC, view = session(monkeypatch, *changed, coins=coins, of_feature=of_feature)
+        found_NC, other_edges, view = session(monkeypatch, *changed, coins=coins, of_feature=of_feature)
         different = [
             (coin, (wanted - words).ravel())
             for source, each in places.items()
@@ -100,6 +104,8 @@ def test_a_party_s_whole_view_fits_other_data_of_the_other_party(of_feature, mon
         coins[number] = difference if sign > 0 else np.uint64(0) - difference
     left = {source: len(seen[source]) - len(each) for source, each in places.items()}
     assert left == {"helper": 0, "peer": int(of_feature)}, "each message but the scores has a coin"
+    assert len(edges) == int(of_feature)
+    assert [(one - two) % 2**64 for one, two in zip(edges, other_edges, strict=True)] in ([], [0])
     if of_feature:
         shares = [each["peer"][-1][1].view(np.int64) for each in (seen, view)]
         assert np.array_equal(shares[1] - shares[0], np.rint((found_NC - scores_NC) * 2**head.OPENED_BITS).astype(np.int64))

@@ -171,8 +171,8 @@ def test_scores_cross_to_the_label_party_alone():
     label_ND, feature_ND, labels_NC = data(plan)
     of_label, of_feature, _ = trained(plan, label_ND, feature_ND, labels_NC)
     *_, views = run(
-        lambda side: head.score_label_party(label_ND, of_label, side),
-        lambda side: head.score_feature_party(feature_ND, of_feature, side),
+        lambda side: head.open_scores_label_party(head.score_shares(label_ND, of_label, side), side.peer),
+        lambda side: head.open_scores_feature_party(head.score_shares(feature_ND, of_feature, side), side.peer),
         lambda dealer: head.deal_scoring(dealer, plan.columns, plan.rows, 1),
     )
     assert "ScoreShares" in {name for name, _ in views["label"]["peer"]}

@@ -23,6 +23,7 @@ from tallystick.audit.other_run import OtherRun
 from tallystick.audit.recorded_columns import COLUMNS, RecordedColumns, file_of, own_columns, save_columns
 from tallystick.audit.recorded_labels import RecordedLabels, sums_of
 from tallystick.audit.recording import GRADIENTS, AuditedRun, pass_stores
+from tallystick.audit.shared_head import audit_shared_head
 from tallystick.audit.told_columns import NUMBERS, SIMILAR, audit_told_columns
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError
@@ -55,7 +56,12 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
     contract, folder = run.contract, run.folder
     if (before := audited_before(folder)) is not None:
         return before
-    if not run.records:
+    if contract.shares_head and not run.is_label and contract.audit is not False:
+        with during():
+            audited = Audited(features=audit_shared_head(folder, contract, watcher=watcher))
+        keep_audited(folder, audited)
+        return audited
+    if contract.shares_head or not run.records:
         return Audited(leakage=unattacked(contract) if run.is_label else None)
     if not any(store.files() or sums_of(store).epochs() for store in run.stores):
         watcher.say("no step was recorded, so there is nothing to audit")
@@ -164,7 +170,9 @@ def audit_recorded(
     folder.require(contract)
     other_runs = [OtherRun.of(each, folder, contract) for each in also]
     with folder.locked():
-        if (folder.views / COLUMNS).exists():
+        if contract.shares_head and (folder.views / COLUMNS).exists():
+            audited = Audited(features=audit_shared_head(folder, contract, watcher=watcher, known=known_rows))
+        elif (folder.views / COLUMNS).exists():
             recorded = RecordedColumns.load(folder, contract, also=other_runs)
             rows = len(recorded.truth.rows_R)
             if all(known >= rows for known in known_rows):  # nothing could be measured, and would stand in the place of what was

@@ -118,6 +118,11 @@ class Contract(Model):
         return self.training.gradients == "shared"
 
     @property
+    def scores_of_a_row(self) -> int:
+        """Count the scores that a head on shares gives a row: one, of several classes one each."""
+        return self.target.classes if self.target.type == "multiclass" else 1
+
+    @property
     def needs_helper(self) -> bool:
         """Tell whether a third party without rows takes part, in linking rows or in training."""
         return self.linkage.helper or self.shares_head

@@ -217,11 +217,17 @@ class PrivacyConfig(Model):
     dataset: Name = Field(
         default="labels",
         description="name of the rows that the budget protects: their labels under this name, their linking keys under it with "
-        "-keys behind, their noisy embeddings with -embeddings; another name begins at 0, so keep it for the same rows",
+        "-keys behind, their noisy embeddings with -embeddings, scores on shares with -scores; another name begins at 0, so keep "
+        "it for the same rows",
     )
     cap: Positive | None = Field(
         default=None,
         description="most epsilon that may ever be spent on each of these: labels, linking keys, embeddings; null is no cap",
+    )
+    scores_per_row: Count | None = Field(
+        default=None,
+        description="most scores of a row that heads on shares may open, over all runs, predictions and label parties (feature "
+        "party only; a model opens one, of several classes one each); null is no bound",
     )
     delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")
     allow: tuple[ExactUse, ...] = Field(

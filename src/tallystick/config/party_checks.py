@@ -115,6 +115,11 @@ def _worker_problems(contract: "Contract", party: PartyFile) -> list[str]:
 
 
 def _shared_head_problems(contract: "Contract", party: PartyFile) -> list[str]:
+    if party.privacy.scores_per_row is not None and not (contract.shares_head and contract.role_of(party.party) == "feature"):
+        return [
+            f"privacy.scores_per_row = {party.privacy.scores_per_row}: a feature party bounds scores by it that "
+            "training.gradients = shared opens; nothing else is counted, so leave it out here"
+        ]
     if not contract.shares_head:
         return []
     where = "with training.gradients = shared"

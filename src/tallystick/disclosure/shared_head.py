@@ -11,11 +11,21 @@ CHOSEN_LABEL = (
 )
 
 
+def _input(contract: Contract) -> list[str]:
+    if not contract.shares_head:
+        return []
+    label, features = parties_of(contract)
+    return [
+        f"labels are an input of training.gradients = shared: {label} chooses them, and {CHOSEN_LABEL}. No protocol prevents it. "
+        f"{features} can choose whom to trust, and bound how many scores of a row are ever opened (privacy.scores_per_row)"
+    ]
+
+
 def _scores_of_a_row(contract: Contract) -> str:
     """Say how many scores of a row the label party learns: each is one more number that depends on the columns."""
     if contract.target.type != "multiclass":
         return "one score"
-    return f"{contract.target.classes} scores (one for each class)"
+    return f"{contract.scores_of_a_row} scores (one for each class)"
 
 
 def _capitalised(sentence: str) -> str:
@@ -41,7 +51,6 @@ def _scores(contract: Contract) -> list[str]:
         return []
     label, features = parties_of(contract)
     return [
-        f"{label} chooses the labels, and {CHOSEN_LABEL}: no protocol prevents it. {features} can only choose whom to trust",
         f"{label} learns {_scores_of_a_row(contract)} for each validation row, test row and row of a prediction, and {features} "
         f"learns none. Each score tells something about the columns of {features}. A model scores each row once, and another run "
         "scores the same row again",
@@ -67,8 +76,8 @@ def _shared_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
         Learnt(
             step="training",
             party=label,
-            what=f"{_capitalised(_scores_of_a_row(contract))} for each of {scored:,} validation and test rows, which tell "
-            f"something about the columns of {features}. Nothing else about them. {_capitalised(CHOSEN_LABEL)}.",
+            what=f"Labels are an input: {CHOSEN_LABEL}. {_capitalised(_scores_of_a_row(contract))} for each of {scored:,} "
+            f"validation and test rows, which tell something about the columns of {features}. Nothing else about them.",
             guarantee=f"of all but the scores, if {ASSUMES}",
         ),
         Learnt(
@@ -79,6 +88,18 @@ def _shared_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
         ),
     ]
 
+
+CHOSEN_LABELS = (
+    Disclosure(
+        name="labels of a head on shares",
+        label_party="what scores of a label of its choice tell: a column of the feature party's, if that is the label",
+        feature_party="nothing",
+        guarantee="none: labels are an input",
+        fields=(),
+        sentences=_input,
+    ),
+)
+"""What comes before all else."""
 
 SHARED_HEAD = (
     Disclosure(
@@ -99,7 +120,7 @@ SHARED_HEAD = (
         label_party="one score per row and model, or one per class: of validation, test and predicted rows",
         feature_party="nothing",
         guarantee="none for what scores tell about columns, first of all if the label party chose the label for that",
-        fields=("ScoreShares.words",),
+        fields=("ScoreShares.words", "SharesKept.kept", "EdgeShares.words"),
         sentences=_scores,
     ),
 )

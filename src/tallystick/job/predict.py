@@ -25,7 +25,15 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog
 from tallystick.job.phases.align import align_keys, help_align, with_noise
-from tallystick.job.phases.shared_head import SharedRows, begin_side, help_shared_head, open_scores, share_scores
+from tallystick.job.phases.shared_head import (
+    NOTHING_DUE,
+    DueScores,
+    SharedRows,
+    begin_side,
+    help_shared_head,
+    logits_of,
+    shares_of_scores,
+)
 from tallystick.job.prediction_output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
@@ -37,7 +45,7 @@ from tallystick.run_folder.embedding_charge import EmbeddingCharge
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import enter_exact
 from tallystick.run_folder.noise_secret import row_noise_secret
-from tallystick.run_folder.shared_head import SharedHead, enter_scored
+from tallystick.run_folder.shared_head import SharedHead
 from tallystick.run_folder.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.scoring.explain import Watched, as_table, check_explained, explanations
 from tallystick.scoring.predict import (
@@ -114,7 +122,7 @@ def predict_rows(
             watcher.phase("alignment")
             if contract.shares_head:
                 watcher.phase("prediction")
-                sizes = help_shared_head(contract, channels, trains=False, progress=watcher.progress)
+                sizes = help_shared_head(contract, channels, progress=watcher.progress)
                 return {"rows": sizes.scored, "output": None, "learnt": []}
             outcome = help_align(contract, channels)
             return {"rows": max(outcome.sizes.values()), "output": None, "learnt": outcome.learnt}
@@ -368,19 +376,28 @@ class _Scoring:
     def _score_on_shares(
         self, channels: Mapping[str, Channel], dataset: Dataset, own: OwnRows, architecture: Architecture
     ) -> pl.DataFrame:
-        """Score the linked rows by a head on shares; a row that has a score by it already is refused."""
-        head = SharedHead.load(self.folder, architecture, self.encoder, is_label=own.is_label)
+        """Score the linked rows by a head on shares.
+
+        A row that has a score by it is refused, but for the rows of an earlier prediction: their scores are opened again.
+        """
+        contract, is_label = self.contract, own.is_label
         index_N = torch.arange(len(own.alignment))
-        enter_scored(self.folder, own.keys.ids_of(own.alignment.rows_N))
-        sizes = SharedRows(training=0, scored=len(index_N), columns=head.width)
-        side, _ = begin_side(self.contract, self.party.party, channels, sizes)
+        peer = channels[contract.feature_parties[0] if is_label else contract.label_party]
+        due = DueScores.of(self.folder, own, index_N, contract)
+        if due.kept_by_both(peer):
+            begin_side(contract, self.party.party, channels, NOTHING_DUE)
+        else:
+            head = SharedHead.load(self.folder, architecture, self.encoder, is_label=is_label)
+            width = SharedRows(training=0, scored=len(index_N), columns=head.width)
+            side, _ = begin_side(contract, self.party.party, channels, width)
+            due.keep(shares_of_scores(head, dataset, index_N, side, progress=no_progress))
         rows = self.keys.rows_R[own.alignment.rows_N]
         keys = self.frame[rows].select(self.party.keys.values())
         order = np.argsort(rows, kind="stable")  # the table's
-        if not own.is_label:
-            share_scores(head, dataset, index_N, side, progress=no_progress)
+        if not is_label:
+            due.open_as_feature_party(peer)
             return keys[order]
-        logits_N = open_scores(head, dataset, index_N, side, self.contract, progress=no_progress)
+        logits_N = logits_of(contract, due.open_as_label_party(peer))
         coder = LabelCoder.from_json(self.folder.read_json(self.folder.label_coder))
         return keys.hstack(scores_of(coder, logits_N))[order]
 

@@ -44,7 +44,6 @@ from tallystick.results import Result
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.initial_weights import keep_starting_point, starting_point
 from tallystick.run_folder.listing import contract_of
-from tallystick.run_folder.shared_head import require_unscored
 from tallystick.tables.keys import Keys
 from tallystick.tables.lazy_table import Frame
 from tallystick.watcher import Watcher
@@ -151,8 +150,6 @@ class _Start:
         use = command if tunes else ""
         if resume or "alignment" not in phases:
             folder = RunFolder.latest(party.runs, contract, party.party, use=use, key=party.run_key)
-            if contract.shares_head and "training" in phases:
-                require_unscored(folder)
         if tunes:
             allowed_keys(contract, party)
         if resume and start_from is not None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 
 import msgspec
-from torch import nn
 
 from tallystick.audit.labels import unattacked
 from tallystick.audit.run import Audited
@@ -127,12 +126,10 @@ def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
         return job, findings
     alignment = findings.alignment or kept_alignment(job)
     job = linked_job(job, alignment)
+    if contract.shares_head:
+        return _share_head_feature_party(job, own_rows(job, keys, alignment), findings, run_id=agreement.run_id)
     with logbook.during("training", [channel]):
         dataset = encode_rows(job, keys, alignment, [channel])
-        if contract.shares_head:
-            head = train_shared_feature_party(job, dataset, own_rows(job, keys, alignment))
-            modules: dict[str, nn.Module] = {"features": head.features}
-            return job, replace(findings, alignment=alignment, dataset=dataset, training=head.state, modules=modules)
         if contract.sends_gradients:
             trained = train_as_feature_party(job, dataset, agreement)
             findings = replace(findings, training=trained.state)
@@ -173,6 +170,21 @@ def _share_head_label_party(job: Job, rows: OwnRows, findings: RunFindings) -> t
     )
 
 
+def _share_head_feature_party(job: Job, rows: OwnRows, findings: RunFindings, *, run_id: str) -> tuple[Job, RunFindings]:
+    """Train a head on shares as the feature party, and measure at home what labels that are its columns would tell."""
+    with job.logbook.during("training", job.all_channels):
+        dataset = encode_rows(job, rows.keys, rows.alignment, [job.channels[job.contract.label_party]])
+        head = train_shared_feature_party(job, dataset, rows, run_id=run_id)
+    return job, replace(
+        findings,
+        alignment=rows.alignment,
+        dataset=dataset,
+        training=head.state,
+        modules={"features": head.features},
+        audited=audit_training(job, rows, dataset, run_id=run_id),
+    )
+
+
 def _run_helper(job: Job) -> tuple[Job, RunFindings]:
     """Run the helper: of an alignment it sees keyed hashes or encoded keys, and of a head on shares it sees sizes."""
     contract = job.contract
@@ -184,7 +196,7 @@ def _run_helper(job: Job) -> tuple[Job, RunFindings]:
         if "training" not in job.phases:
             return job, findings
         with job.logbook.during("training", [label, *features]):
-            help_shared_head(contract, job.channels, trains=True, progress=job.logbook.watcher.progress)
+            help_shared_head(contract, job.channels, progress=job.logbook.watcher.progress)
         return job, findings
     if not agreement.align:
         return job, findings

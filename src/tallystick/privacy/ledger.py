@@ -50,6 +50,12 @@ PRAGMA user_version = 2;
 COMMIT;
 """
 
+_SCORES = """
+CREATE TABLE IF NOT EXISTS scores (
+    party TEXT NOT NULL, dataset TEXT NOT NULL, model TEXT NOT NULL, scores INTEGER NOT NULL, rows BLOB NOT NULL
+)
+"""
+
 USUAL_DELTA = 1e-6
 """Where Gaussian noise is to be added up and nobody said at which delta."""
 WAIT_S = 30.0
@@ -207,6 +213,33 @@ class Ledger:
             connection.execute("INSERT OR IGNORE INTO held VALUES (?, ?)", (name, token))
             is_last = connection.execute("UPDATE held SET token = ? WHERE name = ? AND token = ?", (successor, name, token))
             return is_last.rowcount == 1
+
+    def enter_scores(self, dataset: str, rows: bytes, *, model: str, scores: int, what: str) -> None:
+        """Record that so many scores of each of these rows are about to be opened; what is entered a second time counts once.
+
+        Args:
+            dataset: the rows that are counted.
+            rows: digests of the rows, 8 bytes each.
+            model: whose scores these are.
+            scores: how many of each row.
+            what: the entry that stands beside it, as not private.
+        """
+        with self._transaction() as connection:
+            self._check(connection)
+            connection.execute(_SCORES)
+            row = (self.party, dataset, model, scores, rows)
+            known = "SELECT 1 FROM scores WHERE party = ? AND dataset = ? AND model = ? AND scores = ? AND rows = ?"
+            if connection.execute(known, row).fetchone() is None:
+                connection.execute("INSERT INTO scores VALUES (?, ?, ?, ?, ?)", row)
+                self._enter(connection, dataset, NotPrivate(), what)
+
+    def scores(self, dataset: str) -> list[tuple[str, int, bytes]]:
+        """List the scores that were opened: by whose model, how many of each row, and the rows' digests."""
+        with self._transaction() as connection:
+            self._check(connection)
+            connection.execute(_SCORES)
+            query = "SELECT model, scores, rows FROM scores WHERE party = ? AND dataset = ?"
+            return list(connection.execute(query, (self.party, dataset)))
 
     def enter_not_private(self, dataset: str, *, what: str) -> Entry:
         """Record what is about to leave without any guarantee; no cap can judge it, and no sum will count it."""

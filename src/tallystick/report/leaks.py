@@ -200,11 +200,11 @@ def feature_headline(audit: FeatureAudit) -> str:
     rows = "rows" if group.rows == TRAINING_ROWS else group.rows
     what = f"the columns of other {rows}: {mean_text} on average, {worst} of {of}. 0 is a guess, 1 is exact."
     if _verdict_on_column(column.value, column.luck) == YES:
-        return f"Through cut embeddings, yes: {who} can rebuild {what}"
+        return f"Through {audit.through}, yes: {who} can rebuild {what}"
     if _verdict_on_column(column.value, column.luck) == A_LITTLE:
-        return f"Through cut embeddings, a little: {who} can rebuild {what}"
+        return f"Through {audit.through}, a little: {who} can rebuild {what}"
     return (
-        f"Through cut embeddings, no attack here found more of any column than a guess would: {who} got at most {worst} of one. "
+        f"Through {audit.through}, no attack here found more of any column than a guess would: {who} got at most {worst} of one. "
         "0 is a guess, 1 is exact. Another attack may find more."
     )
 

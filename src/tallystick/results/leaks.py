@@ -59,6 +59,7 @@ class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     party: str
     by: str
+    through: str = "cut embeddings"  # what they are rebuilt from
     summary: str = ""
     defense: str = ""
     epsilon: float | None = None  # of all embeddings of one row together, given the model at each

@@ -17,7 +17,7 @@ from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 from tallystick.run_folder.folder import TRIAL, RunFolder
 
 LEDGER_NOTE, _TAKEN_UP = "ledger", "charge-taken-up"
-LABELS, KEYS, EMBEDDINGS = "", "-keys", "-embeddings"
+LABELS, KEYS, EMBEDDINGS, SCORES = "", "-keys", "-embeddings", "-scores"
 """What a party's budgets add to ``privacy.dataset`` in the ledger: each is of something else, and so has a sum of its own."""
 _LOST = (
     "Nothing was spent and nothing may be released from its data sets: restore the ledger as it was after the last release, or "

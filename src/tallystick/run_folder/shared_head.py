@@ -6,9 +6,11 @@ Shapes: D own features, E the other party's, C outputs.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.errors import ConfigError, DataError
@@ -17,10 +19,11 @@ from tallystick.run_folder.folder import START, RunFolder
 from tallystick.run_folder.own_network import OwnNetwork
 from tallystick.run_folder.trained import Architecture
 from tallystick.secret_sharing.matrix_products import Shares
+from tallystick.secret_sharing.ring import Words
 from tallystick.tables.encoder import Encoder
 from tallystick.training.checkpoint import TrainingState, put_weights, read_tensors, write_tensors
 
-_NOTE, _SCORED = "training", "scored-rows.safetensors"
+_NOTE, _SCORED, _OPENED = "training", "scored-rows.safetensors", "opened-scores.safetensors"
 _OWN, _OTHERS = "own_share", "others_share"
 
 
@@ -64,35 +67,79 @@ class SharedHead:
         return cls(features=features, shares=shares, state=state, own_network=own_network)
 
 
-def require_unscored(folder: RunFolder) -> None:
-    """Raise ConfigError where rows have a score by this run's head: trained anew, it would give them another one."""
-    if (folder.path / _SCORED).exists():
+def require_unscored(folder: RunFolder, ids: Iterable[bytes]) -> None:
+    """Raise ConfigError if one of these rows has a score by this run's head.
+
+    Each row gets one. Two scores of a row beside other columns of the label party tell more of the feature party's columns than
+    two rows do.
+    """
+    rows_N = _digests(folder, ids)
+    if twice := int(np.isin(rows_N, _scored(folder)).sum()):
         raise ConfigError(
-            f"scores by the head of {folder.path.name} were opened, or were about to be, and each row gets one by a run: it is "
-            "not trained again. Begin another run on all sides, without --resume, if you agree to one more score of each row"
+            f"{twice:,} of {len(rows_N):,} rows have a score by the head of {folder.path.name} already, and each row gets one: "
+            "two scores of a row tell more about the feature party's columns. Leave rows with a score out of the table, or give "
+            "exactly the rows of an earlier prediction to get its scores again"
         )
 
 
 def enter_scored(folder: RunFolder, ids: Iterable[bytes]) -> None:
-    """Note, before their scores are opened, that these rows have a score by this run's head.
+    """Note, before their scores are opened, that these rows have a score by this run's head."""
+    rows_N = np.union1d(_scored(folder), _digests(folder, ids))
+    write_tensors(folder.path / _SCORED, {"rows": torch.from_numpy(rows_N)}, {}, origin=folder.origin, private=True)
 
-    Each row gets one. Two scores of a row beside other columns of the label party tell more of the feature party's columns than
-    two rows do.
 
-    Raises ConfigError if one has a score already, and notes none then.
+def keep_score_shares(folder: RunFolder, ids: Iterable[bytes], share_NC: Words) -> None:
+    """Keep this party's shares of the scores of these rows, before any of them is opened.
+
+    A party that was killed while they were opened opens the same ones again: no second score comes of it, and none is lost.
     """
+    rows_N = _digests(folder, ids)
+    tensors = {"rows": torch.from_numpy(rows_N), "shares": torch.from_numpy(share_NC.view(np.int64).copy())}
+    write_tensors(_shares_path(folder, rows_N), tensors, {}, origin=folder.origin, private=True)
+
+
+def kept_score_shares(folder: RunFolder, ids: Iterable[bytes]) -> Words | None:
+    """Return this party's shares of the scores of exactly these rows, in the ids' order; None if there are none."""
+    rows_N = _digests(folder, ids)
+    path = _shares_path(folder, rows_N)
+    if not path.exists():
+        return None
+    tensors, _ = read_tensors(path, origin=folder.origin)
+    kept_N = tensors["rows"].numpy()
+    order_N = np.argsort(kept_N)
+    return _words(tensors["shares"])[order_N[np.searchsorted(kept_N, rows_N, sorter=order_N)]]
+
+
+def keep_opened(folder: RunFolder, index_N: Tensor, scores_NC: NDArray[np.float64]) -> None:
+    """Keep the scores that were opened, by position: the label party's view of the feature party's columns."""
+    folder.make_views()
+    tensors = {"positions": index_N, "scores": torch.from_numpy(scores_NC)}
+    write_tensors(folder.views / _OPENED, tensors, {}, origin=folder.origin, private=True)
+
+
+def opened_scores(folder: RunFolder) -> tuple[Tensor, Tensor]:
+    """Return the positions and the scores that were opened, (N, C)."""
+    tensors, _ = read_tensors(folder.views / _OPENED, origin=folder.origin)
+    return tensors["positions"], tensors["scores"]
+
+
+def _digests(folder: RunFolder, ids: Iterable[bytes]) -> NDArray[np.int64]:
+    """Return a keyed digest of each id."""
     key = folder.secret(START)
     digests = [blake2b(each, key=key, digest_size=8, person=b"tallystick score").digest() for each in ids]
-    rows_N = np.frombuffer(b"".join(digests), dtype=np.int64)
+    return np.frombuffer(b"".join(digests), dtype=np.int64).copy()
+
+
+def _scored(folder: RunFolder) -> NDArray[np.int64]:
     path = folder.path / _SCORED
-    before_N = read_tensors(path, origin=folder.origin)[0]["rows"].numpy() if path.exists() else np.empty(0, dtype=np.int64)
-    if twice := int(np.isin(rows_N, before_N).sum()):
-        raise ConfigError(
-            f"{twice:,} of {len(rows_N):,} rows have a score by the head of {folder.path.name} already, and each row gets one: "
-            "two scores of a row tell more about the feature party's columns. Leave rows with a score out of the table"
-        )
-    write_tensors(path, {"rows": torch.from_numpy(np.union1d(before_N, rows_N))}, {}, origin=folder.origin, private=True)
+    return read_tensors(path, origin=folder.origin)[0]["rows"].numpy() if path.exists() else np.empty(0, dtype=np.int64)
 
 
-def _words(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+def _shares_path(folder: RunFolder, rows_N: NDArray[np.int64]) -> Path:
+    """Name the file of the shares of these rows, in whichever order they come."""
+    name = blake2b(np.sort(rows_N).tobytes(), digest_size=16).hexdigest()
+    return folder.path / f"score-shares-{name}.safetensors"
+
+
+def _words(tensor: Tensor) -> Words:
     return tensor.numpy().view(np.uint64)

@@ -8,15 +8,16 @@
             errors     e = f(z) - y    <======== masked scores =======>
             gradients  g = X' e        <======== masked errors =======>
             weights    w + m u - r g   <======== masked steps ========>
-    end:    each party keeps its share of w
-    score:  z = X w of other rows, cut to 12 places, its shares sent to the label party
+    end:    each party keeps its share of w; the label party learns how often z came near the edge of the sigmoid's range
+    score:  z = X w of other rows, cut to 12 places, each party keeps its shares; then the feature party's are sent
 
 Mohassel and Zhang 2017 ("SecureML"), with a helper (Beaver 1997) in place of their two servers' preparation, and with the
 logistic function by dealt sines (sigmoid.py) in place of their piecewise one. Stochastic gradient descent with momentum, with
 weight decay, at a rate that falls evenly to 0.
 
 Threat model: three sides that follow the protocol, and a helper that works with neither party. Guarantee: in training a party
-receives uniform words, and nothing that depends on the other's columns, labels or weights; of scored rows the label party learns
+receives uniform words, and nothing that depends on the other's columns, labels or weights, but for one whole number at the end
+of a training, how often scores came near the edge, which the label party learns; of scored rows the label party learns
 the scores, and the feature party nothing (under AES-256 in counter mode as a pseudorandom generator). The helper learns how many
 rows, columns and steps there are, and which rows stand together in a batch. Not protected: what the scores themselves tell of the
 feature party's columns, first of all where the label party chose a label for it; a helper together with a party; deviations.
@@ -33,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tallystick.errors import DataError
-from tallystick.network.channel import Progress, no_progress
+from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.secret_sharing.matrix_products import (
     Index,
     Matrices,
@@ -46,6 +47,7 @@ from tallystick.secret_sharing.matrix_products import (
 )
 from tallystick.secret_sharing.ring import Words, to_numbers, to_words
 from tallystick.secret_sharing.share_messages import (
+    EdgeShares,
     MaskedScores,
     MaskedSteps,
     ScoreShares,
@@ -53,7 +55,7 @@ from tallystick.secret_sharing.share_messages import (
     send_words,
 )
 from tallystick.secret_sharing.sides import Dealer, ShareHolder, deal, draw_dealt
-from tallystick.secret_sharing.sigmoid import DEALT_BITS, FACTOR_BITS, dealt_values, public_factors
+from tallystick.secret_sharing.sigmoid import DEALT_BITS, EDGE_BITS, EDGE_MEAN, FACTOR_BITS, dealt_values, public_factors
 from tallystick.secret_sharing.sine import TURN_BITS
 from tallystick.secret_sharing.truncation import cut_places, deal_truncation
 
@@ -63,6 +65,9 @@ SCORE_BITS = FEATURE_BITS + WEIGHT_BITS
 ERROR_BITS = DEALT_BITS + FACTOR_BITS
 STEP_BITS = FEATURE_BITS + ERROR_BITS - WEIGHT_BITS
 """Places that are cut off a step: what momentum and weight decay are written in."""
+MOST_MORE_BITS = 16
+"""Places that errors and steps take beyond these where the rate is low."""
+_STEP_RANGE = 2.0 ** (62 - FEATURE_BITS - ERROR_BITS)
 LARGEST_FEATURE = 2.0
 LARGEST_LABEL = 8.0
 LEAST_ROWS = 32
@@ -97,13 +102,21 @@ class HeadPlan:
     decay: float = 0.0003
 
     def __post_init__(self) -> None:
-        largest_error = 1.0 if self.loss == "logistic" else 2 * LARGEST_LABEL
-        bound = self.rate * (LARGEST_FEATURE * largest_error) / (1 - self.momentum)
-        if not bound < 2.0 ** (62 - FEATURE_BITS - ERROR_BITS):
+        if not self._largest_step < _STEP_RANGE:
             raise DataError(
-                f"rate {self.rate:g} with momentum {self.momentum:g}: a step could be {bound:g}, beyond the range of shares; "
-                "lower the rate or the momentum"
+                f"rate {self.rate:g} with momentum {self.momentum:g}: a step could be {self._largest_step:g}, beyond the range "
+                "of shares; lower the rate or the momentum"
             )
+
+    @property
+    def _largest_step(self) -> float:
+        largest_error = 1.0 if self.loss == "logistic" else 2 * LARGEST_LABEL
+        return self.rate * (LARGEST_FEATURE * largest_error) / (1 - self.momentum)
+
+    @property
+    def more_bits(self) -> int:
+        """Count the binary places that errors and steps have beyond ``ERROR_BITS``: a low rate makes them small."""
+        return min(max(math.frexp(_STEP_RANGE / self._largest_step)[1] - 2, 0), MOST_MORE_BITS)
 
     def rate_at(self, step: int) -> float:
         """Return the rate of a step, counted from 0: products and quotients alone, which are the same on every machine."""
@@ -129,8 +142,8 @@ def train_head_label_party(
     plan: HeadPlan,
     *,
     progress: Progress = no_progress,
-) -> Shares:
-    """Train, as the label party; returns its shares of the weights.
+) -> tuple[Shares, int]:
+    """Train, as the label party; returns its shares of the weights, and how often scores came near the edge of the range.
 
     Args:
         features_ND: its numbers, within -2 to 2.
@@ -142,29 +155,44 @@ def train_head_label_party(
     Raises DataError for numbers out of range, before anything is sent; ProtocolError and PeerLost as channels do.
     """
     to_words(labels_NC, bits=0, limit=LARGEST_LABEL, what="labels")
-    return _train(side, plan, _encoded(features_ND), labels_NC, progress)
+    weights, edge_11 = _train(side, plan, _encoded(features_ND), labels_NC, progress)
+    if plan.loss == "squared":
+        return weights, 0
+    opened_11 = edge_11 + receive_words(side.peer, EdgeShares, 1, 1)
+    mean = EDGE_MEAN * plan.outputs * sum(map(len, plan.batches()))
+    return weights, max(0, round(int(opened_11.view(np.int64)[0, 0]) + mean))
 
 
 def train_head_feature_party(
     features_ND: NDArray[np.float64], side: ShareHolder, plan: HeadPlan, *, progress: Progress = no_progress
 ) -> Shares:
     """Train, as the feature party; returns its shares of the weights. Arguments and errors are the label party's."""
-    return _train(side, plan, _encoded(features_ND), None, progress)
+    weights, edge_11 = _train(side, plan, _encoded(features_ND), None, progress)
+    if plan.loss == "logistic":
+        send_words(side.peer, EdgeShares, edge_11)
+    return weights
 
 
-def _train(side: ShareHolder, plan: HeadPlan, own_ND: Words, labels_NC: NDArray[np.float64] | None, progress: Progress) -> Shares:
+def _train(
+    side: ShareHolder, plan: HeadPlan, own_ND: Words, labels_NC: NDArray[np.float64] | None, progress: Progress
+) -> tuple[Shares, Words]:
+    """Return own shares of the weights, and of how often scores came near the edge, beyond what they would on average."""
+    edge_11 = np.zeros((1, 1), dtype=np.uint64)
     matrices = Matrices.exchange(side, own_ND, plan.width(is_label=side.is_label)[1])
     weights = step = _zeros(plan, is_label=side.is_label)
     for number, rows_B in enumerate(plan.batches()):
         rate = plan.rate_at(number)
         scores_BC = scores(side, matrices, rows_B, weights)
         labels_BC = labels_NC[rows_B] if labels_NC is not None else None
-        errors_BC = _ERRORS[plan.loss](side, scores_BC, labels_BC, plan.scale_at(number, len(rows_B)))
+        errors_BC, edges_BC = _ERRORS[plan.loss](side, scores_BC, labels_BC, plan, plan.scale_at(number, len(rows_B)))
+        edge_11 = edge_11 + edges_BC.sum(dtype=np.uint64)
         gradient = gradients(side, matrices, rows_B, errors_BC)
         step = _next_step(side, step, gradient, weights, plan, rate)
         weights = weights + step
         progress("training on shares", number + 1, plan.steps)
-    return weights
+    if plan.loss == "logistic":
+        edge_11 = cut_places(side, MaskedSteps, edge_11, bits=DEALT_BITS + EDGE_BITS)
+    return weights, edge_11
 
 
 def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_progress) -> None:
@@ -175,29 +203,38 @@ def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_pro
         if plan.loss == "logistic":
             _deal_sigmoid(dealer, len(rows_B), plan.outputs)
         else:
-            deal_truncation(dealer, len(rows_B), plan.outputs, bits=_rescaling(plan.scale_at(number, len(rows_B)))[1])
+            deal_truncation(dealer, len(rows_B), plan.outputs, bits=_rescaling(plan, plan.scale_at(number, len(rows_B)))[1])
         deal_gradients(masks, rows_B, plan.outputs)
-        deal_truncation(dealer, sum(plan.columns), plan.outputs, bits=STEP_BITS)
+        deal_truncation(dealer, sum(plan.columns), plan.outputs, bits=STEP_BITS + plan.more_bits)
         progress("dealing for shares", number + 1, plan.steps)
+    if plan.loss == "logistic":
+        deal_truncation(dealer, 1, 1, bits=DEALT_BITS + EDGE_BITS)
 
 
-def score_label_party(
+def score_shares(
     features_ND: NDArray[np.float64], weights: Shares, side: ShareHolder, *, progress: Progress = no_progress
-) -> NDArray[np.float64]:
-    """Score rows, as the label party; returns the scores, (N, C), rounded to 12 binary places."""
+) -> Words:
+    """Score rows, as either party; returns its shares of the scores, (N, C), in 12 binary places. No score is open yet."""
+    own_ND = _encoded(features_ND)
+    matrices = Matrices.exchange(side, own_ND, len(weights.others_EC))
     parts = []
-    for share_BC in _scored(side, _encoded(features_ND), weights, progress):
-        opened_BC = share_BC + receive_words(side.peer, ScoreShares, *share_BC.shape)
-        parts.append(to_numbers(opened_BC, bits=OPENED_BITS))
-    return np.concatenate(parts) if parts else np.empty((0, weights.own_DC.shape[1]))
+    for rows_B in _tiles(len(own_ND)):
+        scores_BC = scores(side, matrices, rows_B, weights)
+        parts.append(cut_places(side, MaskedScores, scores_BC, bits=SCORE_BITS - OPENED_BITS))
+        progress("scoring on shares", int(rows_B[-1]) + 1, len(own_ND))
+    return np.concatenate(parts) if parts else np.empty((0, weights.own_DC.shape[1]), dtype=np.uint64)
 
 
-def score_feature_party(
-    features_ND: NDArray[np.float64], weights: Shares, side: ShareHolder, *, progress: Progress = no_progress
-) -> None:
-    """Score rows, as the feature party: it sends its shares of the scores, and learns nothing."""
-    for share_BC in _scored(side, _encoded(features_ND), weights, progress):
-        send_words(side.peer, ScoreShares, share_BC)
+def open_scores_label_party(share_NC: Words, peer: Channel) -> NDArray[np.float64]:
+    """Learn the scores, (N, C), as the label party: its own shares and those that it receives, added."""
+    parts = [share_NC[rows_B] + receive_words(peer, ScoreShares, *share_NC[rows_B].shape) for rows_B in _tiles(len(share_NC))]
+    return to_numbers(np.concatenate([share_NC[:0], *parts]), bits=OPENED_BITS)
+
+
+def open_scores_feature_party(share_NC: Words, peer: Channel) -> None:
+    """Send own shares of the scores, as the feature party, which learns nothing."""
+    for rows_B in _tiles(len(share_NC)):
+        send_words(peer, ScoreShares, share_NC[rows_B])
 
 
 def deal_scoring(dealer: Dealer, columns: tuple[int, int], rows: int, outputs: int) -> None:
@@ -206,14 +243,6 @@ def deal_scoring(dealer: Dealer, columns: tuple[int, int], rows: int, outputs: i
     for rows_B in _tiles(rows):
         deal_scores(masks, rows_B, outputs)
         deal_truncation(dealer, len(rows_B), outputs, bits=SCORE_BITS - OPENED_BITS)
-
-
-def _scored(side: ShareHolder, own_ND: Words, weights: Shares, progress: Progress) -> Iterator[Words]:
-    matrices = Matrices.exchange(side, own_ND, len(weights.others_EC))
-    for rows_B in _tiles(len(own_ND)):
-        scores_BC = scores(side, matrices, rows_B, weights)
-        yield cut_places(side, MaskedScores, scores_BC, bits=SCORE_BITS - OPENED_BITS)
-        progress("scoring on shares", int(rows_B[-1]) + 1, len(own_ND))
 
 
 def _tiles(rows: int) -> Sequence[Index]:
@@ -230,17 +259,21 @@ def _zeros(plan: HeadPlan, *, is_label: bool) -> Shares:
     return Shares(own_DC=own, others_EC=others)
 
 
-def _logistic_errors(side: ShareHolder, scores_BC: Words, labels_BC: NDArray[np.float64] | None, scale: float) -> Words:
-    """Return shares of (sigmoid(z) - y) times the scale; one exchange."""
+def _logistic_errors(
+    side: ShareHolder, scores_BC: Words, labels_BC: NDArray[np.float64] | None, plan: HeadPlan, scale: float
+) -> tuple[Words, Words]:
+    """Return shares of (sigmoid(z) - y) times the scale, and of how near the edge each score is; one exchange."""
     turn = np.uint64((1 << TURN_BITS) - 1)
     mask_BC = side.masks.draw_below(TURN_BITS, *scores_BC.shape)
-    cosines_KBC, sines_KBC = np.split(draw_dealt(side, *_dealt_shape(*scores_BC.shape)), 2)
+    waves_KBC = draw_dealt(side, *_dealt_shape(*scores_BC.shape))  # cosines, then sines
     masked_BC = side.open(MaskedScores, (scores_BC + mask_BC) & turn) & turn
-    of_cosines_KBC, of_sines_KBC = public_factors(masked_BC, scale)
-    errors_BC: Words = (of_cosines_KBC * cosines_KBC + of_sines_KBC * sines_KBC).sum(axis=0, dtype=np.uint64)
+    of_values_KBC, of_edges_KBC = public_factors(masked_BC, scale, more_bits=plan.more_bits)
+    errors_BC, edges_BC = (
+        (factors_KBC * waves_KBC).sum(axis=0, dtype=np.uint64) for factors_KBC in (of_values_KBC, of_edges_KBC)
+    )
     if labels_BC is not None:
-        errors_BC = errors_BC + to_words((0.5 - labels_BC) * scale, bits=ERROR_BITS, limit=1.0, what="errors")
-    return errors_BC
+        errors_BC = errors_BC + to_words((0.5 - labels_BC) * scale, bits=ERROR_BITS + plan.more_bits, limit=1.0, what="errors")
+    return errors_BC, edges_BC
 
 
 def _deal_sigmoid(dealer: Dealer, rows: int, outputs: int) -> None:
@@ -248,19 +281,21 @@ def _deal_sigmoid(dealer: Dealer, rows: int, outputs: int) -> None:
     deal(dealer, dealt_values((drawn[0] + drawn[1]) & np.uint64((1 << TURN_BITS) - 1)))
 
 
-def _squared_errors(side: ShareHolder, scores_BC: Words, labels_BC: NDArray[np.float64] | None, scale: float) -> Words:
-    """Return shares of (z - y) times the scale; one exchange."""
+def _squared_errors(
+    side: ShareHolder, scores_BC: Words, labels_BC: NDArray[np.float64] | None, plan: HeadPlan, scale: float
+) -> tuple[Words, Words]:
+    """Return shares of (z - y) times the scale, and none of an edge, which squared loss does not have; one exchange."""
     errors_BC = scores_BC
     if labels_BC is not None:
         errors_BC = errors_BC - to_words(labels_BC, bits=SCORE_BITS, limit=LARGEST_LABEL, what="labels")
-    factor, bits = _rescaling(scale)
-    return cut_places(side, MaskedScores, errors_BC * np.uint64(factor), bits=bits)
+    factor, bits = _rescaling(plan, scale)
+    return cut_places(side, MaskedScores, errors_BC * np.uint64(factor), bits=bits), np.zeros_like(errors_BC)
 
 
-def _rescaling(scale: float) -> tuple[int, int]:
+def _rescaling(plan: HeadPlan, scale: float) -> tuple[int, int]:
     """Return the whole number that brings squared errors to their scale, and how many places are cut off after that."""
     places = 16 - math.frexp(scale)[1]  # errors within 32 have 45 bits, and the number has 16
-    return round(math.ldexp(scale, places)), SCORE_BITS - ERROR_BITS + places
+    return round(math.ldexp(scale, places)), SCORE_BITS - ERROR_BITS - plan.more_bits + places
 
 
 _ERRORS = {"logistic": _logistic_errors, "squared": _squared_errors}
@@ -272,7 +307,9 @@ def _dealt_shape(rows: int, outputs: int) -> tuple[int, int, int]:
 
 def _next_step(side: ShareHolder, step: Shares, gradient: Shares, weights: Shares, plan: HeadPlan, rate: float) -> Shares:
     """Return shares of momentum times the step, less the gradient and the decay; one exchange."""
-    momentum, decay = (np.uint64(round(factor * 2**STEP_BITS)) for factor in (plan.momentum, rate * plan.decay))
+    momentum, decay = (
+        np.uint64(round(factor * 2 ** (STEP_BITS + plan.more_bits))) for factor in (plan.momentum, rate * plan.decay)
+    )
     parts = [
         momentum * last - new - decay * weight
         for last, new, weight in (
@@ -281,6 +318,6 @@ def _next_step(side: ShareHolder, step: Shares, gradient: Shares, weights: Share
         )
     ]
     ordered = parts if side.is_label else parts[::-1]  # the label party's columns first, at both
-    cut = cut_places(side, MaskedSteps, np.concatenate(ordered), bits=STEP_BITS)
+    cut = cut_places(side, MaskedSteps, np.concatenate(ordered), bits=STEP_BITS + plan.more_bits)
     first, second = np.split(cut, [plan.columns[0]])
     return Shares(own_DC=first, others_EC=second) if side.is_label else Shares(own_DC=second, others_EC=first)

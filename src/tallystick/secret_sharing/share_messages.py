@@ -58,6 +58,18 @@ class ScoreShares(Message, frozen=True):
     words: Array
 
 
+class EdgeShares(Message, frozen=True):
+    """Feature party to label party: its share of how often training scores came near the edge of the range; (1, 1)."""
+
+    words: Array
+
+
+class SharesKept(Message, frozen=True):
+    """Party to party: whether it keeps its shares of the scores that are due."""
+
+    kept: bool
+
+
 class Correction(Message, frozen=True):
     """Helper to party: what this party's masks lack to be shares of a product, of a number cut off, or of sines."""
 
@@ -65,7 +77,9 @@ class Correction(Message, frozen=True):
     words: Array
 
 
-WordsMessage: TypeAlias = MaskedFeatures | MaskedWeights | MaskedScores | MaskedErrors | MaskedSteps | ScoreShares | Correction
+WordsMessage: TypeAlias = (
+    MaskedFeatures | MaskedWeights | MaskedScores | MaskedErrors | MaskedSteps | EdgeShares | ScoreShares | Correction
+)
 
 
 def send_words(channel: Channel, kind: type[WordsMessage], words: Words) -> None:
@@ -140,3 +154,9 @@ def receive_sizes(label: Channel, feature: Channel) -> HeadSizes:
             label.peer, f"{label.peer} wants shares of {first.outputs} outputs; 1 to {MOST_FEATURES:,} are allowed"
         )
     return first
+
+
+def exchange_kept(channel: Channel, *, kept: bool) -> bool:
+    """Tell the other party whether this one keeps its shares of the scores that are due, and learn it of the other."""
+    channel.send(SharesKept(kept=kept))
+    return channel.receive(SharesKept).kept

@@ -5,8 +5,11 @@ rest is a sum of public numbers times shares of cos(kr) and sin(kr), which the h
 nothing of z.
 
 For |z| up to 28 a value is within .0036 of the logistic function, and over the whole period within [-.0013, 1.0013]. Beyond
-|z| = 32 the sum repeats itself: a score of 40 would count as -24.
+|z| = 32 the sum repeats itself: a score of 40 would count as -24. So the same dealt numbers give shares of sin^32(pi z / P), too:
+1 at |z| = 32, .54 at 28, .003 at 20, below .00002 up to 16. Its sum over a training is how often scores came near the edge.
 """
+
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,22 +42,42 @@ DEALT_BITS = 13
 FACTOR_BITS = 25
 """Binary places of the public numbers that they are multiplied by."""
 
+EDGE_BITS = 16
+"""Binary places of the public numbers by which scores near the edge are counted."""
+EDGE_MEAN = comb(32, 16) / 2**32
+"""Mean of sin^32 over the period."""
+EDGE_COEFFICIENTS = tuple(2 * (-1) ** order * comb(32, 16 - order) / 2**32 for order in range(1, 17))
+"""Of cos(2 pi k z / P) in sin^32(pi z / P), for k of 1 to 16."""
+
 _COARSE_BITS = 31  # a coefficient, less its 2^30 of the sine
 
 
-def public_factors(masked_BC: NDArray[np.uint64], scale: float) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return what the dealt cosines and sines are multiplied by, (K, B, C) each.
+def public_factors(
+    masked_BC: NDArray[np.uint64], scale: float, *, more_bits: int = 0
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return what the dealt cosines and sines are multiplied by, (2K, B, C) each: for the values, and to count those at the edge.
 
     Args:
         masked_BC: z + r, modulo a full turn of 2^46.
-        scale: what the values are multiplied by, at most 1.
+        scale: what the values are multiplied by, at most 2 / 2^more_bits.
+        more_bits: binary places of the values beyond ``FACTOR_BITS``.
     """
     orders_K11 = np.arange(1, len(COEFFICIENTS) + 1).reshape(-1, 1, 1)
     angles_KBC = (masked_BC.astype(np.int64) * orders_K11) & ((1 << TURN_BITS) - 1)
     sine_KBC, cosine_KBC = sines(angles_KBC)
-    weights_K11 = np.rint(np.ldexp(np.array(COEFFICIENTS) * scale, _COARSE_BITS)).astype(np.int64).reshape(-1, 1, 1)
-    shift = _COARSE_BITS + SINE_BITS - FACTOR_BITS
-    return ((sine_KBC * weights_K11) >> shift).view(np.uint64), ((-cosine_KBC * weights_K11) >> shift).view(np.uint64)
+    weights_K11 = _whole(np.array(COEFFICIENTS) * scale, _COARSE_BITS + more_bits)
+    edge_K11 = _whole(np.array(EDGE_COEFFICIENTS), EDGE_BITS)
+    values_KBC = np.concatenate([sine_KBC * weights_K11, -cosine_KBC * weights_K11])
+    edges_KBC = np.concatenate([cosine_KBC * edge_K11, sine_KBC * edge_K11])
+    return _cut(values_KBC, _COARSE_BITS + SINE_BITS - FACTOR_BITS), _cut(edges_KBC, SINE_BITS)
+
+
+def _whole(numbers: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
+    return np.rint(np.ldexp(numbers, bits)).astype(np.int64).reshape(-1, 1, 1)
+
+
+def _cut(numbers: NDArray[np.int64], bits: int) -> NDArray[np.uint64]:
+    return ((numbers + (1 << (bits - 1))) >> bits).view(np.uint64)
 
 
 def dealt_values(mask_BC: NDArray[np.uint64]) -> NDArray[np.uint64]:

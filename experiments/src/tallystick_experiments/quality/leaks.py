@@ -15,6 +15,7 @@ from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import grid
 from tallystick_experiments.page import Benchmark, seeds_of
 from tallystick_experiments.pivot import Pivot
+from tallystick_experiments.quality.shared_leaks import shared_figures
 from tallystick_experiments.stats import Row, distinct, melted
 
 _NONE: dict[str, Any] = {"training": {"gradients": "none"}}
@@ -51,8 +52,10 @@ LEAKING = {
     "no-gradients-noise-30": "ε = 30",
     "int8": "compressed by int8",
     "in-flight-64": "64 batches in flight",
+    "shared": "head on shares",
 }
-METHODS = tuple(CONTRACTS)
+SHARED = "shared"
+METHODS = (*CONTRACTS, SHARED)
 USUAL = ("default", "no-gradients")
 
 
@@ -79,6 +82,8 @@ def experiment(
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
 
     def trial(seed: int, table: str, method: str) -> Row:
+        if method == SHARED:
+            return {"figures": shared_figures(loaded[table], seed)}
         result = audited_table(loaded[table], seed, party=PARTIES.get(method), **CONTRACTS[method])
         figures = {"test AUC of the model": result.joint["auc"]["value"]}
         for attack in sorted(result.label_audit.attacks, key=lambda attack: attack.name):

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tallystick.alignment.key_noise import key_event
 from tallystick.config.contract import Contract
 from tallystick.config.party import ExactUse, PartyFile
@@ -21,7 +23,9 @@ from tallystick.run_folder.embedding_charge import (
 )
 from tallystick.run_folder.folder import NOISY_KEYS, RunFolder
 from tallystick.run_folder.ledger import EMBEDDINGS, KEYS, LABELS, data_set, known_budget, known_ledger, refuse_exact
+from tallystick.run_folder.score_count import refuse_scores
 from tallystick.tables.keys import Keys
+from tallystick.tables.split import TRAINING, split_by_hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +172,7 @@ def check_budget(ahead: Ahead) -> Sequence[Outlook]:
 
     Raises BudgetExceeded. Gives the outlooks.
     """
+    _refuse_scores(ahead)
     outlooks = budget_outlooks(ahead)
     over = [over_budget(found, ahead) for found in outlooks if not found.fits]
     try:
@@ -177,3 +182,15 @@ def check_budget(ahead: Ahead) -> Sequence[Outlook]:
     if over:
         raise BudgetExceeded("\n".join(over))
     return outlooks
+
+
+def _refuse_scores(ahead: Ahead) -> None:
+    """Refuse a job by which more scores of a row would be opened than this party allows."""
+    contract, party, keys, folder = ahead.contract, ahead.party, ahead.keys, ahead.folder
+    if not contract.shares_head or contract.role_of(party.party) != "feature" or keys is None:
+        return
+    rows_N = np.arange(len(keys.rows_R))
+    if contract.split.method == "hash" and not ahead.predicts:
+        rows_N = np.flatnonzero(split_by_hash(keys.ids_of(rows_N), contract.split, seed=contract.seed) != TRAINING)
+    run_id = folder.run_id if folder is not None else ""
+    refuse_scores(party, keys.ids_of(rows_N), outputs=contract.scores_of_a_row, run_id=run_id)

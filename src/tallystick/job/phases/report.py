@@ -138,7 +138,8 @@ def versions() -> dict[str, str]:
 
 
 SHARED_HEAD_NOTE = (
-    "What the opened scores tell about columns is not measured by a run, because no side has both the scores and the columns."
+    "What this run's scores tell about columns is not measured by a run, because no side has both the scores and the columns. "
+    "The feature party's report says what the scores of a label that is one of its columns would tell."
 )
 
 

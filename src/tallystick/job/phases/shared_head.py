@@ -9,40 +9,55 @@ Shapes: N positions, D own features, C outputs.
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tallystick.alignment.ids import Ids
+from tallystick.audit.shared_head import record_features
 from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.errors import Diverged
+from tallystick.errors import Diverged, ProtocolError
 from tallystick.job.job import Job
-from tallystick.job.phases.train import own_screening, start_of
+from tallystick.job.phases.train import start_of
 from tallystick.models.fixed_features import FixedFeatures
 from tallystick.network.channel import Channel, Progress
 from tallystick.privacy.randomness import generator_of
+from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.own_network import MEMBERS, OwnNetwork, build_own_network
-from tallystick.run_folder.shared_head import SharedHead, enter_scored
+from tallystick.run_folder.score_count import count_scores
+from tallystick.run_folder.shared_head import (
+    SharedHead,
+    enter_scored,
+    keep_opened,
+    keep_score_shares,
+    kept_score_shares,
+    require_unscored,
+)
 from tallystick.secret_sharing.head import (
     LARGEST_LABEL,
     HeadPlan,
     deal_scoring,
     deal_training,
-    score_feature_party,
-    score_label_party,
+    open_scores_feature_party,
+    open_scores_label_party,
+    score_shares,
     train_head_feature_party,
     train_head_label_party,
 )
-from tallystick.secret_sharing.matrix_products import Index, Shares
-from tallystick.secret_sharing.ring import SEED_BYTES
-from tallystick.secret_sharing.share_messages import HeadSizes, exchange_counts, receive_sizes
+from tallystick.secret_sharing.matrix_products import Index
+from tallystick.secret_sharing.ring import SEED_BYTES, Words
+from tallystick.secret_sharing.share_messages import HeadSizes, exchange_counts, exchange_kept, receive_sizes
 from tallystick.secret_sharing.sides import Dealer, ShareHolder
-from tallystick.secret_sharing.sigmoid import RANGE
+from tallystick.secret_sharing.sigmoid import PERIOD, RANGE
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.folds import Folds
 from tallystick.training.label_party import train_label_party as train_network
@@ -51,6 +66,9 @@ from tallystick.training.run import TrainingRun
 
 OWN_EPOCHS = 20
 """Most epochs of the label party's own network."""
+LEAST_NEAR_EDGE = 2
+"""Of the count of training scores near the edge: below it is rounding."""
+Learnt = TypeVar("Learnt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +78,10 @@ class SharedRows:
     training: int
     scored: int
     columns: int
+
+
+NOTHING_DUE = SharedRows(training=0, scored=0, columns=1)
+"""What a party brings whose shares of all scores are kept: the helper deals nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,67 +99,141 @@ def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> Score
     What the parties and the helper see does not depend on a label, in order, number or size: the label party measures, and finds
     out what its labels are worth, once it has left.
     """
-    features = _fitted(job, dataset)
-    own_network, own_NC = _own_network(job, dataset)
-    training_ND = _columns(features, dataset, dataset.train_N, own_NC)
-    shares, side, state = _train(
-        job, dataset, training_ND, partial(train_head_label_party, labels_NC=_labels(job.contract, dataset))
-    )
-    head = SharedHead(features=features, shares=shares, state=state, own_network=own_network)
-    head.keep(job.folder)
-    index_N = _scored(dataset)
-    enter_scored(job.folder, rows.keys.ids_of(rows.rows_at(index_N)))
-    logits_N = open_scores(head, dataset, index_N, side, job.contract, progress=job.logbook.watcher.progress)
+    index_N, peer = _scored(dataset), job.feature_channels[0]
+    due = DueScores.of(job.folder, rows, index_N, job.contract)
+    if due.kept_by_both(peer):
+        begin_side(job.contract, job.name, job.channels, NOTHING_DUE)
+        head, near_edge = SharedHead.load(job.folder, job.architecture, dataset.encoder, is_label=True), 0
+    else:
+        features = _fitted(job, dataset)
+        own_network, own_NC = _own_network(job, dataset)
+        training_ND = _columns(features, dataset, dataset.train_N, own_NC)
+        labels_NC = _labels(job.contract, dataset)
+        role = partial(train_head_label_party, labels_NC=labels_NC)
+        (shares, near_edge), side, state = _train(job, dataset, training_ND, role)
+        head = SharedHead(features=features, shares=shares, state=state, own_network=own_network)
+        head.keep(job.folder)
+        due.keep(shares_of_scores(head, dataset, index_N, side, progress=job.logbook.watcher.progress))
+    scores_NC = due.open_as_label_party(peer)
     job.leave()
-    if beyond := int((logits_N.abs() > RANGE).sum()):  # only at home, for it may depend on labels
-        job.logbook.watcher.say(
-            f"{beyond} of {logits_N.numel()} scores are beyond {RANGE:g}, where training on shares goes wrong: lower "
-            "training.learning_rate, or raise training.weight_decay or training.batch_size"
-        )
+    _say_of_range(job, dataset, near_edge, scores_NC)
+    if job.contract.audit:
+        keep_opened(job.folder, index_N, scores_NC)
+    logits_N = logits_of(job.contract, scores_NC)
     validation_N, test_N = logits_N[: len(dataset.validation_N)], logits_N[len(dataset.validation_N) :]
     return ScoredOnce(head=head, validation_N=validation_N, test_N=test_N)
 
 
-def train_shared_feature_party(job: Job, dataset: Dataset, rows: OwnRows) -> SharedHead:
-    """Train with the label party and the helper, and give the label party this side's shares of its scores."""
-    features = _fitted(job, dataset)
-    shares, side, state = _train(job, dataset, _columns(features, dataset, dataset.train_N), train_head_feature_party)
-    head = SharedHead(features=features, shares=shares, state=state)
-    head.keep(job.folder)
-    index_N = _scored(dataset)
-    enter_scored(job.folder, rows.keys.ids_of(rows.rows_at(index_N)))
-    share_scores(head, dataset, index_N, side, progress=job.logbook.watcher.progress)
+def train_shared_feature_party(job: Job, dataset: Dataset, rows: OwnRows, *, run_id: str) -> SharedHead:
+    """Train with the label party and the helper, and give the label party this side's shares of its scores.
+
+    For the audit it keeps its features of the rows that were scored.
+    """
+    index_N, peer = _scored(dataset), job.channels[job.contract.label_party]
+    due = DueScores.of(job.folder, rows, index_N, job.contract)
+    if due.kept_by_both(peer):
+        begin_side(job.contract, job.name, job.channels, NOTHING_DUE)
+        head = SharedHead.load(job.folder, job.architecture, dataset.encoder, is_label=False)
+    else:
+        features = _fitted(job, dataset)
+        shares, side, state = _train(job, dataset, _columns(features, dataset, dataset.train_N), train_head_feature_party)
+        head = SharedHead(features=features, shares=shares, state=state)
+        head.keep(job.folder)
+        due.keep(shares_of_scores(head, dataset, index_N, side, progress=job.logbook.watcher.progress))
+    due.open_as_feature_party(peer)
     job.leave()
+    if job.contract.audit:
+        features_ND = torch.from_numpy(_columns(head.features, dataset, index_N))
+        record_features(job.folder, job.contract, job.name, rows, dataset, features_ND, run_id=run_id)
     return head
 
 
-def help_shared_head(contract: Contract, channels: Mapping[str, Channel], *, trains: bool, progress: Progress) -> HeadSizes:
+@dataclass(frozen=True, kw_only=True)
+class DueScores:
+    """Rows whose scores are due, each of which is opened once: where a party keeps its shares, and what it notes when.
+
+    Both parties keep their shares before one crosses. Killed before that, a party has opened nothing, and its rows may be scored
+    anew. Killed after it, the kept shares are opened again, which gives the label party the very numbers that it had, or lost.
+
+    Args:
+        folder: of the run.
+        party: this party, whose ledger counts them if it is the feature party.
+        ids: of the rows, in the order of their positions.
+        outputs: how many scores a row has.
+    """
+
+    folder: RunFolder
+    party: PartyFile
+    ids: Ids
+    outputs: int
+
+    @classmethod
+    def of(cls, folder: RunFolder, rows: OwnRows, index_N: Tensor, contract: Contract) -> "DueScores":
+        """Take the rows at these positions."""
+        ids = rows.keys.ids_of(rows.rows_at(index_N))
+        return cls(folder=folder, party=rows.party, ids=ids, outputs=contract.scores_of_a_row)
+
+    def kept_by_both(self, peer: Channel) -> bool:
+        """Tell whether both parties keep their shares of these scores; raises ConfigError where new ones would be second ones."""
+        is_kept = kept_score_shares(self.folder, self.ids) is not None
+        if exchange_kept(peer, kept=is_kept) and is_kept:
+            return True
+        require_unscored(self.folder, self.ids)
+        return False
+
+    def keep(self, share_NC: Words) -> None:
+        """Keep this party's shares."""
+        keep_score_shares(self.folder, self.ids, share_NC)
+
+    def open_as_label_party(self, peer: Channel) -> NDArray[np.float64]:
+        """Learn the scores, (N, C), once both parties keep their shares."""
+        self._agree(peer)
+        enter_scored(self.folder, self.ids)
+        return open_scores_label_party(self._kept(), peer)
+
+    def open_as_feature_party(self, peer: Channel) -> None:
+        """Send own shares, once both parties keep theirs."""
+        self._agree(peer)
+        count_scores(self.party, self.folder, self.ids, outputs=self.outputs)
+        enter_scored(self.folder, self.ids)
+        open_scores_feature_party(self._kept(), peer)
+
+    @staticmethod
+    def _agree(peer: Channel) -> None:
+        """Say that own shares are kept, and hear that the other party keeps its own; raises ProtocolError if it does not."""
+        if not exchange_kept(peer, kept=True):
+            raise ProtocolError(peer.peer, f"{peer.peer} wants to open scores of which it keeps no shares")
+
+    def _kept(self) -> Words:
+        share_NC = kept_score_shares(self.folder, self.ids)
+        assert share_NC is not None, "they were kept before"
+        return share_NC
+
+
+def help_shared_head(contract: Contract, channels: Mapping[str, Channel], *, progress: Progress) -> HeadSizes:
     """Deal for a training and the scores after it, or for a prediction, as the helper; returns the sizes that it saw."""
     label, feature = channels[contract.label_party], channels[contract.feature_parties[0]]
     sizes = receive_sizes(label, feature)
     dealer = Dealer.begin(label, feature)
-    if trains:
+    if sizes.training:
         deal_training(dealer, plan_of(contract, sizes), progress=progress)
     deal_scoring(dealer, (sizes.label_columns, sizes.feature_columns), sizes.scored, sizes.outputs)
     return sizes
 
 
-def open_scores(
-    head: SharedHead, dataset: Dataset, index_N: Tensor, side: ShareHolder, contract: Contract, *, progress: Progress
-) -> Tensor:
-    """Learn the scores of these positions, as the label party: what a network would give, (N,), or (N, C) for several classes.
+def shares_of_scores(head: SharedHead, dataset: Dataset, index_N: Tensor, side: ShareHolder, *, progress: Progress) -> Words:
+    """Score the rows at these positions with the other party; returns own shares, (N, C)."""
+    own_NC = head.own_network.features(dataset.features_at, index_N) if head.own_network is not None else None
+    return score_shares(_columns(head.features, dataset, index_N, own_NC), head.shares, side, progress=progress)
+
+
+def logits_of(contract: Contract, scores_NC: NDArray[np.float64]) -> Tensor:
+    """Return what a network would give, (N,), or (N, C) for several classes.
 
     Each class has a head of its own, whose chance is what counts beside the others'.
     """
-    own_NC = head.own_network.features(dataset.features_at, index_N) if head.own_network is not None else None
-    columns_ND = _columns(head.features, dataset, index_N, own_NC)
-    scores = torch.from_numpy(score_label_party(columns_ND, head.shares, side, progress=progress)).float()
+    scores = torch.from_numpy(scores_NC).float()
     return torch.nn.functional.logsigmoid(scores) if contract.target.type == "multiclass" else scores[:, 0]
-
-
-def share_scores(head: SharedHead, dataset: Dataset, index_N: Tensor, side: ShareHolder, *, progress: Progress) -> None:
-    """Give the label party this side's shares of the scores of these positions, as the feature party."""
-    score_feature_party(_columns(head.features, dataset, index_N), head.shares, side, progress=progress)
 
 
 def begin_side(
@@ -154,7 +250,7 @@ def begin_side(
         scored=sizes.scored,
         label_columns=label_columns,
         feature_columns=feature_columns,
-        outputs=contract.target.classes if contract.target.type == "multiclass" else 1,
+        outputs=contract.scores_of_a_row,
     )
     helper.send(whole)
     return ShareHolder.begin(peer, helper, is_label=is_label, seed=secrets.token_bytes(SEED_BYTES)), whole
@@ -188,14 +284,34 @@ def plan_of(contract: Contract, sizes: HeadSizes) -> HeadPlan:
 
 
 def _train(
-    job: Job, dataset: Dataset, columns_ND: NDArray[np.float64], role: Callable[..., Shares]
-) -> tuple[Shares, ShareHolder, TrainingState]:
-    """Play a role of the training; gives the shares of the weights, the side for what follows, and how it went."""
+    job: Job, dataset: Dataset, columns_ND: NDArray[np.float64], role: Callable[..., Learnt]
+) -> tuple[Learnt, ShareHolder, TrainingState]:
+    """Play a role of the training; gives what it returns, the side for what follows, and how it went."""
     rows = SharedRows(training=len(dataset.train_N), scored=len(_scored(dataset)), columns=columns_ND.shape[1])
     side, sizes = begin_side(job.contract, job.name, job.channels, rows)
     plan = plan_of(job.contract, sizes)
-    shares = role(columns_ND, side=side, plan=plan, progress=job.logbook.watcher.progress)
-    return shares, side, TrainingState(step=plan.steps, epoch=job.contract.training.resolved(plan.rows).epochs)
+    learnt = role(columns_ND, side=side, plan=plan, progress=job.logbook.watcher.progress)
+    return learnt, side, TrainingState(step=plan.steps, epoch=job.contract.training.resolved(plan.rows).epochs)
+
+
+def _say_of_range(job: Job, dataset: Dataset, near_edge: int, scores_NC: NDArray[np.float64]) -> None:
+    """Say where numbers went beyond the range, once the others have gone: it may depend on labels, so they do not hear of it."""
+    say, helps = job.logbook.watcher.say, "lower training.learning_rate, or raise training.weight_decay or training.batch_size"
+    if near_edge >= LEAST_NEAR_EDGE:
+        say(
+            f"in training, scores came near {PERIOD / 2:g}, where training on shares goes wrong, about {near_edge:,} times (of "
+            f"{len(dataset.train_N):,} rows in each epoch): {helps}"
+        )
+    is_regression = job.contract.target.type == "regression"
+    if not is_regression and (beyond := int((np.abs(scores_NC) > RANGE).sum())):
+        say(f"{beyond} of {scores_NC.size} scores are beyond {RANGE:g}, where training on shares goes wrong: {helps}")
+    if is_regression:
+        labels_N = dataset.known_labels.training_labels_N[dataset.train_N].double()
+        if clipped := int((labels_N.abs() > LARGEST_LABEL).sum()):
+            say(
+                f"{clipped:,} of {len(labels_N):,} training labels are more than {LARGEST_LABEL:g} deviations from their mean, "
+                f"and count as {LARGEST_LABEL:g}. If they are wrong, correct them: they set the scale of all labels"
+            )
 
 
 def _scored(dataset: Dataset) -> Tensor:
@@ -212,8 +328,8 @@ def _fitted(job: Job, dataset: Dataset) -> FixedFeatures:
 def _own_network(job: Job, dataset: Dataset) -> tuple[OwnNetwork | None, Tensor | None]:
     """Train a network of the label party's own columns, and give the training rows' features of it; None without columns.
 
-    It trains for as many epochs as the number of rows says. The others can see how long it takes, which depends on labels where
-    it diverges or closes columns.
+    The others can see how long it takes. So it trains for as many epochs as the number of rows says, and closes no columns. If it
+    diverges, another one that nobody uses takes the steps that are left.
     """
     if dataset.encoder is None:
         return None, None
@@ -231,19 +347,30 @@ def _own_network(job: Job, dataset: Dataset) -> tuple[OwnNetwork | None, Tensor 
         test_N=train_N[:0],
         folds=Folds(count=MEMBERS, fold_N=fold_N),
     )
+    if job.contract.target.type == "regression":
+        own = own.trained_on(own.known_labels.training_labels_N.clamp(-LARGEST_LABEL, LARGEST_LABEL))
     training = own.resolved(alone.contract.training)
     training = training.model_copy(update={"patience": None, "epochs": min(training.epochs, OWN_EPOCHS)})
-    run = TrainingRun(
-        training=training,
-        schedule=own.schedule(training, seed=job.contract.seed),
-        store=job.folder.store("own-network"),
-        progress=lambda _what, completed, total: job.progress("own columns", completed, total),
-        screening=own_screening(alone, own),
-    )
+    done = 0
+
+    def progress(_what: str, step: int, total: int) -> None:
+        nonlocal done
+        done = step
+        job.progress("own columns", step, total)
+
+    schedule = own.schedule(training, seed=job.contract.seed)
+    run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("own-network"), progress=progress)
     try:
         train_network(model, own.features_at, own.objective(), [], run)
     except Diverged as error:  # it depends on labels, so the others must not see that this party stopped
         job.logbook.watcher.say(f"own columns: {error}; the head goes on without this feature")
+        left = training.model_copy(update={"epochs": max(1, training.epochs - done // schedule.steps_per_epoch)})
+        unused = build_own_network(replace(alone.architecture, seed=start), dataset.encoder)
+        constant = own.trained_on(torch.zeros_like(own.known_labels.training_labels_N)).objective()
+        with suppress(Diverged):
+            train_network(
+                unused, own.features_at, constant, [], replace(run, training=left, store=job.folder.store("own-network-unused"))
+            )
     network, own_NC = OwnNetwork.of(model, own.features_at, train_N, fold_N[train_N])
     network.keep(job.folder)
     return network, own_NC

@@ -1,0 +1,118 @@
+"""Audit a head on shares for columns: what would a run tell whose label party takes one of them for the label?
+
+Labels are an input of the protocol. A label party that knows a column of some rows can name these for training, take that column
+for the label, and is shown a score of every other row: the head's guess at the column. A feature party can measure that alone,
+because it has the features and the columns.
+
+What this run's own scores tell it cannot measure, because it has no score. ``tallystick bench quality --leaks --methods shared``
+measures it on public tables, where both sides are at hand.
+
+Shapes: N rows, D features of the head.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from torch import Tensor
+
+from tallystick import results
+from tallystick.attacks.feature_inference.attack_table import FeatureInferenceAttack
+from tallystick.attacks.feature_inference.evaluate import KNOWN, AttackPlan, PlannedAttack
+from tallystick.attacks.feature_inference.kernel import KernelRidge
+from tallystick.attacks.feature_inference.view import SentEmbeddings
+from tallystick.attacks.row_sums import chosen_rows
+from tallystick.audit.recorded_columns import Truth, load_columns, own_columns, save_columns
+from tallystick.config.contract import Contract
+from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.run_folder.folder import RunFolder
+from tallystick.training.checkpoint import read_tensors, write_tensors
+from tallystick.watcher import Watcher
+
+ATTACKED = 2_000
+FEATURES = "head-features.safetensors"
+ROWS = "rows that have a score"
+THROUGH = "the scores of a run that takes the column for its label"
+CHOSEN_LABEL = {
+    "chosen-label": FeatureInferenceAttack(
+        attack=KernelRidge(), description="the best head on these features, trained on the known rows with the column as label"
+    )
+}
+NOT_MEASURED = (
+    "what this run's own scores tell: neither side has both the scores and the columns. `tallystick bench quality --leaks "
+    "--methods shared` measures it on public tables",
+    "a label that packs several columns into one number, several classes, and the label party's own columns, which would help",
+    "runs together: each further run with another label opens another column",
+)
+
+
+def record_features(
+    folder: RunFolder, contract: Contract, party: str, own: OwnRows, dataset: Dataset, features_ND: Tensor, *, run_id: str
+) -> None:
+    """Keep what this party brought to the head, and its columns, at validation and test rows; of many, 2,000 evenly chosen.
+
+    Args:
+        folder: of the run.
+        contract: of the run.
+        party: this one.
+        own: its rows.
+        dataset: the same, encoded.
+        features_ND: of validation rows, then of test rows.
+        run_id: of the run.
+    """
+    scored_N = torch.cat([dataset.validation_N, dataset.test_N])
+    chosen_K = chosen_rows(torch.arange(len(scored_N)), most=ATTACKED)
+    folder.make_views()
+    truth = own_columns(own, dataset, scored_N[chosen_K], first_B=scored_N[:0])
+    save_columns(folder, contract, party, truth, run_id=run_id)
+    place_N = torch.full((int(scored_N.max()) + 1,), -1) if len(scored_N) else scored_N
+    place_N[scored_N] = torch.arange(len(scored_N))
+    tensors = {"features": features_ND[place_N[truth.rows_R]].float()}
+    write_tensors(folder.views / FEATURES, tensors, {}, origin=folder.origin, private=True)
+
+
+def audit_shared_head(
+    folder: RunFolder, contract: Contract, *, watcher: Watcher, known: Sequence[int] = KNOWN
+) -> results.FeatureAudit:
+    """Measure what a label party could read of these columns by taking each of them for the label.
+
+    Half of the rows are known, too. Threat model: a label party that follows the protocol, knows a column of some rows from
+    elsewhere, and chooses label and training rows by that. No guarantee: a figure is a floor. Raises DataError if what was
+    recorded is damaged or of another contract.
+    """
+    watcher.say(f"measuring what {contract.label_party} could read of these columns if it took one of them for the label")
+    truth, party, _ = load_columns(folder, contract)
+    features_ND = read_tensors(folder.views / FEATURES, origin=folder.origin)[0]["features"]
+    counts = tuple(dict.fromkeys((*known, len(features_ND) // 2)))
+    columns, missing = _figures(truth, features_ND, counts)
+    means = []
+    for count in counts:
+        if of_count := [each.value for each in columns if each.known == count and each.used]:
+            means.append(results.MeanRebuilt(known=count, value=sum(of_count) / len(of_count)))
+    label = contract.label_party
+    return results.FeatureAudit(
+        party=party,
+        by=label,
+        through=THROUGH,
+        summary=f"{label} chooses the labels: no protocol prevents that one of these columns is the label. Measured by {party} "
+        f"alone, a run for each column: {label} trains on the rows whose column it knows, and reads the column of "
+        f"the others off their scores. One run opens one column. Nothing was sent for it. Every figure is a floor.",
+        defense="`privacy.scores_per_row` in the party file bounds how many scores of a row are ever opened",
+        groups=[results.RowGroup(rows=ROWS, attacked=len(features_ND), crossed=1, columns=columns, means=means)],
+        not_measured=[*NOT_MEASURED, *missing, *truth.notes],
+    )
+
+
+def _figures(truth: Truth, features_ND: Tensor, known: Sequence[int]) -> tuple[list[results.RebuiltColumn], list[str]]:
+    """Return the figure of each column and number of known rows, and what could not be measured."""
+    one_look = SentEmbeddings(last_BD=features_ND, mean_BD=features_ND, looks_BE=features_ND, looks_at_BL=None)
+    figures: list[results.RebuiltColumn] = []
+    missing: list[str] = []
+    for used, columns in ((True, truth.used), (False, truth.unused)):
+        if columns.numeric or columns.categorical:
+            plan = AttackPlan.of(one_look, columns, known=known, draws=1, attacks=CHOSEN_LABEL)
+            leaks = plan.leaks(PlannedAttack.__call__)
+            figures += [msgspec.structs.replace(each, used=used) for each in leaks.columns]
+            missing += leaks.not_measured
+    return figures, list(dict.fromkeys(missing))
