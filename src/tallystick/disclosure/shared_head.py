@@ -55,6 +55,16 @@ def _scores(contract: Contract) -> list[str]:
         f"learns none. Each score tells something about the columns of {features}. A model scores each row once, and another run "
         "scores the same row again",
         *_classes(contract, label, features),
+        *_edge(contract, label),
+    ]
+
+
+def _edge(contract: Contract, label: str) -> list[str]:
+    if contract.target.type == "regression":
+        return []
+    return [
+        f"{label} learns one whole number of each training: how often, over all rows and steps, training scores came near the "
+        "edge of the range in which training on shares works. In a sound training it is 0 or a few"
     ]
 
 
@@ -117,7 +127,8 @@ SHARED_HEAD = (
     ),
     Disclosure(
         name="scores of a head on shares",
-        label_party="one score per row and model, or one per class: of validation, test and predicted rows",
+        label_party="one score per row and model, or one per class: of validation, test and predicted rows; of classes one whole "
+        "number per training, how often training scores came near the edge of the range",
         feature_party="nothing",
         guarantee="none for what scores tell about columns, first of all if the label party chose the label for that",
         fields=("ScoreShares.words", "SharesKept.kept", "EdgeShares.words"),
