@@ -18,6 +18,7 @@ from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
 from tallystick.config.sections import FOLDS, FULL_ALONE, LEAST_FOLDED
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
+from tallystick.defenses.defense import ANY
 from tallystick.disclosure.table import DISCLOSURES
 from tallystick.evaluation.private.release_table import MECHANISMS
 from tallystick.imputation.imputer_table import FEATURE_IMPUTERS, LABEL_IMPUTERS, SUFFIXES
@@ -162,7 +163,7 @@ def reference() -> str:
                     f"`{name}`",
                     "columns" if defense.hides_features() else "labels",
                     " and ".join(dict.fromkeys(CHANGES[part.stage] for part in defense(**defense.usual).parts())),
-                    "all" if len(defense.targets) == 3 else ", ".join(defense.targets),
+                    "all" if defense.targets == ANY else ", ".join(defense.targets),
                 )
                 for name, defense in tallystick.DEFENSES.items()
             ),

@@ -32,7 +32,12 @@ WRITTEN: dict[type[Variant], list[dict[str, Any]]] = {
         {"alignment": {"method": "similarity", "similarity": NEAREST}, "parties": HELPED},
     ],
     UnalignedKeys: [{"unaligned": {"method": method}} for method in CLASSES],
-    TargetKeys: [{"target": {}}, {"target": {"type": "multiclass", "classes": 3}}, {"target": {"type": "regression"}}],
+    TargetKeys: [
+        {"target": {}},
+        {"target": {"type": "multiclass", "classes": 3}},
+        {"target": {"type": "regression"}},
+        {"target": {"type": "count"}},
+    ],
     TrainingChoice: [
         {"training": {}},
         {"training": {"mode": "pipelined"}},

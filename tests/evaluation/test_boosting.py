@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tallystick.evaluation.boosting import Boosted
+from tallystick.metrics import NUMBERS
 from tallystick.tables.features import Features
 
 pytest.importorskip("sklearn")
@@ -18,21 +19,25 @@ def columns(codes=6):
 
 
 @pytest.mark.parametrize("codes", [6, 1_000])
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "count"])
 def test_logits_are_those_of_the_estimator(kind, codes):
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     features = columns(codes)
     score_N = features.numeric_NF[:, 0] * 2 + (features.categorical_NG[:, 0] % 2)
-    labels = {"binary": (score_N > 0).float(), "multiclass": (score_N > 0).long() * 2, "regression": score_N}[kind]
+    labels = {"binary": (score_N > 0).float(), "multiclass": (score_N > 0).long() * 2, "regression": score_N}.get(
+        kind, score_N.exp().round()
+    )
     weights = torch.linspace(0.5, 2, ROWS)
     found = Boosted(kind, features, labels, weights, seed=3).logits(features.rows, torch.arange(len(features)), classes=3)
     table = np.hstack([features.numeric_NF.numpy(), features.categorical_NG.numpy()]).astype(np.float64)
-    estimator = HistGradientBoostingRegressor if kind == "regression" else HistGradientBoostingClassifier
-    model = estimator(categorical_features=[2] if codes < 256 else [], random_state=3)
+    estimator = HistGradientBoostingRegressor if kind in NUMBERS else HistGradientBoostingClassifier
+    loss = {"loss": "poisson"} if kind == "count" else {}
+    model = estimator(categorical_features=[2] if codes < 256 else [], random_state=3, **loss)
     model.fit(table, labels.numpy(), sample_weight=weights.numpy())
-    if kind == "regression":
-        assert torch.allclose(found, torch.from_numpy(model.predict(table)).float())
+    if kind in NUMBERS:
+        numbers = torch.from_numpy(model.predict(table)).float()
+        assert torch.allclose(found, numbers.log() if kind == "count" else numbers, atol=1e-5)
         return
     chances = torch.from_numpy(model.predict_proba(table)).float()
     if kind == "binary":

@@ -120,13 +120,18 @@ def test_a_calibrated_model_lies_within_its_own_interval() -> None:
     assert 0 <= found["low"] < found["value"] < found["high"] < 0.05
 
 
-@pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("target", ["binary", "multiclass", "regression", "count"])
 def test_results_are_json_and_hold_the_plain_metrics(target) -> None:
     rng = np.random.default_rng(4)
-    labels = {"binary": rng.integers(0, 2, 400), "multiclass": rng.integers(0, 3, 400), "regression": rng.normal(size=400)}[
-        target
-    ]
+    labels = {
+        "binary": rng.integers(0, 2, 400),
+        "multiclass": rng.integers(0, 3, 400),
+        "regression": rng.normal(size=400),
+        "count": rng.poisson(3, 400),
+    }[target]
     joint, own = (rng.normal(size=(400, 3) if target == "multiclass" else 400) for _ in range(2))
+    if target == "count":
+        joint, own = np.exp(joint), np.exp(own)
     weights = rng.random(400)
     found = compare_models(target, labels, joint, own, weights=weights, bins=10, resamples=20, generator=rng)
     assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -70,7 +70,7 @@ def per_class(one, labels, logits) -> float:
     return float(np.mean([one(labels == c, probabilities[:, c]) for c in range(logits.shape[1])]))
 
 
-# A row per metric: what it is checked against, given labels, logits (predictions, for regression) and weights or None.
+# A row per metric: what it is checked against, given labels, logits (of numbers, predictions) and weights or None.
 ORACLES = {
     ("binary", "auc"): lambda y, f, w: oracle.roc_auc_score(y, f, sample_weight=w),
     ("binary", "nll"): lambda y, f, w: oracle.log_loss(y, sigmoid(f), sample_weight=w),
@@ -86,6 +86,10 @@ ORACLES = {
     ("regression", "rmse"): lambda y, f, w: oracle.root_mean_squared_error(y, f, sample_weight=w),
     ("regression", "mae"): lambda y, f, w: oracle.mean_absolute_error(y, f, sample_weight=w),
     ("regression", "r2"): lambda y, f, w: oracle.r2_score(y, f, sample_weight=w),
+    ("count", "deviance"): lambda y, f, w: oracle.mean_poisson_deviance(y, f, sample_weight=w),
+    ("count", "d2"): lambda y, f, w: oracle.d2_tweedie_score(y, f, sample_weight=w, power=1),
+    ("count", "rmse"): lambda y, f, w: oracle.root_mean_squared_error(y, f, sample_weight=w),
+    ("count", "mae"): lambda y, f, w: oracle.mean_absolute_error(y, f, sample_weight=w),
 }
 
 
@@ -96,6 +100,9 @@ def case(target: str, tied: bool) -> tuple[np.ndarray, np.ndarray]:
     if target == "multiclass":
         labels, logits = rng.integers(0, 4, 600), rng.normal(size=(600, 4))
         logits[np.arange(600), labels] += 1
+    elif target == "count":
+        logits = rng.gamma(2.0, size=300) + 0.1
+        labels = rng.poisson(logits).astype(float)
     else:
         labels, logits = rng.normal(size=300) + 1e4, rng.normal(size=300)
     return labels, np.round(logits, 1) if tied else logits

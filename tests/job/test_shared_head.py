@@ -88,6 +88,7 @@ def test_no_message_s_kind_size_or_place_depends_on_a_label(labels, monkeypatch)
         ({"model": {"hidden": [4]}}, "model.hidden: the features of a head on shares are built in"),
         ({"training": {"gradients": "shared", "ema": 0.9}}, "training.ema: a head on shares has no such setting"),
         ({"training": {"gradients": "shared", "learning_rate": 1.5}}, "learning_rate = 1.5: steps could leave the range"),
+        ({"target": {"type": "count"}}, "a head on shares has squared and logistic loss only; take regression"),
         (
             {"training": {"gradients": "shared", "learning_rate": 0.6}, "target": {"type": "regression"}},
             "learning_rate = 0.6: .* take at most 0.5",

@@ -58,6 +58,14 @@ def test_regression_matches_sklearn(values: list[float]) -> None:
     )
 
 
+@given(st.lists(st.integers(0, 10**6), min_size=2, max_size=20).filter(lambda counts: len(set(counts)) > 1))
+def test_counts_come_back_and_an_output_of_0_predicts_the_mean(counts: list[int]) -> None:
+    coder, labels = fit(counts, type="count")
+    assert labels.double().mean().item() == pytest.approx(1, rel=1e-5)
+    assert coder.in_units(labels.numpy()) == pytest.approx(counts, rel=1e-6, abs=0.5)
+    assert coder.predictions(np.array([0.0, np.log(2)])) == pytest.approx([np.mean(counts), 2 * np.mean(counts)])
+
+
 @pytest.mark.parametrize(
     ("values", "target", "message"),
     [
@@ -70,6 +78,11 @@ def test_regression_matches_sklearn(values: list[float]) -> None:
         ([2.5, 2.5], {"type": "regression"}, "is constant on the training rows"),
         ([1e308, -1e308], {"type": "regression"}, "too large to standardise"),
         (["secret", "word"], {"type": "regression"}, "2 of 2 cells are text that is no number"),
+        ([1, -1, 2], {"type": "count"}, r"no counts in 1 \(row 1, counted from 0\) rows; .* whole numbers from 0"),
+        ([1.0, 0.5, 2.0], {"type": "count"}, r"no counts in 1 \(row 1,"),
+        ([1, 2, 10**13], {"type": "count"}, r"no counts in 1 \(row 2,"),
+        ([0, 0, 0], {"type": "count"}, "is constant on the training rows"),
+        ([0.0, float("inf")], {"type": "count"}, r"infinite in 1 \(row 1, counted"),
     ],
 )
 def test_unusable_labels(values: list[Any], target: dict[str, Any], message: str) -> None:

@@ -71,7 +71,7 @@ def audit_labels(
     contract = recorded.contract
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
-    if contract.target.type == "regression":
+    if contract.target.is_number:
         watcher.say("attacking what this side sent, for its numbers, as a feature party could")
         unmeasured += ["several runs together: attacks on numbers read single steps, of one run"] if recorded.runs > 1 else []
         attacks_found, reasons = _on_numbers(recorded, outside, known=auxiliary_labels, seed=seed)
@@ -285,7 +285,7 @@ def _summary(recorded: RecordedLabels) -> str:
     of = f"of {recorded.trained}" if recorded.trained is not None else "of a run that was not finished"
     only = "; only rows that this side has are scored" if contract.linkage.imputes else ""
     steps = f"This is the quick form, by the cheapest attacks{only}: `audit: true` runs all, and they may find more."
-    quick = contract.audit == "quick" and contract.target.type != "regression"
+    quick = contract.audit == "quick" and not contract.target.is_number
     epochs = sorted({epoch for view in views for epoch in view.epochs}) if not quick else []
     if epochs:
         *before, last = (str(epoch + 1) for epoch in epochs)

@@ -46,7 +46,7 @@ def save_labels(
 ) -> None:
     """Keep the true labels beside the views, readable by this user alone, so that attacks can be measured again later."""
     facts = {"contract": contract.hash, "run_id": run_id, "start": start.facts() if start is not None else None}
-    label_N = true_N if contract.target.type == "regression" else true_N.to(torch.int64)
+    label_N = true_N if contract.target.is_number else true_N.to(torch.int64)
     tensors = {"label_N": label_N, "own_N": own_N}
     write_tensors(folder.views / _LABELS, tensors, {"labels": json.dumps(facts)}, origin=folder.origin, private=True)
 
@@ -129,7 +129,7 @@ class RecordedLabels:
         seats = []
         for number, peer in enumerate(contract.feature_parties):
             store = _store(folder, contract, kept.run_id, peer)
-            if contract.target.type == "regression":
+            if contract.target.is_number:
                 view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), kept.own_N), classes=0)
                 seats.append(RecordedSeat(peer=peer, view=view))
                 continue

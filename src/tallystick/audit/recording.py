@@ -80,7 +80,7 @@ class AuditedRun:
     @property
     def audits_numbers(self) -> bool:
         """Tell whether these labels are numbers."""
-        return self.audits_labels and self.contract.target.type == "regression"
+        return self.audits_labels and self.contract.target.is_number
 
     @property
     def audits_columns(self) -> bool:

@@ -61,6 +61,9 @@ class UnionConfig(Model):
 class TargetKeys(Variant):
     """Base of the targets of the prediction."""
 
+    is_number: ClassVar[bool] = False
+    """Whether labels are numbers and no classes."""
+
 
 class BinaryTarget(TargetKeys):
     """One of two classes."""
@@ -83,10 +86,20 @@ class RegressionTarget(TargetKeys):
     type: Literal["regression"] = Field(description="kind of label")
 
     classes: ClassVar[int] = 2
+    is_number: ClassVar[bool] = True
+
+
+class CountTarget(TargetKeys):
+    """How often something happens: a whole number from 0 on."""
+
+    type: Literal["count"] = Field(description="kind of label")
+
+    classes: ClassVar[int] = 2
+    is_number: ClassVar[bool] = True
 
 
 TargetConfig: TypeAlias = Annotated[
-    BinaryTarget | MulticlassTarget | RegressionTarget, Field(discriminator="type"), usual("type", "binary")
+    BinaryTarget | MulticlassTarget | RegressionTarget | CountTarget, Field(discriminator="type"), usual("type", "binary")
 ]
 
 
@@ -94,6 +107,8 @@ def target_of(kind: TargetType, *, classes: int) -> TargetConfig:
     """Return the target of this kind."""
     if kind == "multiclass":
         return MulticlassTarget(type=kind, classes=classes)
+    if kind == "count":
+        return CountTarget(type=kind)
     return RegressionTarget(type=kind) if kind == "regression" else BinaryTarget()
 
 

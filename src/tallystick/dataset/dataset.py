@@ -133,7 +133,7 @@ class Dataset(ABC):
 
     def _untaught_notes(self, folds: Folds) -> list[str]:
         """Say which classes some network does not meet in training, at the party that knows it."""
-        if self.labels is None or self.labels.coder.type == "regression":
+        if self.labels is None or self.labels.coder.is_number:
             return []
         all_N, classes = torch.cat([self.train_N, self.validation_N]), self.labels.coder.classes
         labels_N, fold_N = (values_N[all_N] for values_N in (self.labels.true_N, folds.fold_N))

@@ -205,7 +205,7 @@ def check_classes(settings: UnalignedKeys, coder: LabelCoder, aligned_N: Tensor)
     ``aligned_N`` are the labels that train, replaced ones where the contract hides them: whether a run goes on is seen by all.
     Targets between the classes teach both.
     """
-    if not settings.used or coder.type == "regression" or bool((aligned_N != aligned_N.round()).any()):
+    if not settings.used or coder.is_number or bool((aligned_N != aligned_N.round()).any()):
         return
     where, classes_met = f"unaligned.method = {settings.method}", set(aligned_N.long().tolist())
     if lacking := [name for code, name in enumerate(coder.classes) if code not in classes_met]:

@@ -5,7 +5,7 @@ scikit-learn's HistGradientBoosting at its defaults, over the encoded columns. L
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from tallystick.errors import DataError
+from tallystick.metrics import NUMBERS, TargetType
 from tallystick.tables.features import Features
 
 MOST_CODES = (
@@ -42,7 +43,7 @@ class Boosted:
 
     def __init__(
         self,
-        kind: Literal["binary", "multiclass", "regression"],
+        kind: TargetType,
         features: Features,
         labels: Tensor,
         weights: Tensor | None = None,
@@ -56,10 +57,14 @@ class Boosted:
         numbers = features.numeric_NF.shape[1]
         largest = codes.max(dim=0).values.tolist() if len(codes) else []
         few = [numbers + place for place, code in enumerate(largest) if code < MOST_CODES]
-        estimator = HistGradientBoostingRegressor if kind == "regression" else HistGradientBoostingClassifier
+        is_number = kind in NUMBERS
+        estimator = HistGradientBoostingRegressor if is_number else HistGradientBoostingClassifier
         # Rows to stop by are drawn of each class, and of a class of one row they cannot be.
-        lone = kind != "regression" and int(labels.long().bincount().eq(1).sum()) > 0
-        self._model: Any = estimator(categorical_features=few, random_state=seed, early_stopping=False if lone else "auto")
+        lone = not is_number and int(labels.long().bincount().eq(1).sum()) > 0
+        loss = {"loss": "poisson"} if kind == "count" else {}
+        self._model: Any = estimator(
+            categorical_features=few, random_state=seed, early_stopping=False if lone else "auto", **loss
+        )
         weights_N = weights.cpu().numpy() if weights is not None else None
         with threadpool_limits(torch.get_num_threads(), user_api="openmp"):
             self._model.fit(_table(features), labels.cpu().numpy(), sample_weight=weights_N)
@@ -69,8 +74,10 @@ class Boosted:
         return torch.cat([self._logits(source(index_B), classes) for index_B in torch.split(index_N, SCORED_AT_A_TIME)])
 
     def _logits(self, features: Features, classes: int) -> Tensor:
-        """Compute what a network would give for these rows: logits (N,) or (N, C), or standardised numbers (N,)."""
+        """Compute what a network would give for these rows: logits (N,) or (N, C), standardised numbers or log counts (N,)."""
         table = _table(features)
+        if self._kind == "count":
+            return torch.from_numpy(np.log(self._model.predict(table))).float()
         if self._kind == "regression":
             return torch.from_numpy(self._model.predict(table)).float()
         chances = np.zeros((len(table), classes))
@@ -81,7 +88,7 @@ class Boosted:
 
 
 def cross_fitted(
-    kind: Literal["binary", "multiclass", "regression"],
+    kind: TargetType,
     source: Callable[[Tensor], Features],
     labels_N: Tensor,
     train_N: Tensor,
@@ -99,7 +106,7 @@ def cross_fitted(
     labels_N = labels_N.to(train_N.device)
     models = []
     for half_N in halves:
-        if kind != "regression":
+        if kind not in NUMBERS:
             _check_half(len(torch.unique(labels_N[half_N])), classes)
         fitted_N = half_N[:MOST_ROWS]
         models.append(Boosted(kind, source(fitted_N), labels_N[fitted_N], seed=seed))

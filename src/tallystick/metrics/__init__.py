@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from tallystick.errors import DataError
 from tallystick.metrics.statistics import (
     MAX_CLASSES,
+    NUMBERS,
     Floats,
     RankedRows,
     ReliabilityBins,
@@ -28,11 +29,13 @@ from tallystick.metrics.statistics import (
     auc_statistic,
     average_precision_statistic,
     class_mean_statistic,
+    deviance_explained_statistic,
     equal_mass_bins,
     gini_statistic,
     ks_statistic,
     log_softmax,
     mean_statistic,
+    poisson_deviance,
     r2_statistic,
     sigmoid,
     zero_or_one,
@@ -40,9 +43,11 @@ from tallystick.metrics.statistics import (
 
 __all__ = [
     "BINARY",
+    "COUNT",
     "MAX_CLASSES",
     "METRICS",
     "MULTICLASS",
+    "NUMBERS",
     "REGRESSION",
     "Floats",
     "Metric",
@@ -57,6 +62,7 @@ __all__ = [
     "average_precision_statistic",
     "check_rows",
     "class_mean_statistic",
+    "deviance_explained_statistic",
     "equal_mass_bins",
     "finite_values",
     "gini_statistic",
@@ -64,6 +70,7 @@ __all__ = [
     "log_softmax",
     "mean_statistic",
     "metric",
+    "poisson_deviance",
     "precision_recall_curve",
     "r2_statistic",
     "roc_curve",
@@ -221,7 +228,33 @@ REGRESSION = {
     ),
 }
 
-METRICS: dict[TargetType, dict[str, Metric]] = {"binary": BINARY, "multiclass": MULTICLASS, "regression": REGRESSION}
+COUNT = {
+    "deviance": Metric(
+        title="Mean Poisson deviance",
+        higher_is_better=False,
+        low=0.0,
+        high=np.inf,
+        undefined=_NO_ROWS,
+        prepare=lambda y, predictions, _: mean_statistic(poisson_deviance(y, predictions)),
+    ),
+    "d2": Metric(
+        title="D², deviance explained",
+        higher_is_better=True,
+        low=-np.inf,
+        high=1.0,
+        undefined="the labels are constant",
+        prepare=lambda y, predictions, _: deviance_explained_statistic(y, predictions),
+    ),
+    "rmse": REGRESSION["rmse"],
+    "mae": REGRESSION["mae"],
+}
+
+METRICS: dict[TargetType, dict[str, Metric]] = {
+    "binary": BINARY,
+    "multiclass": MULTICLASS,
+    "regression": REGRESSION,
+    "count": COUNT,
+}
 
 
 # --- plain forms
@@ -243,7 +276,7 @@ def ace(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int, weights_N: 
 def metric(
     target: TargetType, name: str, labels_N: ArrayLike, logits: ArrayLike, *, bins: int = 20, weights_N: ArrayLike | None = None
 ) -> float:
-    """Compute any metric of the tables above, by name, from logits (predictions, for regression); raises UndefinedMetric."""
+    """Compute any metric of the tables above, by name, from logits (of numbers, predictions); raises UndefinedMetric."""
     labels, logits = check_rows(target, labels_N, logits)
     metric_facts = METRICS[target][name]
     return _value(
@@ -318,7 +351,7 @@ def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tu
     logits = finite_values(logits, "logits")
     if target == "binary":
         return zero_or_one(labels), logits
-    if target == "regression":
+    if target in NUMBERS:
         return finite_values(labels, "labels"), logits
     classes = logits.shape[1]
     whole = finite_values(labels, "labels").astype(np.int64)

@@ -12,7 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from tallystick.errors import DataError
 
-TargetType = Literal["binary", "multiclass", "regression"]
+TargetType = Literal["binary", "multiclass", "regression", "count"]
+NUMBERS: tuple[TargetType, ...] = ("regression", "count")
+"""Targets whose labels are numbers and no classes."""
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], float]
 
@@ -223,6 +225,28 @@ def class_mean_statistic(labels_N: NDArray[np.int64], scores_NC: Floats, one: Ca
         values_C = np.array([each(weights_N) for each in statistics_C])
         defined_C = ~np.isnan(values_C)
         return float(values_C[defined_C].mean()) if defined_C.any() else np.nan
+
+    return statistic
+
+
+def poisson_deviance(labels_N: ArrayLike, predictions_N: ArrayLike) -> Floats:
+    """Compute each row's Poisson deviance, 2 (y log(y / f) - y + f), from counts and positive predictions."""
+    labels_N, predictions_N = np.asarray(labels_N, dtype=np.float64), np.asarray(predictions_N, dtype=np.float64)
+    least = np.finfo(np.float64).tiny
+    ratio_N = np.where(labels_N > 0, labels_N, 1.0) / np.where(labels_N > 0, np.maximum(predictions_N, least), 1.0)
+    return np.asarray(2.0 * (labels_N * np.log(ratio_N) - labels_N + predictions_N))
+
+
+def deviance_explained_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Statistic:
+    """Share of deviance explained, 1 - sum w d(y, f) / sum w d(y, mean y), for the Poisson deviance d."""
+    labels_N, deviance_N = np.asarray(labels_N, dtype=np.float64), poisson_deviance(labels_N, predictions_N)
+
+    def statistic(weights_N: Floats) -> float:
+        total, sum_of_labels = weights_N.sum(), _dot(weights_N, labels_N)
+        if total == 0 or sum_of_labels == 0:
+            return np.nan
+        whole = _dot(weights_N, poisson_deviance(labels_N, np.full(len(labels_N), sum_of_labels / total)))
+        return np.nan if whole <= 1e-12 * sum_of_labels else 1.0 - _dot(weights_N, deviance_N) / whole
 
     return statistic
 

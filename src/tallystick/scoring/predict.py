@@ -78,7 +78,9 @@ def score_columns(coder: LabelCoder, logits: Tensor) -> dict[str, NDArray[np.flo
     if coder.type == "multiclass":
         shares_NC = torch.softmax(whole, dim=1)[:rows].numpy()
         return {f"score_{name}": shares_NC[:, c] for c, name in enumerate(coder.classes)}
-    values = torch.sigmoid(whole) if coder.type == "binary" else whole * coder.deviation + coder.mean
+    if coder.type == "binary":
+        return {"score": torch.sigmoid(whole)[:rows].numpy()}
+    values = coder.mean * torch.exp(whole) if coder.type == "count" else whole * coder.deviation + coder.mean
     return {"score": values[:rows].numpy()}
 
 

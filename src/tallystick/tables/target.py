@@ -5,6 +5,8 @@
 - ``multiclass``: exactly ``target.classes`` values, sorted: numbers by value, text by code point.
 - ``regression``: standardised with the training rows' mean and deviation. Results are in the label's own unit again. Infinite
   labels are an error.
+- ``count``: whole numbers from 0 on, divided by the training rows' mean. The model's output is the logarithm of a row's expected
+  count over that mean, so results are expected counts.
 - A missing label is an error, and so is a label that is constant on the training rows.
 - Weights must be finite, not negative, and not all zero. They count in training and in all metrics, and the report says so.
 
@@ -12,7 +14,7 @@ Shapes: N rows.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,10 +25,12 @@ from torch import Tensor
 
 from tallystick.config.sections import TargetConfig
 from tallystick.errors import DataError, LabelError
+from tallystick.metrics import NUMBERS, TargetType
 from tallystick.msgspec_threads import prepared
 from tallystick.tables.categories import cells_at_a_time
 from tallystick.tables.text import as_number, as_text, rows_listed
 
+MOST_COUNTED = 10**12
 _USUAL_WEIGHT = 32
 """Weights between 2^-32 and 2^32 are taken as they are."""
 
@@ -39,9 +43,9 @@ def classes_of(column: pl.Series) -> tuple[str, ...]:
 class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     """Coding of a label column into a tensor, saved beside the model."""
 
-    type: Literal["binary", "multiclass", "regression"]
+    type: TargetType
     classes: tuple[str, ...] = ()  # class c is classes[c]; for binary, classes[1] is the positive one
-    mean: float = 0.0  # regression: label = mean + deviation * encoded
+    mean: float = 0.0  # regression: label = mean + deviation * encoded; count: label = mean * encoded
     deviation: float = 1.0
 
     @classmethod
@@ -53,12 +57,12 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         Where labels are ``hidden``, no error depends on which rows are for training: whether the run goes on is seen by others.
 
         Classes are sorted (numbers by value, text by code point): 0 and 1, false and true, or "no" and "yes" need no mapping.
-        Raises DataError for null or NaN labels, infinite ones in regression, a constant label, or another count of classes
-        than the target has.
+        Raises DataError for null or NaN labels, infinite ones in regression, counts that are none, a constant label, or another
+        number of classes than the target has.
         """
         _refuse_missing(column)
-        if target.type == "regression":
-            labels_R = _finite(column).to_numpy()
+        if target.is_number:
+            labels_R = (_counts(column) if target.type == "count" else _finite(column)).to_numpy()
             training_T = labels_R[training_rows]
             mean, deviation = _scale(training_T)
             # Numbers whose squares can be added up can be so in any part of them: the whole column is judged for every choice
@@ -69,7 +73,9 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             if _is_constant(judged_J):
                 where = "" if hidden else " on the training rows"
                 raise LabelError(f"label column {column.name!r} is constant{where}; there is nothing to learn")
-            return LabelCoder(type="regression", mean=mean, deviation=1.0 if _is_constant(training_T) else deviation)
+            if target.type == "count":
+                return cls(type="count", mean=mean or 1.0)  # hidden labels may all be 0 in training
+            return cls(type="regression", mean=mean, deviation=1.0 if _is_constant(training_T) else deviation)
         values = classes_of(column)
         if len(values) != target.classes:
             raise LabelError(
@@ -81,7 +87,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         return cls(type=target.type, classes=values)
 
     def encode(self, column: pl.Series) -> Tensor:
-        """Encode labels: float32 0/1 for binary, int64 class numbers for multiclass, standardised float32 for regression.
+        """Encode labels: float32 0/1 for binary, int64 class numbers for multiclass, standardised float32 for numbers.
 
         Raises DataError for missing labels and for values that were not there at fitting.
         """
@@ -89,6 +95,8 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         if self.type == "regression":
             values = torch.from_numpy(_finite(column).to_numpy().copy())
             return ((values - self.mean) / self.deviation).to(torch.float32)
+        if self.type == "count":
+            return (torch.from_numpy(_counts(column).to_numpy().copy()) / self.mean).to(torch.float32)
         labels = torch.empty(len(column), dtype=torch.float32 if self.type == "binary" else torch.int64)
         first = 0
         for piece in cells_at_a_time(column):
@@ -104,11 +112,23 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         """Return each label's class, null for one that was not there at fitting."""
         return as_text(column).replace_strict(self.classes, list(range(len(self.classes))), default=None, return_dtype=pl.Int64)
 
-    def in_units(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Convert encoded labels or outputs to the label's own units: regression is learnt standardised, classes stay as they
-        are.
-        """
-        return values.astype(np.float64) * self.deviation + self.mean if self.type == "regression" else values
+    @property
+    def is_number(self) -> bool:
+        """Tell whether labels are numbers and no classes."""
+        return self.type in NUMBERS
+
+    def in_units(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Convert encoded numbers to the label's own unit; classes stay as they are."""
+        if self.type == "count":
+            return np.rint(labels.astype(np.float64) * self.mean)
+        return labels.astype(np.float64) * self.deviation + self.mean if self.type == "regression" else labels
+
+    def predictions(self, outputs: NDArray[Any]) -> NDArray[Any]:
+        """Convert a model's outputs to predicted numbers in the label's own unit; of classes they stay logits."""
+        if self.type == "count":
+            with np.errstate(over="ignore"):  # an infinite prediction is named where it is measured
+                return self.mean * np.exp(outputs.astype(np.float64))
+        return self.in_units(outputs)
 
     def to_json(self) -> str:
         """Write as JSON."""
@@ -153,6 +173,18 @@ def _finite(column: pl.Series) -> pl.Series:
     if infinite.any():
         raise LabelError(f"label column {column.name!r}: infinite in {rows_listed(infinite)} rows")
     return numbers
+
+
+def _counts(column: pl.Series) -> pl.Series:
+    """Return counts as float64; raises LabelError for numbers that are negative, broken or too large to be counted exactly."""
+    numbers = _finite(column)
+    wrong = (numbers < 0) | (numbers != numbers.round()) | (numbers > MOST_COUNTED)
+    if wrong.any():
+        raise LabelError(
+            f"label column {column.name!r}: no counts in {rows_listed(wrong)} rows; target.type = count needs whole numbers "
+            f"from 0 to {MOST_COUNTED:,}; take regression for other numbers"
+        )
+    return numbers.cast(pl.Float64)
 
 
 def _scale(labels: NDArray[Any]) -> tuple[float, float]:

@@ -5,11 +5,13 @@ Shapes: N aligned positions, B batch, C classes.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from tallystick.metrics import TargetType
 
 
 class Objective(Protocol):
@@ -34,11 +36,9 @@ class Objective(Protocol):
 
 
 class Supervised:
-    """Cross-entropy for classes, squared error for numbers; a weighted mean where rows have weights."""
+    """Cross-entropy for classes, squared error for numbers, Poisson loss for counts; weighted means where rows have weights."""
 
-    def __init__(
-        self, kind: Literal["binary", "multiclass", "regression"], target_N: Tensor, weight_N: Tensor | None = None
-    ) -> None:
+    def __init__(self, kind: TargetType, target_N: Tensor, weight_N: Tensor | None = None) -> None:
         self._kind = kind
         self._loss = _LOSSES[kind]
         self._target_N = target_N
@@ -104,10 +104,12 @@ _LOSSES: dict[str, Callable[..., Tensor]] = {
     "binary": functional.binary_cross_entropy_with_logits,
     "multiclass": functional.cross_entropy,
     "regression": functional.mse_loss,
+    "count": functional.poisson_nll_loss,  # exp(output) - target * output
 }
 
 _LIKELY: dict[str, Callable[[Tensor], Tensor]] = {
     "binary": torch.sigmoid,
     "multiclass": partial(torch.softmax, dim=1),
     "regression": torch.Tensor.detach,
+    "count": torch.exp,
 }

@@ -249,9 +249,10 @@ def sweep_defenses(
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes:g}: must be above 0")
-    if contract.target.type == "regression":
+    if contract.target.is_number:
         raise ConfigError(
-            "target.type = regression: a sweep compares how well classes are told apart; run it with `audit: true` instead"
+            f"target.type = {contract.target.type}: a sweep compares how well classes are told apart; run it with `audit: true` "
+            "instead"
         )
     started, began = datetime.now(UTC).isoformat(), time.monotonic()
     candidates = candidate_trials(contract, partner, default_sweep(contract) if sweep is None else sweep)

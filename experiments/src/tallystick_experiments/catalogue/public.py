@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tallystick.config.party import FeatureColumns
 from tallystick.config.sections import SplitConfig
 from tallystick.errors import DataError
+from tallystick.metrics import TargetType
 from tallystick.tables.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.tables.split import TEST, TRAINING, VALIDATION, split_by_time
 from tallystick_experiments.catalogue.clicks import read_clicks
@@ -33,7 +34,7 @@ class PublicTable:
     frame: pl.DataFrame
     columns: FeatureColumns
     label: str
-    target: Literal["binary", "multiclass", "regression"]
+    target: TargetType
     times: pl.Series | None = None
 
     @property
@@ -98,7 +99,9 @@ def beside_noise(table: PublicTable, count: int) -> PublicTable:
     return replace(table, frame=table.frame.hstack(noise), columns=columns)
 
 
-def own_table(file: Path, *, label: str, key: str | None = None, time: str | None = None) -> PublicTable:
+def own_table(
+    file: Path, *, label: str, key: str | None = None, time: str | None = None, target: TargetType | None = None
+) -> PublicTable:
     """Read a table of the user's own: text is categorical, all else numeric; two labels are classes, as are up to 20 words.
 
     Args:
@@ -106,6 +109,7 @@ def own_table(file: Path, *, label: str, key: str | None = None, time: str | Non
         label: column that is predicted.
         key: column that names rows, which is no feature.
         time: column by which rows are split, the newest for test, and which is no feature; at random without it.
+        target: what the label is; without it numbers are a regression.
 
     Raises DataError for a file that is no table, or a column that is not in it.
     """
@@ -121,11 +125,8 @@ def own_table(file: Path, *, label: str, key: str | None = None, time: str | Non
     names = [name for name in frame.columns if name not in (label, key, time)]
     words = tuple(name for name in names if kinds[name] in (pl.String, pl.Categorical))
     few = labels.n_unique() <= MOST_CLASSES and not labels.dtype.is_float()
-    target: Literal["binary", "multiclass", "regression"] = "regression"
-    if labels.n_unique() == 2:
-        target = "binary"
-    elif few or kinds[label] == pl.String:
-        target = "multiclass"
+    if target is None:
+        target = "binary" if labels.n_unique() == 2 else "multiclass" if few or kinds[label] == pl.String else "regression"
     numbers = [pl.col(name).to_physical() if kinds[name].is_temporal() else pl.col(name) for name in names if name not in words]
     return PublicTable(
         name=file.stem,

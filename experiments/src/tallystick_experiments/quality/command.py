@@ -8,6 +8,7 @@ from typing import Annotated
 from typer import Option
 
 from tallystick.errors import ConfigError
+from tallystick.metrics import TargetType
 from tallystick_experiments.catalogue.public import MOST_ROWS, own_table
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.options import GROUP, seeds_option, several
@@ -24,6 +25,7 @@ class OwnFile:
     label: Annotated[str, Option(help="The column of --table that is predicted.")] = ""
     key: Annotated[str | None, Option("--id", help="The column of --table that names rows; it is no feature.")] = None
     time: Annotated[str | None, Option(help="The column of --table by which rows are split, the newest for test.")] = None
+    target: Annotated[TargetType | None, Option(help="What the label is; guessed from it if left out, never as count.")] = None
 
 
 NO_FILE = OwnFile()
@@ -48,14 +50,14 @@ def experiment(
     ] = False,
 ) -> Experiment:
     """Compare on tables of the catalogue or one's own, or audit; raises ConfigError for options that do not go together."""
-    if own.table is None and (own.label or own.key or own.time):
-        raise ConfigError("--label, --id, --time: name columns of --table; give a table, or leave them out")
+    if own.table is None and (own.label or own.key or own.time or own.target):
+        raise ConfigError("--label, --id, --time, --target: are about --table; give a table, or leave them out")
     if leaks and own.table is not None:
         raise ConfigError(f"--leaks: audits tables of the catalogue; leave --table {own.table} out, or --leaks")
     more = {"most_rows": rows, "noise_columns": noise_columns}
     if leaks:
         return audits.experiment(tables or ["breast"], data, methods=methods or audits.USUAL, seeds=seeds, **more)
-    mine = None if own.table is None else own_table(own.table, label=own.label, key=own.key, time=own.time)
+    mine = None if own.table is None else own_table(own.table, label=own.label, key=own.key, time=own.time, target=own.target)
     names = sweep.tables_of(tables, data) if mine is None or tables else []
     methods = methods or list(USUAL)
     return sweep.experiment(data=data, tables=names, own=mine, methods=methods, seeds=seeds, device=device, **more)

@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 from tallystick import metrics
 from tallystick.config.sections import target_of
+from tallystick.metrics import TargetType
 from tallystick.tables.target import LabelCoder
 from tallystick_experiments.catalogue.public import PublicTable
 
 Ints = NDArray[np.int64]
+METRIC: dict[TargetType, str] = {"regression": "rmse", "count": "deviance"}
+"""Of the targets whose figure is no AUC."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,6 @@ def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
 
 
 def test_figure(table: PublicTable, coder: LabelCoder, test: Ints, scores_T: NDArray[Any]) -> float:
-    """Compute the AUC, of several classes the mean of each against the rest; RMSE for regression."""
+    """Compute the AUC, of several classes the mean of each against the rest; RMSE for regression, the deviance for counts."""
     labels_T = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy()[test])
-    return metrics.metric(table.target, "rmse" if table.target == "regression" else "auc", labels_T, scores_T)
+    return metrics.metric(table.target, METRIC.get(table.target, "auc"), labels_T, scores_T)

@@ -14,6 +14,7 @@ import polars as pl
 import torch
 from torch import nn
 
+from tallystick import metrics
 from tallystick.config.party import EncodingConfig
 from tallystick.config.sections import NetworkModel, StillTraining, SynchronousTraining, TrainingConfig
 from tallystick.cut.forward import KeptCuts, logits_over
@@ -80,7 +81,7 @@ class NetworkMethod:
                 pass
             logits = network.logits(torch.split(torch.from_numpy(test), 4096))
             rows += round(passes * 2 * (len(train) + len(validation)))
-        value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
+        value = test_figure(table, coder, test, coder.predictions(logits.numpy()))
         return Figure(
             value=value, seconds=time.perf_counter() - started, epochs=epochs, crossing_bytes=_bytes_of(network.bottoms, rows)
         )
@@ -171,7 +172,7 @@ class KeptMethod(NetworkMethod):
             )
             state = train_label_party(network.model, network.own, network.objective, peers, run)
         logits = logits_over(network.model, network.own, torch.split(torch.from_numpy(test), 4096), parts)
-        value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
+        value = test_figure(table, coder, test, coder.predictions(logits.numpy()))
         crossing = _bytes_of(network.bottoms, len(all_N))
         return Figure(value=value, seconds=time.perf_counter() - started, epochs=state.epoch, crossing_bytes=crossing)
 
@@ -211,8 +212,9 @@ class BoostingMethod:
         counts = {name: table.frame.get_column(name).n_unique() for name in columns.categorical}
         few = [name for name in columns.categorical if counts[name] <= MOST_CATEGORIES]
         many = [name for name in columns.categorical if counts[name] > MOST_CATEGORIES]
-        target_type = {"binary": "binary", "multiclass": "multiclass", "regression": "continuous"}[table.target]
-        folds = (KFold if table.target == "regression" else StratifiedKFold)(5, shuffle=True, random_state=seed)
+        is_number = table.target in metrics.NUMBERS
+        target_type = "continuous" if is_number else table.target
+        folds = (KFold if is_number else StratifiedKFold)(5, shuffle=True, random_state=seed)
         prepared = ColumnTransformer(
             [
                 ("few", OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan), few),
@@ -220,14 +222,15 @@ class BoostingMethod:
             ],
             remainder="passthrough",
         )
-        estimator = HistGradientBoostingRegressor if table.target == "regression" else HistGradientBoostingClassifier
-        model = make_pipeline(prepared, estimator(categorical_features=list(range(len(few))), random_state=seed, **self.settings))
+        estimator = HistGradientBoostingRegressor if is_number else HistGradientBoostingClassifier
+        settings = {**self.settings, **({"loss": "poisson"} if table.target == "count" else {})}
+        model = make_pipeline(prepared, estimator(categorical_features=list(range(len(few))), random_state=seed, **settings))
         words = [pl.col(name).cast(pl.String).fill_null("missing") for name in columns.categorical]
         frame = table.frame.select(*words, *(pl.col(name).cast(pl.Float64) for name in columns.numeric)).to_pandas()
         coder = coder_of(table, fitted_on)
         labels_N = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy())
         model.fit(frame.iloc[fitted_on], labels_N[fitted_on])
-        if table.target == "regression":
+        if is_number:
             scores = model.predict(frame.iloc[test])
         else:
             scores = np.log(np.clip(model.predict_proba(frame.iloc[test]), 1e-15, 1 - 1e-15))
@@ -270,7 +273,8 @@ class LightGBMMethod:
         ]
         rows_NF = np.column_stack([column.to_numpy() for column in columns])
         labels_N = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy())
-        settings = {"objective": table.target, "learning_rate": self.rate, "seed": seed, "verbosity": -1, "num_threads": 1}
+        objective = "poisson" if table.target == "count" else table.target
+        settings = {"objective": objective, "learning_rate": self.rate, "seed": seed, "verbosity": -1, "num_threads": 1}
         if table.target == "multiclass":
             settings["num_class"] = table.classes
 
@@ -282,7 +286,9 @@ class LightGBMMethod:
         checked = lightgbm.Dataset(rows_NF[validation], labels_N[validation], reference=first)
         trees = lightgbm.train(settings, first, self.most, valid_sets=[checked], callbacks=[stopping]).best_iteration
         model = lightgbm.train(settings, data(np.concatenate([train, validation])), max(trees, 1))
-        value = test_figure(table, coder, test, np.asarray(model.predict(rows_NF[test], raw_score=True)))
+        value = test_figure(
+            table, coder, test, np.asarray(model.predict(rows_NF[test], raw_score=table.target not in metrics.NUMBERS))
+        )
         return Figure(value=value, seconds=time.perf_counter() - started)
 
 

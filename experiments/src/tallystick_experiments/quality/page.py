@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series, counted, seeds_of
+from tallystick_experiments.quality.figure import METRIC
 from tallystick_experiments.stats import Figure, Row, change, distinct, groups, over_seeds, spread
 
 WITHIN = {"tabm": 0.001, "tabm-refit": 0.001, "own": 0.001, "lightgbm-own": 0.001}
@@ -49,7 +50,7 @@ ByMethod = Mapping[str, Sequence[Row]]  # of one table
 def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``."""
     by_table = {name: groups(of, "method") for name, of in groups(rows, "table").items()}
-    tables = {name: (by_table[name], "rmse" if of["target"] == "regression" else "auc") for name, of in about["data"].items()}
+    tables = {name: (by_table[name], METRIC.get(of["target"], "auc")) for name, of in about["data"].items()}
     methods = {name: title for name, title in SHOWN.items() if any(name in of for of in by_table.values())}
     gaps = {
         name: {table: gap for table, of in tables.items() if (gap := _gap(*of, *both)) is not None}
@@ -103,7 +104,7 @@ def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 def behind(metric: str, ours: float, theirs: float) -> float:
     """Return how far behind a figure is, negative if ahead: AUC as a difference, RMSE relatively."""
-    return (ours - theirs) / theirs if metric == "rmse" else theirs - ours
+    return (ours - theirs) / theirs if metric != "auc" else theirs - ours
 
 
 def _gap(found: ByMethod, metric: str, ours: str, theirs: str) -> float | None:
@@ -117,8 +118,8 @@ def count_within(ours: str, rival: str, gaps: Sequence[tuple[str, float]]) -> st
     if not gaps:
         return ""
     of_auc = WITHIN.get(rival, USUALLY_WITHIN)
-    within = sum(gap <= (10 * of_auc if metric == "rmse" else of_auc) for metric, gap in gaps)
-    far = sum(gap > (RMSE_BEHIND if metric == "rmse" else AUC_BEHIND) for metric, gap in gaps)
+    within = sum(gap <= (10 * of_auc if metric != "auc" else of_auc) for metric, gap in gaps)
+    far = sum(gap > (RMSE_BEHIND if metric != "auc" else AUC_BEHIND) for metric, gap in gaps)
     bounds = f"{of_auc:.3f}".removeprefix("0") + f" AUC or {1000 * of_auc:.0f} % RMSE"
     return (
         f"{OURS[ours]} within {bounds} of {rival}, or better, on {within} of "
@@ -157,7 +158,7 @@ def _seed_by_seed(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[s
             if row["seed"] in own_values
         ]
         gap_spread = spread(gaps) if gaps else None
-        bound = (10 if metric == "rmse" else 1) * WITHIN["own"]
+        bound = (10 if metric != "auc" else 1) * WITHIN["own"]
         says = "nothing" if gap_spread is None or gap_spread.low is None or gap_spread.low <= bound else "behind"
         cells.append([name, metric, len(gaps), gap_spread, sum(gap > 0 for gap in gaps), says])
     return [

@@ -13,7 +13,7 @@ from tallystick.storage import scratch_folder
 from tallystick.watcher import Silent
 from tallystick_experiments.catalogue.public import PublicTable
 from tallystick_experiments.catalogue.table import column_names
-from tallystick_experiments.quality.figure import Figure
+from tallystick_experiments.quality.figure import METRIC, Figure
 
 KEY, PLACE = "number of the row", "place in the split"
 
@@ -62,7 +62,7 @@ class SharedMethod:
         with scratch_folder() as folder:
             result = simulate(contract, tables, parties, folder=folder, watcher=Silent(), secret_seed=seed)
         assert result.evaluation is not None, "there are test rows"
-        value = result.evaluation["joint"]["rmse" if table.target == "regression" else "auc"]["value"]
+        value = result.evaluation["joint"][METRIC.get(table.target, "auc")]["value"]
         assert value is not None, "the test rows are of more than one class"
         crossing = sum(phase.bytes_sent for phase in result.phases if phase.name == "training")
         return Figure(value=value, seconds=time.perf_counter() - started, crossing_bytes=crossing)

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tallystick.errors import ConfigError, DataError
+from tallystick.metrics import TargetType
 from tallystick.tables.encoder import Encoder
 from tallystick_experiments.catalogue.public import PublicTable
 from tallystick_experiments.quality.figure import Figure, Ints, coder_of, test_figure
 
-Target = Literal["binary", "multiclass", "regression"]
 RATE, WEIGHT_DECAY, BATCH, PATIENCE, LARGEST_NORM = 2e-3, 3e-4, 256, 16, 1.0
 BINS, EMBEDDING = 48, 16
 ROWS_AT_A_TIME = 2048  # where nothing is trained; each as wide as all its categories, for every member
@@ -35,7 +35,7 @@ JITTER = 1e-5  # standard deviations of a column: so that quantiles of equal num
 class Examples:
     """Rows as TabM takes them, and their labels as its losses do."""
 
-    target: Target
+    target: TargetType
     numbers_NF: Tensor  # float32
     codes_NG: Tensor  # int64
     codes: tuple[int, ...]  # how many each category has
@@ -87,7 +87,7 @@ def examples_of(table: PublicTable, fitted: Ints, labels_N: Tensor, *, seed: int
     )
 
 
-def member_loss(target: Target, outputs_BKC: Tensor, labels_B: Tensor) -> Tensor:
+def member_loss(target: TargetType, outputs_BKC: Tensor, labels_B: Tensor) -> Tensor:
     """Compute the mean of the members' own losses."""
     rows_RC, labels_R = outputs_BKC.flatten(0, 1), labels_B.repeat_interleave(outputs_BKC.shape[1])
     if target == "multiclass":
@@ -96,7 +96,7 @@ def member_loss(target: Target, outputs_BKC: Tensor, labels_B: Tensor) -> Tensor
     return loss(rows_RC.squeeze(-1), labels_R)
 
 
-def mean_prediction(target: Target, outputs_BKC: Tensor) -> Tensor:
+def mean_prediction(target: TargetType, outputs_BKC: Tensor) -> Tensor:
     """Average over the members: probabilities, float64 (B, C), or (B,) for a binary label; numbers in regression."""
     outputs_BKC = outputs_BKC.double()
     if target == "multiclass":
@@ -105,7 +105,7 @@ def mean_prediction(target: Target, outputs_BKC: Tensor) -> Tensor:
     return (outputs_BK if target == "regression" else outputs_BK.sigmoid()).mean(1)
 
 
-def loss_of(target: Target, predicted_N: Tensor, labels_N: Tensor) -> float:
+def loss_of(target: TargetType, predicted_N: Tensor, labels_N: Tensor) -> float:
     """Compute the squared error of predictions, or the log loss of probabilities: by it the best epoch is chosen."""
     if target == "multiclass":
         return functional.nll_loss(predicted_N.log(), labels_N).item()
@@ -197,6 +197,8 @@ class TabMMethod:
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
         """Train and score the test rows; raises DataError where TabM is not installed."""
+        if table.target == "count":
+            raise DataError("method tabm: its authors' example has no loss of counts; take lightgbm, or --target regression")
         started, device = time.perf_counter(), torch.device(self.device)
         train, validation, test = table.parts(seed)
         coder = coder_of(table, train)
@@ -219,7 +221,7 @@ class TabMMethod:
                         break
             means_T = mean_predictions(network, examples, torch.from_numpy(test).to(device)).cpu()
         scores_T = means_T.log() if table.target == "multiclass" else means_T  # AUC of a binary label is by ranks alone
-        value = test_figure(table, coder, test, coder.in_units(scores_T.numpy()))
+        value = test_figure(table, coder, test, coder.predictions(scores_T.numpy()))
         return Figure(value=value, seconds=time.perf_counter() - started, epochs=epochs)
 
 

@@ -50,7 +50,7 @@ class UnmatchedMethod:
         trained.model.eval()
         features = trained.encoder.encode(table.frame[np.sort(test)]).unpacked()
         logits_T = trained.model.score_alone(features).detach().numpy()
-        value = test_figure(table, coder_of(table, train), np.sort(test), trained.coder.in_units(logits_T))
+        value = test_figure(table, coder_of(table, train), np.sort(test), trained.coder.predictions(logits_T))
         return Figure(value=value, seconds=time.perf_counter() - started, epochs=trained.state.epoch)
 
     def _trained(self, table: PublicTable, seed: int, rows: Ints, folder: Path) -> TrainedLabelParty:

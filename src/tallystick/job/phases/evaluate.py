@@ -117,8 +117,8 @@ class _Scored:
         return compare_models(
             self.job.contract.target.type,
             labels,
-            labels_here.coder.in_units(self.joint_T.cpu().numpy()),
-            labels_here.coder.in_units(baseline_T.cpu().numpy()) if baseline_T is not None else None,
+            labels_here.coder.predictions(self.joint_T.cpu().numpy()),
+            labels_here.coder.predictions(baseline_T.cpu().numpy()) if baseline_T is not None else None,
             weights=weights,
             keys_N=self.rows.key_at(self.own.test_N),
             bins=evaluation.calibration_bins,
@@ -189,7 +189,7 @@ def _measure(
     if job.contract.evaluation.own_columns_baseline and own.encoder is not None and job.top is None:
         baseline = _baseline(job, own, own.encoder)
     labels, weights = labels_here.units(own.test_N)
-    joint = labels_here.coder.in_units(scored.joint_T.cpu().numpy())
+    joint = labels_here.coder.predictions(scored.joint_T.cpu().numpy())
     decisions = None
     if job.contract.target.type == "binary":
         # Keep what a later evaluation needs; it holds labels, so nobody but its owner may read it
@@ -279,7 +279,7 @@ def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty | None, data
     if len(index_U):
         logits = torch.cat([logits, trained.alone(logits_alone(trained.model, dataset, index_U))])
     labels, weights = labels_here.units(index_N)
-    in_units = labels_here.coder.in_units(logits.numpy())
+    predictions = labels_here.coder.predictions(logits.numpy())
     has_partner = np.concatenate([dataset.is_linked(dataset.test_N).cpu().numpy(), np.zeros(len(index_U), dtype=bool)])
     generator = np.random.default_rng(job.contract.seed)
     options = job.party.report
@@ -297,7 +297,7 @@ def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty | None, data
             grouping = by_group(
                 job.contract.target.type,
                 Subgroups(column=column, names=names, codes_N=codes),
-                ScoredRows(labels_N=labels, logits=in_units, weights_N=weights, keys_N=rows.key_at(index_N)),
+                ScoredRows(labels_N=labels, logits=predictions, weights_N=weights, keys_N=rows.key_at(index_N)),
                 smallest=options.smallest_group,
                 resamples=job.contract.evaluation.bootstrap,
                 generator=generator,

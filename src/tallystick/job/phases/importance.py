@@ -113,7 +113,7 @@ def measure_columns(
 
     def scorer(logits_V: Tensor) -> float:
         try:
-            logits = dataset.known_labels.coder.in_units(logits_V.cpu().numpy())
+            logits = dataset.known_labels.coder.predictions(logits_V.cpu().numpy())
             return sign * metrics.metric(contract.target.type, name, labels_V, logits, weights_N=weights_V)
         except metrics.UndefinedMetric:
             return np.nan
