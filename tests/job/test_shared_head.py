@@ -22,6 +22,7 @@ from tallystick.network.addresses import free_port
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
 from tallystick.scoring.explain import check_explained
+from tallystick.secret_sharing.ring import MaskStream
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 
@@ -312,6 +313,22 @@ def test_a_column_as_label_is_read_off_the_scores_of_a_real_run(tmp_path):
     result = simulate(contract, frames, columns(PARTIES), secret_seed=1, folder=tmp_path)
     spread = float(frames["shop"]["x"].std())
     assert 1 - (result.evaluation["joint"]["rmse"]["value"] / spread) ** 2 > 0.9
+
+
+def test_no_seed_of_masks_is_written_to_disk(tmp_path, monkeypatch):
+    # With a party's seed the helper's deals, or the peer's view, tell all of its columns and labels
+    seeds, begin = [], MaskStream.__init__
+
+    def noted(stream, seed):
+        seeds.append(seed)
+        begin(stream, seed)
+
+    monkeypatch.setattr(MaskStream, "__init__", noted)
+    simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, folder=tmp_path)
+    assert len(set(seeds)) == 2
+    assert len(seeds) == 4  # each party's, by itself and by the helper
+    content = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [seed for seed in seeds for each in content if seed in each or seed.hex().encode() in each]
 
 
 def test_scores_on_shares_are_not_explained():

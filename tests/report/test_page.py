@@ -577,6 +577,25 @@ def test_columns_that_leak_have_their_line_and_noise_is_not_advised_twice(make) 
     assert [len(each) for each in told] == [1, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("alignment", "gradients", "said"),
+    [
+        ("intersection", "sent", "`training.gradients: shared` hides columns in training"),
+        ("union", "sent", "`gaussian-embeddings` among `defense`"),
+        ("intersection", "shared", "`privacy.scores_per_row` in the party file bound how many scores"),
+    ],
+)
+def test_training_on_shares_is_advised_where_it_can_be_had(make, alignment, gradients, said) -> None:
+    column = r.RebuiltColumn(name="age", used=True, kind="numeric", known=20, value=0.4, low=0.3, high=0.5, attack="ridge")
+    audited = msgspec.structs.replace(
+        make(), sections=r.Sections(features=[r.FeatureAudit(party="weather", by="carrier", columns=[column])])
+    )
+    audited.contract.summary.update({"alignment": alignment, "cut gradients": gradients})
+    (line,) = next_steps(audited)
+    assert said in line
+    assert ("gradients: shared" in line) == ((alignment, gradients) == ("intersection", "sent"))
+
+
 def test_no_name_in_a_picture_of_trials_lies_over_another() -> None:
     rng = np.random.default_rng(3)
     for count in (1, 11, 40):

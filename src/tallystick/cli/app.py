@@ -71,6 +71,9 @@ def options(
 def demo(
     folder: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
     alignment: Annotated[str, typer.Option(help=f"{LINKAGE_NAMES}.")] = "intersection",
+    gradients: Annotated[
+        str, typer.Option(help="sent, or shared: a head is trained on secret shares, with a helper, and columns stay hidden.")
+    ] = "sent",
     private_auc: Annotated[
         bool, typer.Option("--private-auc", help="Instead: label holders and a server compute an AUC without sharing labels.")
     ] = False,
@@ -93,7 +96,7 @@ def demo(
 
         watcher = demo_watcher(progress)
         with watcher:
-            result, files = run_demo(folder, on_event=watcher.on_event, alignment=alignment)
+            result, files = run_demo(folder, on_event=watcher.on_event, alignment=alignment, gradients=gradients)
         finish(files, as_json=as_json, show=lambda console: _show_demo(console, result, files))
 
     guarded(work, as_json=as_json, loads=(*LIBRARIES, f"tallystick.demo.{'private_auc' if private_auc else 'flights'}"))

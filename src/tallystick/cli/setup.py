@@ -42,7 +42,10 @@ def init(
     ] = None,
     gradients: Annotated[
         str,
-        typer.Option(help="sent, or none: nothing is sent that depends on a label (docs/explanation/what-crosses-the-cut.md)."),
+        typer.Option(
+            help="sent; none, if labels matter: nothing is sent that depends on one (docs/explanation/what-crosses-the-cut.md); "
+            "shared, if columns matter, too: they stay hidden in training, with a helper (docs/howto/train-on-shares.md)."
+        ),
     ] = "sent",
     as_json: JsonFlag = False,
 ) -> None:
@@ -58,7 +61,7 @@ def init(
         request = FileRequest(
             role=chosen_role,
             parties=tuple(name.strip() for name in parties.split(",")),
-            method=method or ("union-with-helper" if chosen_role == "helper" else "intersection"),
+            method=method or ("union-with-helper" if chosen_role == "helper" and gradients != "shared" else "intersection"),
             party=party,
             table=table,
             gradients=gradients,

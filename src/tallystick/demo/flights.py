@@ -53,6 +53,13 @@ CONTRACT: dict[str, Any] = {
 }
 
 
+SHARED: dict[str, Any] = {
+    "training": {"gradients": "shared", "epochs": 4},
+    "evaluation": {"calibration_bins": 20, "bootstrap": 200},
+    "unaligned": {"method": "none"},
+}
+"""What differs in the contract where a head is trained on secret shares."""
+
 FLIGHTS = {"keys": [{"name": "flight", "normalise": ["trim", "upper"]}]}
 PLACES = {
     "similarity": {
@@ -117,17 +124,19 @@ MEETINGS: Mapping[str, FlightMeeting] = {
 """The contract's alignment.method to what the demo makes of it."""
 
 
-def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection") -> tuple[Result, dict[str, Any]]:
+def run_demo(
+    folder: Path, *, on_event: OnEvent, alignment: str = "intersection", gradients: str = "sent"
+) -> tuple[Result, dict[str, Any]]:
     """Run all parties and give the joined result, and where everything lies.
 
     ``alignment`` is the contract's method. On a union each side lacks a tenth of the other's flights; by similarity the sides
-    share no id. Raises ConfigError for a method that the demo has no tables for, TallystickError with what the party said if one
-    fails; the other then ends by itself.
+    share no id. ``gradients`` is the contract's, sent or shared. Raises ConfigError for a method that the demo has no tables for,
+    TallystickError with what the party said if one fails; the other then ends by itself.
     """
     run = folder / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     if run.exists():
         raise ConfigError(f"{run} exists already; wait a second")
-    homes = write_flight_job(run, alignment)
+    homes = write_flight_job(run, alignment, gradients)
     processes = {party: _Run(home) for party, home in homes.items()}
     outputs = _watch(processes, on_event)
     failed = {party: process.returncode for party, process in processes.items() if process.returncode}
@@ -153,13 +162,16 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
     return merged, details
 
 
-def write_flight_job(run: Path, alignment: str) -> dict[str, Path]:
+def write_flight_job(run: Path, alignment: str, gradients: str = "sent") -> dict[str, Path]:
     """Lay out one home per party with its own table, certificates, party file and copy of the contract."""
     meeting = MEETINGS.get(alignment)
     if meeting is None:
         raise ConfigError(f"--alignment {alignment}: the demo has no tables for it; must be one of {', '.join(MEETINGS)}")
-    values_of_contract: dict[str, Any] = {**CONTRACT, **meeting.contract, "alignment": {"method": alignment, **meeting.alignment}}
-    if LINKAGES[alignment].helper:
+    if gradients not in ("sent", "shared") or (gradients == "shared" and alignment != "intersection"):
+        raise ConfigError(f"--gradients {gradients}: must be sent, or with --alignment intersection shared")
+    changes = SHARED if gradients == "shared" else meeting.contract
+    values_of_contract: dict[str, Any] = {**CONTRACT, **changes, "alignment": {"method": alignment, **meeting.alignment}}
+    if LINKAGES[alignment].helper or gradients == "shared":
         values_of_contract["parties"] = {**CONTRACT["parties"], HELPER: {"role": "helper"}}
     address, helper_address = (f"127.0.0.1:{free_port()}" for _ in range(2))
     helper_peer = {HELPER: {"address": helper_address}} if HELPER in values_of_contract["parties"] else {}

@@ -285,8 +285,15 @@ def next_steps(result: Result) -> list[str]:
     read = [
         audit for audit in sections.features if any(_rebuilt(column) for group in row_groups(audit) for column in group.columns)
     ]
-    if read:
+    if read and result.contract.summary.get("cut gradients") == "shared":
+        lines.append(
+            "About columns: agree on every label, and let `privacy.scores_per_row` in the party file bound how many scores of a "
+            "row are ever opened. `drop` there keeps a column out of training, which costs accuracy."
+        )
+    elif read:
         ways = ["`drop` in the party file keeps a column out of training"]
+        if not str(result.contract.summary.get("alignment")).startswith(("union", "similarity")):
+            ways.append("`training.gradients: shared` hides columns in training, with a helper (docs/howto/train-on-shares.md)")
         if any(audit.epsilon is None for audit in read):
             ways.append("`gaussian-embeddings` among `defense` bounds what a row's own embeddings tell")
         lines.append(f"About columns: {', and '.join(ways)}. This costs accuracy.")

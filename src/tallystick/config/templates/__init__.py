@@ -16,7 +16,11 @@ HELPER = "helper"
 COMMENTS_AT = 36  # column of the comments behind keys
 _COMMENTED = re.compile(r"(.*\S) {2,}(# .*)")
 FIRST_PORT = 7443
-_GRADIENTS = ("sent", "none")
+_GRADIENTS = ("sent", "none", "shared")
+_SHARED = """\
+# Labels are an input: the label party chooses them, and reads a column off the scores if it takes that column for the label. No
+# protocol prevents it. A feature party can bound how many scores of a row are ever opened (privacy.scores_per_row in its file).
+"""
 _CLASSES, _REGRESSION = ("binary", "multiclass"), "regression"
 
 
@@ -48,7 +52,7 @@ class FileRequest:
         party: whose file it is; None where the role alone tells.
         table: of that party, from the party file's folder; None is a file beside it, named as the party.
         columns: what the table's header makes plain.
-        gradients: whether cut gradients are sent, or none.
+        gradients: whether cut gradients are sent, or none, or a head is trained on secret shares.
 
     Raises ConfigError for names, a role or a method that do not go together.
     """
@@ -65,7 +69,9 @@ class FileRequest:
         if self.method not in LINKAGES:
             raise ConfigError(f"--method {shown(self.method)}: must be one of {', '.join(LINKAGES)}")
         if self.gradients not in _GRADIENTS:
-            raise ConfigError(f"--gradients {shown(self.gradients)}: must be {' or '.join(_GRADIENTS)}")
+            raise ConfigError(f"--gradients {shown(self.gradients)}: must be {', '.join(_GRADIENTS[:-1])} or {_GRADIENTS[-1]}")
+        if self.gradients == "shared" and self.method != "intersection":
+            raise ConfigError(f"--gradients shared: links rows by --method intersection, not {self.method}; leave --method out")
         if self.gradients == "none" and self.facts.imputes:
             raise ConfigError(
                 f"--gradients none: --method {self.method} draws stand-ins anew in each epoch, and here each row crosses once; "
@@ -80,17 +86,19 @@ class FileRequest:
                 raise ConfigError(f"--parties: {name} is named twice; each party has one name")
         if self.parties[0] == HELPER:
             raise ConfigError(f"--parties {','.join(self.parties)}: the label party comes first; {HELPER} is the helper's name")
-        if HELPER in self.parties and not self.facts.helper:
+        if HELPER in self.parties and not self.has_helper:
             raise ConfigError(
                 f"--parties: {HELPER}: --method {self.method} has no helper; leave it out, or choose another method"
             )
         count = len(self.features)
-        if count < 1 or (count > 1 and not self.facts.several):
-            expected = "a label party and one or more feature parties" if self.facts.several else "a label and one feature party"
-            raise ConfigError(f"--parties {','.join(self.parties)}: --method {self.method} wants {expected}, in this order")
-        if self.role == "helper" and not self.facts.helper:
+        several = self.facts.several and self.gradients != "shared"
+        if count < 1 or (count > 1 and not several):
+            expected = "a label party and one or more feature parties" if several else "a label and one feature party"
+            what = "--gradients shared" if self.gradients == "shared" else f"--method {self.method}"
+            raise ConfigError(f"--parties {','.join(self.parties)}: {what} wants {expected}, in this order")
+        if self.role == "helper" and not self.has_helper:
             helped = " or ".join(name for name, linkage in LINKAGES.items() if linkage.helper)
-            raise ConfigError(f"--role helper: --method {self.method} has no helper; choose {helped}")
+            raise ConfigError(f"--role helper: --method {self.method} has no helper; choose {helped}, or --gradients shared")
         if self.role == "helper" and self.table is not None:
             raise ConfigError(f"--table {self.table}: a helper sees no rows; leave it out")
         if self.facts.imputes and self.columns.classes != 2:
@@ -110,6 +118,11 @@ class FileRequest:
         return LINKAGES[self.method]
 
     @property
+    def has_helper(self) -> bool:
+        """Tell whether a third party without rows takes part."""
+        return self.facts.helper or self.gradients == "shared"
+
+    @property
     def features(self) -> tuple[str, ...]:
         """List the feature parties."""
         return tuple(name for name in self.parties[1:] if name != HELPER)
@@ -118,7 +131,7 @@ class FileRequest:
     def roles(self) -> dict[str, Role]:
         """Return every party's role, in the contract's order."""
         roles: dict[str, Role] = {self.parties[0]: "label", **dict.fromkeys(self.features, "feature")}
-        return {**roles, HELPER: "helper"} if self.facts.helper else roles
+        return {**roles, HELPER: "helper"} if self.has_helper else roles
 
     @property
     def name(self) -> str:
@@ -132,14 +145,16 @@ def contract_text(request: FileRequest) -> str:
     """
     classes = request.columns.classes if request.role == "label" else 2
     target = _REGRESSION if classes is None else _CLASSES[classes > 2]
-    return _filled(
+    return (_SHARED if request.gradients == "shared" else "") + _filled(
         "contract.yaml",
         {
             "parties": "\n".join(f"  {_name(name)}: {{role: {role}}}" for name, role in request.roles.items()),
             "method": f"{request.method:<25}",
             "keys": _part("similarity.yaml" if request.facts.similar else "keys.yaml").rstrip("\n"),
-            "unaligned": "warm-start" if request.method == "intersection" else "none",
-            "gradients": request.gradients,
+            "unaligned": "warm-start" if request.method == "intersection" and request.gradients != "shared" else "none",
+            "training": _filled(
+                "training-shared.yaml" if request.gradients == "shared" else "training.yaml", {"gradients": request.gradients}
+            ).rstrip("\n"),
             "target": f"type: {target}" + (f"\n  classes: {classes}" if target == "multiclass" else ""),
         },
     )
@@ -148,7 +163,7 @@ def contract_text(request: FileRequest) -> str:
 def party_text(request: FileRequest) -> str:
     """Write one party's file; a column whose use the header does not make plain gets a comment that says so."""
     label, columns = request.parties[0], request.columns
-    ports = {name: FIRST_PORT + place for place, name in enumerate([label, *([HELPER] if request.facts.helper else [])])}
+    ports = {name: FIRST_PORT + place for place, name in enumerate([label, *([HELPER] if request.has_helper else [])])}
     dialled = {"label": [HELPER], "feature": [label, HELPER], "helper": []}[request.role]
     peers = [name for name in dialled if name in ports]
     key = "name" if request.facts.similar else "customer"
