@@ -52,8 +52,10 @@ def run(label, feature, helper, *, seeds=SEEDS, timeout_s=60):
 
 
 def opened(label, feature):
-    """Add the two parties' shares by column: of the label party's columns, then of the feature party's."""
-    return np.concatenate([label.own_DC + feature.others_EC, label.others_EC + feature.own_DC])
+    """Add the two parties' shares by column: of the label party's columns, then of the feature party's, then of products."""
+    return np.concatenate(
+        [label.own_DC + feature.others_EC, label.others_EC + feature.own_DC, label.common_PC + feature.common_PC]
+    )
 
 
 def replaced(plan, **values):

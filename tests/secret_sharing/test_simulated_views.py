@@ -27,19 +27,22 @@ def coins_of_messages(*, of_feature):
         "dealt": -1,
         "errors": -1,
         "gradient": -1,
+        "decay": -1,
+        "dealt decay": -1,
         "step": 1,
         "dealt step": -1,
     }
     edge = {"edge": 1, "dealt edge": -1}
-    scoring = {"features": -1, "weights": -1, "product": -1, "scores": 1, "dealt scores": -1}
-    draws = [("features", -1), *list(exchanged.items()) * PLAN.steps, *edge.items(), *scoring.items()]
+    matrices = {"factors": -1, "dealt products": -1, "features": -1}
+    scoring = {**matrices, "weights": -1, "product": -1, "scores": 1, "dealt scores": -1}
+    draws = [*matrices.items(), *list(exchanged.items()) * PLAN.steps, *edge.items(), *scoring.items()]
     draws = [(name, sign) for name, sign in draws if of_feature or not name.startswith("dealt")]  # the feature party draws them
-    from_helper = ("product", "gradient", "dealt", "dealt step", "dealt edge", "dealt scores")
+    from_helper = ("product", "gradient", *(name for name, _ in draws if name.startswith("dealt")))
     numbered = [(name in from_helper, (number, sign)) for number, (name, sign) in enumerate(draws)]
     return {"helper": [coin for dealt, coin in numbered if dealt], "peer": [coin for dealt, coin in numbered if not dealt]}
 
 
-def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, *, coins, of_feature):
+def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, decay, *, coins, of_feature):
     """Train and score; the draws of one party have these words added, by the draw's number."""
 
     class Programmed(MaskStream):
@@ -56,7 +59,7 @@ def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, *, coins, of_f
             return words if added is None else words + added.reshape(shape)
 
     def label(side):
-        weights, _ = head.train_head_label_party(label_ND, labels_NC, side, PLAN)
+        weights, _ = head.train_head_label_party(label_ND, labels_NC, side, PLAN, decay=decay)
         return head.open_scores_label_party(head.score_shares(scored[0], weights, side), side.peer)
 
     def feature(side):
@@ -81,11 +84,11 @@ def test_a_party_s_whole_view_fits_other_data_of_the_other_party(of_feature, mon
     rng = np.random.default_rng(5)
     scored = [rng.uniform(-2, 2, (SCORED, width)) for width in PLAN.columns]
     other = [rng.uniform(-2, 2, (SCORED, width)) for width in PLAN.columns]
-    own = label_ND, feature_NE, labels_NC, scored
+    own = label_ND, feature_NE, labels_NC, scored, 0.1
     changed = (
-        (label_ND, rng.uniform(-2, 2, feature_NE.shape), labels_NC, (scored[0], other[1]))
+        (label_ND, rng.uniform(-2, 2, feature_NE.shape), labels_NC, (scored[0], other[1]), 0.1)
         if of_feature
-        else (rng.uniform(-2, 2, label_ND.shape), feature_NE, 1 - labels_NC, (other[0], scored[1]))
+        else (rng.uniform(-2, 2, label_ND.shape), feature_NE, 1 - labels_NC, (other[0], scored[1]), 0.4)
     )
     places, coins = coins_of_messages(of_feature=of_feature), {}
     scores_NC, edges, seen = session(monkeypatch, *own, coins={}, of_feature=of_feature)

@@ -16,7 +16,7 @@ from tallystick.secret_sharing.sides import ShareHolder
 from tallystick.secret_sharing.sine import TURN_BITS
 
 from .sides3 import run
-from .test_head import data, plan_of, trained
+from .test_head import DECAY, data, plan_of, trained
 
 BINS = 64
 PLACES = {"MaskedScores": TURN_BITS}
@@ -25,7 +25,7 @@ CHANCE = 1e-7
 """That one of the some 60 tests of a case fails although all is uniform is below 1e-5."""
 
 
-def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan):
+def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan, decay=DECAY):
     """What each party sent and received in each exchange of a training, by the message's kind, in order."""
     sent, exchange = {"label": [], "feature": []}, ShareHolder.exchange
 
@@ -37,7 +37,7 @@ def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan):
     rng = np.random.default_rng(7)
     with monkeypatch.context() as patch:
         patch.setattr(ShareHolder, "exchange", watched)
-        *_, views = trained(plan, label_ND, feature_ND, labels_NC, seeds={who: rng.bytes(32) for who in (True, False)})
+        *_, views = trained(plan, label_ND, feature_ND, labels_NC, decay, seeds={who: rng.bytes(32) for who in (True, False)})
     return sent, views
 
 
@@ -74,10 +74,15 @@ def problems_of(monkeypatch, plan, *, changed):
     label_ND, feature_ND, labels_NC = data(plan)
     other = {
         "labels": (label_ND, feature_ND, 1 - labels_NC),
+        "weight decay": (label_ND, feature_ND, labels_NC),
         "label party's columns": (-label_ND, feature_ND, labels_NC),
         "feature party's columns": (label_ND, feature_ND**2 / 2 - 1, labels_NC),
     }[changed]
-    first, second = (exchanges(monkeypatch, *each, plan)[0] for each in ((label_ND, feature_ND, labels_NC), other))
+    decay = 0.5 if changed == "weight decay" else DECAY
+    first, second = (
+        exchanges(monkeypatch, *each, plan, decayed)[0]
+        for each, decayed in (((label_ND, feature_ND, labels_NC), DECAY), (other, decay))
+    )
     problems = []
     for party in ("label", "feature"):
         for kind in sorted({name for name, *_ in first[party]}):
@@ -91,7 +96,7 @@ def problems_of(monkeypatch, plan, *, changed):
     return problems
 
 
-CHANGES = ("labels", "label party's columns", "feature party's columns")
+CHANGES = ("labels", "weight decay", "label party's columns", "feature party's columns")
 
 
 @pytest.mark.parametrize("changed", CHANGES)
@@ -136,7 +141,9 @@ def test_the_helper_is_sent_sizes_and_a_seed_and_nothing_else(monkeypatch):
     assert to_helper == ["MaskSeed", "MaskSeed"]
 
 
-@pytest.mark.parametrize("planted", ["masks that are not reduced", "one mask twice", "no mask of errors"])
+@pytest.mark.parametrize(
+    "planted", ["masks that are not reduced", "one mask twice", "no mask of errors", "no mask of factors", "no mask of the decay"]
+)
 def test_planted_leaks_are_found(planted, monkeypatch):
     if planted == "masks that are not reduced":
         # The prototype's leak: z + r as 64-bit words, where r has few places
@@ -150,18 +157,21 @@ def test_planted_leaks_are_found(planted, monkeypatch):
 
         monkeypatch.setattr(MaskStream, "draw", repeated)
     else:
-        monkeypatch.setattr(head, "gradients", without_error_masks(head.gradients))
+        step = {"no mask of errors": "gradients", "no mask of factors": "share_products", "no mask of the decay": "scaled"}[
+            planted
+        ]
+        monkeypatch.setattr(head, step, with_small_masks(getattr(head, step)))
     assert problems_of(monkeypatch, plan_of(rows=1200, epochs=4), changed="labels")
 
 
-def without_error_masks(gradients):
-    """Gradients of which the errors cross with a mask of few places."""
+def with_small_masks(step):
+    """A step of the protocol whose masks have few places."""
 
-    def leaking(side, matrices, rows_B, errors_BC):
+    def leaking(side, *arguments):
         draw = side.masks.draw
         side.masks.draw = lambda *shape: draw(*shape) >> np.uint64(60)
         try:
-            return gradients(side, matrices, rows_B, errors_BC)
+            return step(side, *arguments)
         finally:
             side.masks.draw = draw
 

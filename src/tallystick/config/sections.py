@@ -383,13 +383,20 @@ class SharedTraining(TrainingChoice):
     mode: Literal["synchronous"] = Field(default="synchronous", description=_MODE)
     folds: Literal["auto", 1] = Field(default="auto", description="number of heads: one")
     learning_rate: Rate = Field(default=0.5, description="learning rate of the first step; it falls evenly to 0")
-    weight_decay: float = Field(default=0.0003, strict=True, ge=0, le=1, description="weight decay of the head")
+    weight_decay: float = Field(
+        default=0.1,
+        strict=True,
+        ge=0,
+        le=100,
+        description="weight decay of the head, times features over training rows (at most .3), and times the share of the "
+        "labels' variance that the label party's own columns leave, which no other party learns",
+    )
 
     staleness: ClassVar[int] = 2
     compression: ClassVar[Literal["none"]] = "none"
 
     def resolved(self, rows: int) -> "TrainingConfig":
-        """Settle epochs and batches: at least 300 steps, of few and large batches, because a step takes four exchanges."""
+        """Settle epochs and batches: at least 300 steps, of few and large batches, because a step takes five exchanges."""
         large = min(max(2 ** round(math.log2(max(rows, 1) / 24)), 128), 1024)
         batch_size = large if self.batch_size == "auto" else self.batch_size
         epochs = max(12, math.ceil(300 / steps_of_epoch(rows, batch_size))) if self.epochs == "auto" else self.epochs

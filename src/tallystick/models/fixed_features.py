@@ -1,10 +1,14 @@
 """Features of one party's columns that no training changes: what a head on shares takes.
 
-Each numeric column becomes hats between quantiles of its training rows (a piecewise-linear code), each categorical one a number
-for each frequent code, and random rectified sums of three columns bring interactions within the party.
+Each numeric column becomes hats between quantiles of its training rows, few and many (piecewise-linear codes), each categorical
+one a number for each frequent code, and random rectified sums of three columns bring interactions within the party. Of all
+these the strongest principal axes stay, each scaled to about the same variance.
 
-Shapes: N rows, F numeric columns, G categorical columns, K quantiles, Z inputs of the random sums, R random sums, D features.
+Shapes: N rows, F numeric columns, G categorical columns, K quantiles, Z inputs of the random sums, R hats, codes and sums,
+D axes.
 """
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -12,62 +16,75 @@ from torch import Tensor, nn
 from tallystick.privacy.randomness import Seed, generator_of
 from tallystick.tables.features import Features, FeatureShape
 
-QUANTILES = 10
+FINE, COARSENING = 37, 4
+COARSE = FINE // COARSENING + 1
+"""Quantiles of the fine hats, and of the coarse ones, which are each fourth of them."""
+MOST_FINE_COLUMNS = 24
+"""Numeric columns up to which there are fine hats."""
 MOST_CODES = 64
-RANDOM_SUMS = 192
+RANDOM_SUMS = 512
 _SUMMED = 3
 _LEAST_DEVIATION = 0.3
-"""Below this deviation a feature is not brought to deviation 1: a rare category would be blown up."""
+"""Below this deviation a hat, code or sum is not brought to deviation 1: a rare category would be blown up."""
+_FLOOR = 0.1
+"""Share of the largest variance that is added to each axis's: weaker axes are noise more often than not."""
+_SAMPLE = 1 << 14
+"""Most rows by which axes are found."""
 
 
 class FixedFeatures(nn.Module):
-    """A party's features, within -2 to 2, fitted on its own training rows without a label.
+    """A party's features, within -3 to 3, fitted on its own training rows without a label.
 
-    They are scaled so that the largest eigenvalue of their second moments is 1: then one learning rate fits all tables, however
-    many columns a party has, and neither party needs to know the other's.
+    An axis of variance v is divided by the root of v plus a tenth of the largest variance. So strong axes have about variance 1,
+    none has more, and one learning rate fits all tables.
 
     No formal guarantee, and nothing of it leaves the party: it is for features of which only shares cross.
 
     Args:
         shape: of the party's encoded columns; None for a label party without columns of its own.
+        most: axes that stay.
         constant: whether the first feature is 1, which gives a head its intercept.
     """
 
-    LIMIT = 2.0
+    LIMIT = 3.0
     knots_FK: Tensor
-    weights_ZR: Tensor
-    offsets_R: Tensor
-    mean_D: Tensor
-    scale_D: Tensor
+    weights_ZS: Tensor
+    offsets_S: Tensor
+    mean_R: Tensor
+    axes_RD: Tensor
 
-    def __init__(self, shape: FeatureShape | None, *, constant: bool) -> None:
+    def __init__(self, shape: FeatureShape | None, *, most: int, constant: bool) -> None:
         super().__init__()
         shape = shape or FeatureShape(numeric=0, cardinalities=())
         self.codes = [min(codes, MOST_CODES) for codes in shape.cardinalities]
         self.constant = constant
+        self._fine = shape.numeric <= MOST_FINE_COLUMNS
         inputs = shape.numeric + sum(self.codes)
         sums = RANDOM_SUMS if shape.numeric + len(self.codes) > 1 else 0
-        self.width = shape.numeric * QUANTILES + sum(self.codes) + sums + constant
-        self.register_buffer("knots_FK", torch.zeros(shape.numeric, QUANTILES))
-        self.register_buffer("weights_ZR", torch.zeros(inputs, sums))
-        self.register_buffer("offsets_R", torch.zeros(sums))
-        self.register_buffer("mean_D", torch.zeros(self.width - constant))
-        self.register_buffer("scale_D", torch.ones(self.width - constant))
+        hats = shape.numeric * (COARSE + FINE * self._fine)
+        raw = hats + sum(self.codes) + sums
+        axes = min(most, raw)
+        self.width = axes + constant
+        self.register_buffer("knots_FK", torch.zeros(shape.numeric, FINE))
+        self.register_buffer("weights_ZS", torch.zeros(inputs, sums))
+        self.register_buffer("offsets_S", torch.zeros(sums))
+        self.register_buffer("mean_R", torch.zeros(raw))
+        self.register_buffer("axes_RD", torch.zeros(raw, axes))
 
     def fit(self, features: Features, *, seed: Seed) -> "FixedFeatures":
-        """Fit quantiles and scales on training rows, and draw the random sums from this party's seed.
+        """Fit quantiles and axes on training rows, and draw the random sums from this party's seed.
 
         Args:
             features: the training rows, at least one.
             seed: of the draws; a secret one keeps them at home.
         """
         numbers_NF = features.numeric_NF
-        steps_K = torch.linspace(0, 1, QUANTILES)
+        steps_K = torch.linspace(0, 1, FINE)
         for column, number_N in enumerate(numbers_NF.unbind(1)):
             ordered_N = number_N.sort().values  # torch.quantile takes no more than 16 million numbers
             self.knots_FK[column] = ordered_N[((len(ordered_N) - 1) * steps_K).round().long()]
         generator = generator_of(seed, "fixed features")
-        inputs, sums = self.weights_ZR.shape
+        inputs, sums = self.weights_ZS.shape
         columns = [[column] for column in range(numbers_NF.shape[1])]
         for codes in self.codes:
             first = columns[-1][-1] + 1 if columns else 0
@@ -75,36 +92,41 @@ class FixedFeatures(nn.Module):
         for drawn in range(sums):
             for column in torch.randperm(len(columns), generator=generator)[:_SUMMED].tolist():
                 places = columns[column]
-                self.weights_ZR[places, drawn] = torch.randn(len(places), generator=generator)
-        self.offsets_R.copy_(torch.randn(sums, generator=generator))
+                self.weights_ZS[places, drawn] = torch.randn(len(places), generator=generator)
+        self.offsets_S.copy_(torch.randn(sums, generator=generator))
         assert inputs == sum(map(len, columns)), "each input is of one column"
-        raw_ND = self._raw(features)
-        self.mean_D.copy_(raw_ND.mean(dim=0))
-        self.scale_D.copy_(raw_ND.std(dim=0, correction=0).clamp(min=_LEAST_DEVIATION))
-        if len(self.scale_D):
-            scaled_ND = ((raw_ND - self.mean_D) / self.scale_D).double()
-            moments_DD = scaled_ND.T @ scaled_ND / len(scaled_ND)
-            self.scale_D *= torch.linalg.eigvalsh(moments_DD)[-1].clamp(min=1e-6).sqrt().float()
+        if len(self.mean_R):
+            sample_N = torch.arange(0, len(features), math.ceil(len(features) / _SAMPLE))
+            raw_NR = self._raw(features.rows(sample_N))
+            self.mean_R.copy_(raw_NR.mean(dim=0))
+            deviation_R = raw_NR.std(dim=0, correction=0).clamp(min=_LEAST_DEVIATION)
+            scaled_NR = (raw_NR - self.mean_R) / deviation_R
+            variance_R, axes_RR = torch.linalg.eigh((scaled_NR.T @ scaled_NR / len(scaled_NR)).double())
+            floor = variance_R[-1].clamp(min=1e-6) * _FLOOR
+            strongest = slice(len(variance_R) - self.axes_RD.shape[1], None)
+            weighted_RD = axes_RR[:, strongest] / (variance_R[strongest].clamp(min=0) + floor).sqrt()
+            self.axes_RD.copy_(weighted_RD.float() / deviation_R.unsqueeze(1))
         return self
 
     @torch.no_grad()
     def forward(self, features: Features) -> Tensor:
         """Return features (N, D), float32."""
-        scaled_ND = ((self._raw(features) - self.mean_D) / self.scale_D).clamp(-self.LIMIT, self.LIMIT)
+        axes_ND = ((self._raw(features) - self.mean_R) @ self.axes_RD).clamp(-self.LIMIT, self.LIMIT)
         if not self.constant:
-            return scaled_ND
-        return torch.cat([torch.ones(len(scaled_ND), 1), scaled_ND], dim=1)
+            return axes_ND
+        return torch.cat([torch.ones(len(axes_ND), 1), axes_ND], dim=1)
 
     def _raw(self, features: Features) -> Tensor:
-        hats_NFK = _hats(features.numeric_NF, self.knots_FK)
+        coarse_NFK = _hats(features.numeric_NF, self.knots_FK[:, ::COARSENING].contiguous())
+        hats = [coarse_NFK] + ([_hats(features.numeric_NF, self.knots_FK)] if self._fine else [])
         codes = [
             torch.nn.functional.one_hot(code_N.clamp(max=most), most + 1)[:, :most].float()
             for code_N, most in zip(features.categorical_NG.unbind(1), self.codes, strict=True)
         ]
         # A number's place among its quantiles has no tails, so a random sum of it has none
-        places_NF = (hats_NFK * torch.linspace(-1.7, 1.7, QUANTILES)).sum(dim=2)
-        sums_NR = torch.relu(torch.cat([places_NF, *codes], dim=1) @ self.weights_ZR + self.offsets_R)
-        return torch.cat([hats_NFK.flatten(1), *codes, sums_NR], dim=1)
+        places_NF = (coarse_NFK * torch.linspace(-1.7, 1.7, COARSE)).sum(dim=2)
+        sums_NS = torch.relu(torch.cat([places_NF, *codes], dim=1) @ self.weights_ZS + self.offsets_S)
+        return torch.cat([*(each.flatten(1) for each in hats), *codes, sums_NS], dim=1)
 
 
 def _hats(numbers_NF: Tensor, knots_FK: Tensor) -> Tensor:

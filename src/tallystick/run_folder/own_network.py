@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from tallystick.cut.forward import SCORED_AT_A_TIME, FeatureSource, logits_over
+from tallystick.metrics import TargetType
+from tallystick.models.fixed_features import FixedFeatures
 from tallystick.models.folds import FoldedLabelModel
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.trained import Architecture
 from tallystick.tables.encoder import Encoder
 from tallystick.training.checkpoint import load_weights, read_tensors, write_tensors
 
-MEMBERS = 4
+MEMBERS = 2
 _WEIGHTS, _SPREAD = "own-network.safetensors", "own-network-spread.safetensors"
-_HALF_RANGE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +39,14 @@ class OwnNetwork:
 
     @classmethod
     def of(cls, model: FoldedLabelModel, source: FeatureSource, train_N: Tensor, fold_N: Tensor) -> tuple["OwnNetwork", Tensor]:
-        """Take a trained network, with the features of its training rows, (N, C)."""
+        """Take a trained network, with the logits of its training rows, (N, C), each by the member that did not learn from it."""
         judged_NC = member_logits(model, source, train_N)[torch.arange(len(train_N)), fold_N]
         network = cls(model=model, mean_C=judged_NC.mean(dim=0), deviation_C=judged_NC.std(dim=0, correction=0).clamp(min=1e-6))
-        return network, network._scaled(judged_NC)
+        return network, judged_NC
 
     def features(self, source: FeatureSource, index_N: Tensor) -> Tensor:
-        """Return the features of rows that it did not learn from, (N, C), within -2 to 2."""
-        return self._scaled(member_logits(self.model, source, index_N).mean(dim=1))
+        """Return the features of rows that it did not learn from, (N, C), within -3 to 3."""
+        return self.scaled(member_logits(self.model, source, index_N).mean(dim=1))
 
     def keep(self, folder: RunFolder) -> None:
         """Write it."""
@@ -60,10 +61,18 @@ class OwnNetwork:
         tensors, _ = read_tensors(folder.path / _SPREAD, origin=folder.origin)
         return cls(model=model, mean_C=tensors["mean"], deviation_C=tensors["deviation"])
 
-    def _scaled(self, logits_NC: Tensor) -> Tensor:
+    def scaled(self, logits_NC: Tensor) -> Tensor:
         """Scale logits; those of a network that diverged are 0, for its row counts, and nobody is to hear of it."""
-        scaled_NC = ((logits_NC - self.mean_C) / (2 * self.deviation_C)).clamp(-_HALF_RANGE, _HALF_RANGE)
-        return scaled_NC.nan_to_num(0.0)
+        return ((logits_NC - self.mean_C) / self.deviation_C).clamp(-FixedFeatures.LIMIT, FixedFeatures.LIMIT).nan_to_num(0.0)
+
+
+def unexplained_share(logits_NC: Tensor, labels_NC: Tensor, target: TargetType) -> float:
+    """Return which share of the labels' variance a network leaves, by logits of rows that it did not learn from; .01 to 1."""
+    chances_NC = logits_NC
+    if target != "regression":
+        chances_NC = torch.sigmoid(logits_NC) if target == "binary" else torch.softmax(logits_NC, dim=1)
+    left = (chances_NC - labels_NC).square().sum() / (labels_NC - labels_NC.mean(dim=0)).square().sum()
+    return float(left.nan_to_num(1.0, posinf=1.0).clamp(0.01, 1.0))
 
 
 def build_own_network(architecture: Architecture, encoder: Encoder | None) -> FoldedLabelModel:

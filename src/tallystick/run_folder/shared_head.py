@@ -24,7 +24,8 @@ from tallystick.tables.encoder import Encoder
 from tallystick.training.checkpoint import TrainingState, put_weights, read_tensors, write_tensors
 
 _NOTE, _SCORED, _OPENED = "training", "scored-rows.safetensors", "opened-scores.safetensors"
-_OWN, _OTHERS = "own_share", "others_share"
+_OWN, _OTHERS, _COMMON = "own_share", "others_share", "products_share"
+_AXES_LABEL_PARTY, _AXES_FEATURE_PARTY = 256, 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class SharedHead:
         """Write it; no row has a score by this run yet."""
         folder.note(_NOTE, {"state": vars(self.state), "folds": 1, "head": "shared"})
         tensors = {name: tensor for name, tensor in self.features.state_dict().items() if tensor.numel()}
-        shares = {_OWN: self.shares.own_DC, _OTHERS: self.shares.others_EC}
+        shares = {_OWN: self.shares.own_DC, _OTHERS: self.shares.others_EC, _COMMON: self.shares.common_PC}
         tensors |= {name: torch.from_numpy(words.view(np.int64).copy()) for name, words in shares.items()}
         write_tensors(folder.model, tensors, {}, origin=folder.origin, private=True)
 
@@ -58,13 +59,20 @@ class SharedHead:
         if not folder.trained:
             raise DataError(f"{folder.path} holds no trained head; run `tallystick run` on all sides first")
         tensors, _ = read_tensors(folder.model, origin=folder.origin)
-        shares = Shares(own_DC=_words(tensors.pop(_OWN)), others_EC=_words(tensors.pop(_OTHERS)))
-        features = FixedFeatures(encoder.feature_shape if encoder is not None else None, constant=is_label)
+        own, others, common = (_words(tensors.pop(name)) for name in (_OWN, _OTHERS, _COMMON))
+        shares = Shares(own_DC=own, others_EC=others, common_PC=common)
+        features = features_of(encoder, is_label=is_label)
         empty = {name: tensor for name, tensor in features.state_dict().items() if not tensor.numel()}
         put_weights(features, {**empty, **tensors}, source=folder.model)
         state = TrainingState(**folder.noted(_NOTE)["state"])  # type: ignore[arg-type]
         own_network = OwnNetwork.load(folder, architecture, encoder) if is_label and encoder is not None else None
         return cls(features=features, shares=shares, state=state, own_network=own_network)
+
+
+def features_of(encoder: Encoder | None, *, is_label: bool) -> FixedFeatures:
+    """Build a party's features, before they are fitted; the label party's network of its own columns stands for more axes."""
+    shape = encoder.feature_shape if encoder is not None else None
+    return FixedFeatures(shape, most=_AXES_LABEL_PARTY if is_label else _AXES_FEATURE_PARTY, constant=is_label)
 
 
 def require_unscored(folder: RunFolder, ids: Iterable[bytes]) -> None:

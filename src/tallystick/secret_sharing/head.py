@@ -3,17 +3,20 @@
     label party                    helper                     feature party
     features_ND, labels_NC                                    features_NE
             --- seed ------------->    <------------- seed ---
-            <======== masked features, each party's once =====>
+            <======== masked factors, each party's once ======>     shares of their products: further columns
+            <======== masked columns, each party's once ======>
     step:   scores     z = X w         <======== masked weights ======>
             errors     e = f(z) - y    <======== masked scores =======>
             gradients  g = X' e        <======== masked errors =======>
-            weights    w + m u - r g   <======== masked steps ========>
+            decay      d w             <== masked weights, masked d ==>
+            weights    w + m u - r (g + d w)   <== masked steps ======>
     end:    each party keeps its share of w; the label party learns how often z came near the edge of the sigmoid's range
     score:  z = X w of other rows, cut to 12 places, each party keeps its shares; then the feature party's are sent
 
 Mohassel and Zhang 2017 ("SecureML"), with a helper (Beaver 1997) in place of their two servers' preparation, and with the
 logistic function by dealt sines (sigmoid.py) in place of their piecewise one. Stochastic gradient descent with momentum, with
-weight decay, at a rate that falls evenly to 0.
+weight decay, at a rate that falls evenly to 0. The label party chooses the decay d, and nobody else learns it: how much is right
+depends on the labels.
 
 Threat model: three sides that follow the protocol, and a helper that works with neither party. Guarantee: in training a party
 receives uniform words, and nothing that depends on the other's columns, labels or weights, but for one whole number at the end
@@ -35,14 +38,24 @@ from numpy.typing import NDArray
 
 from tallystick.errors import DataError
 from tallystick.network.channel import Channel, Progress, no_progress
+from tallystick.secret_sharing.feature_products import (
+    deal_products,
+    factor_counts,
+    factors_of,
+    product_count,
+    share_products,
+)
 from tallystick.secret_sharing.matrix_products import (
     Index,
+    MaskMatrix,
     Matrices,
     Shares,
     deal_gradients,
+    deal_scaled,
     deal_scores,
     draw_masks,
     gradients,
+    scaled,
     scores,
 )
 from tallystick.secret_sharing.ring import Words, to_numbers, to_words
@@ -68,8 +81,9 @@ STEP_BITS = FEATURE_BITS + ERROR_BITS - WEIGHT_BITS
 MOST_MORE_BITS = 16
 """Places that errors and steps take beyond these where the rate is low."""
 _STEP_RANGE = 2.0 ** (62 - FEATURE_BITS - ERROR_BITS)
-LARGEST_FEATURE = 2.0
+LARGEST_FEATURE = 3.0
 LARGEST_LABEL = 8.0
+LARGEST_DECAY = 1.0
 LEAST_ROWS = 32
 OPENED_BITS = 12
 """Binary places of the scores that the label party learns."""
@@ -88,7 +102,6 @@ class HeadPlan:
         steps: how many there are.
         rate: learning rate of the first step; it falls evenly to 0.
         momentum: share of a step that the next one keeps.
-        decay: weight decay, the factor of w in the gradient.
     """
 
     columns: tuple[int, int]
@@ -99,7 +112,6 @@ class HeadPlan:
     steps: int
     rate: float = 0.5
     momentum: float = 0.9
-    decay: float = 0.0003
 
     def __post_init__(self) -> None:
         if not self._largest_step < _STEP_RANGE:
@@ -130,9 +142,10 @@ class HeadPlan:
         """
         return self.rate_at(step) / max(rows, LEAST_ROWS)
 
-    def width(self, *, is_label: bool) -> tuple[int, int]:
-        """Return a party's own columns and the other's."""
-        return self.columns if is_label else self.columns[::-1]
+    @property
+    def all_columns(self) -> int:
+        """Count the columns of both parties, and their products."""
+        return sum(self.columns) + product_count(self.columns)
 
 
 def train_head_label_party(
@@ -141,21 +154,24 @@ def train_head_label_party(
     side: ShareHolder,
     plan: HeadPlan,
     *,
+    decay: float,
     progress: Progress = no_progress,
 ) -> tuple[Shares, int]:
     """Train, as the label party; returns its shares of the weights, and how often scores came near the edge of the range.
 
     Args:
-        features_ND: its numbers, within -2 to 2.
+        features_ND: its numbers, within -3 to 3.
         labels_NC: 0 or 1 for logistic loss, numbers within -8 to 8 for squared loss.
         side: begun.
         plan: what all sides know.
+        decay: weight decay, the factor of w in the gradient, at most 1; the others do not learn it.
         progress: called after each step.
 
     Raises DataError for numbers out of range, before anything is sent; ProtocolError and PeerLost as channels do.
     """
     to_words(labels_NC, bits=0, limit=LARGEST_LABEL, what="labels")
-    weights, edge_11 = _train(side, plan, _encoded(features_ND), labels_NC, progress)
+    to_words(np.array(decay), bits=0, limit=LARGEST_DECAY, what="the weight decay")
+    weights, edge_11 = _train(side, plan, features_ND, labels_NC, decay, progress)
     if plan.loss == "squared":
         return weights, 0
     opened_11 = edge_11 + receive_words(side.peer, EdgeShares, 1, 1)
@@ -167,19 +183,24 @@ def train_head_feature_party(
     features_ND: NDArray[np.float64], side: ShareHolder, plan: HeadPlan, *, progress: Progress = no_progress
 ) -> Shares:
     """Train, as the feature party; returns its shares of the weights. Arguments and errors are the label party's."""
-    weights, edge_11 = _train(side, plan, _encoded(features_ND), None, progress)
+    weights, edge_11 = _train(side, plan, features_ND, None, None, progress)
     if plan.loss == "logistic":
         send_words(side.peer, EdgeShares, edge_11)
     return weights
 
 
 def _train(
-    side: ShareHolder, plan: HeadPlan, own_ND: Words, labels_NC: NDArray[np.float64] | None, progress: Progress
+    side: ShareHolder,
+    plan: HeadPlan,
+    features_ND: NDArray[np.float64],
+    labels_NC: NDArray[np.float64] | None,
+    decay: float | None,
+    progress: Progress,
 ) -> tuple[Shares, Words]:
     """Return own shares of the weights, and of how often scores came near the edge, beyond what they would on average."""
     edge_11 = np.zeros((1, 1), dtype=np.uint64)
-    matrices = Matrices.exchange(side, own_ND, plan.width(is_label=side.is_label)[1])
-    weights = step = _zeros(plan, is_label=side.is_label)
+    matrices = _matrices(side, features_ND, plan.columns)
+    weights = step = _split(side, np.zeros((plan.all_columns, plan.outputs), dtype=np.uint64), plan.columns)
     for number, rows_B in enumerate(plan.batches()):
         rate = plan.rate_at(number)
         scores_BC = scores(side, matrices, rows_B, weights)
@@ -187,7 +208,7 @@ def _train(
         errors_BC, edges_BC = _ERRORS[plan.loss](side, scores_BC, labels_BC, plan, plan.scale_at(number, len(rows_B)))
         edge_11 = edge_11 + edges_BC.sum(dtype=np.uint64)
         gradient = gradients(side, matrices, rows_B, errors_BC)
-        step = _next_step(side, step, gradient, weights, plan, rate)
+        step = _next_step(side, step, gradient, weights, plan, rate * decay if decay is not None else None)
         weights = weights + step
         progress("training on shares", number + 1, plan.steps)
     if plan.loss == "logistic":
@@ -197,7 +218,7 @@ def _train(
 
 def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_progress) -> None:
     """Deal what a training takes, as the helper."""
-    masks = draw_masks(dealer, plan.rows, *plan.columns)
+    masks = _deal_matrices(dealer, plan.rows, plan.columns)
     for number, rows_B in enumerate(plan.batches()):
         deal_scores(masks, rows_B, plan.outputs)
         if plan.loss == "logistic":
@@ -205,7 +226,8 @@ def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_pro
         else:
             deal_truncation(dealer, len(rows_B), plan.outputs, bits=_rescaling(plan, plan.scale_at(number, len(rows_B)))[1])
         deal_gradients(masks, rows_B, plan.outputs)
-        deal_truncation(dealer, sum(plan.columns), plan.outputs, bits=STEP_BITS + plan.more_bits)
+        deal_scaled(dealer, plan.all_columns, plan.outputs)
+        deal_truncation(dealer, plan.all_columns, plan.outputs, bits=STEP_BITS + plan.more_bits)
         progress("dealing for shares", number + 1, plan.steps)
     if plan.loss == "logistic":
         deal_truncation(dealer, 1, 1, bits=DEALT_BITS + EDGE_BITS)
@@ -215,13 +237,13 @@ def score_shares(
     features_ND: NDArray[np.float64], weights: Shares, side: ShareHolder, *, progress: Progress = no_progress
 ) -> Words:
     """Score rows, as either party; returns its shares of the scores, (N, C), in 12 binary places. No score is open yet."""
-    own_ND = _encoded(features_ND)
-    matrices = Matrices.exchange(side, own_ND, len(weights.others_EC))
+    own, others = len(weights.own_DC), len(weights.others_EC)
     parts = []
-    for rows_B in _tiles(len(own_ND)):
-        scores_BC = scores(side, matrices, rows_B, weights)
+    for rows_B in _tiles(len(features_ND)):
+        matrices = _matrices(side, features_ND[rows_B], (own, others) if side.is_label else (others, own))
+        scores_BC = scores(side, matrices, np.arange(len(rows_B)), weights)
         parts.append(cut_places(side, MaskedScores, scores_BC, bits=SCORE_BITS - OPENED_BITS))
-        progress("scoring on shares", int(rows_B[-1]) + 1, len(own_ND))
+        progress("scoring on shares", int(rows_B[-1]) + 1, len(features_ND))
     return np.concatenate(parts) if parts else np.empty((0, weights.own_DC.shape[1]), dtype=np.uint64)
 
 
@@ -239,10 +261,26 @@ def open_scores_feature_party(share_NC: Words, peer: Channel) -> None:
 
 def deal_scoring(dealer: Dealer, columns: tuple[int, int], rows: int, outputs: int) -> None:
     """Deal what the scoring of so many rows takes, as the helper."""
-    masks = draw_masks(dealer, rows, *columns)
     for rows_B in _tiles(rows):
-        deal_scores(masks, rows_B, outputs)
+        masks = _deal_matrices(dealer, len(rows_B), columns)
+        deal_scores(masks, np.arange(len(rows_B)), outputs)
         deal_truncation(dealer, len(rows_B), outputs, bits=SCORE_BITS - OPENED_BITS)
+
+
+def _matrices(side: ShareHolder, features_ND: NDArray[np.float64], columns: tuple[int, int]) -> Matrices:
+    """Show the other party own features and own shares of the products across, masked."""
+    encoded_ND = to_words(features_ND, bits=FEATURE_BITS, limit=LARGEST_FEATURE, what="features of a head on shares")
+    own, others = factor_counts(columns) if side.is_label else factor_counts(columns)[::-1]
+    products_NP = share_products(side, factors_of(features_ND, own), others)
+    own_NX, common = np.concatenate([encoded_ND, products_NP], axis=1), own * others
+    return Matrices.exchange(side, own_NX, columns[1 if side.is_label else 0] + common, common=common)
+
+
+def _deal_matrices(dealer: Dealer, rows: int, columns: tuple[int, int]) -> tuple[MaskMatrix, MaskMatrix]:
+    """Deal what ``_matrices`` takes, and draw the masks of both matrices."""
+    deal_products(dealer, rows, factor_counts(columns))
+    common = product_count(columns)
+    return draw_masks(dealer, rows, columns[0] + common, columns[1] + common)
 
 
 def _tiles(rows: int) -> Sequence[Index]:
@@ -250,13 +288,17 @@ def _tiles(rows: int) -> Sequence[Index]:
     return [np.arange(start, min(start + 4096, rows)) for start in range(0, rows, 4096)]
 
 
-def _encoded(features_ND: NDArray[np.float64]) -> Words:
-    return to_words(features_ND, bits=FEATURE_BITS, limit=LARGEST_FEATURE, what="features of a head on shares")
+def _joined(side: ShareHolder, shares: Shares) -> Words:
+    """Stack shares by column: the label party's columns first, at both parties, then the feature party's, then products."""
+    first, second = (shares.own_DC, shares.others_EC) if side.is_label else (shares.others_EC, shares.own_DC)
+    return np.concatenate([first, second, shares.common_PC])
 
 
-def _zeros(plan: HeadPlan, *, is_label: bool) -> Shares:
-    own, others = (np.zeros((columns, plan.outputs), dtype=np.uint64) for columns in plan.width(is_label=is_label))
-    return Shares(own_DC=own, others_EC=others)
+def _split(side: ShareHolder, shares_WC: Words, columns: tuple[int, int]) -> Shares:
+    """Undo ``_joined``."""
+    first, second, common_PC = np.split(shares_WC, [columns[0], sum(columns)])
+    own_DC, others_EC = (first, second) if side.is_label else (second, first)
+    return Shares(own_DC=own_DC, others_EC=others_EC, common_PC=common_PC)
 
 
 def _logistic_errors(
@@ -305,19 +347,10 @@ def _dealt_shape(rows: int, outputs: int) -> tuple[int, int, int]:
     return dealt_values(np.zeros((1, 1), dtype=np.uint64)).shape[0], rows, outputs
 
 
-def _next_step(side: ShareHolder, step: Shares, gradient: Shares, weights: Shares, plan: HeadPlan, rate: float) -> Shares:
-    """Return shares of momentum times the step, less the gradient and the decay; one exchange."""
-    momentum, decay = (
-        np.uint64(round(factor * 2 ** (STEP_BITS + plan.more_bits))) for factor in (plan.momentum, rate * plan.decay)
-    )
-    parts = [
-        momentum * last - new - decay * weight
-        for last, new, weight in (
-            (step.own_DC, gradient.own_DC, weights.own_DC),
-            (step.others_EC, gradient.others_EC, weights.others_EC),
-        )
-    ]
-    ordered = parts if side.is_label else parts[::-1]  # the label party's columns first, at both
-    cut = cut_places(side, MaskedSteps, np.concatenate(ordered), bits=STEP_BITS + plan.more_bits)
-    first, second = np.split(cut, [plan.columns[0]])
-    return Shares(own_DC=first, others_EC=second) if side.is_label else Shares(own_DC=second, others_EC=first)
+def _next_step(side: ShareHolder, step: Shares, gradient: Shares, weights: Shares, plan: HeadPlan, decay: float | None) -> Shares:
+    """Return shares of momentum times the step, less the gradient and the decay; two exchanges."""
+    last, new, weight = (_joined(side, each) for each in (step, gradient, weights))
+    bits = STEP_BITS + plan.more_bits
+    decayed = scaled(side, weight, round(decay * 2**bits) if decay is not None else None)
+    momentum = np.uint64(round(plan.momentum * 2**bits))
+    return _split(side, cut_places(side, MaskedSteps, momentum * last - new - decayed, bits=bits), plan.columns)

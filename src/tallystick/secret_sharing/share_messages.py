@@ -24,7 +24,7 @@ class MaskedFeatures(Message, frozen=True):
 
 
 class MaskedWeights(Message, frozen=True):
-    """Party to party: its shares of the weights of the other's columns, less a mask; (D, C)."""
+    """Party to party: its shares of weights, or the label party's weight decay, less a mask; (D, C), or (1, 1)."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array

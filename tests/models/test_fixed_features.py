@@ -1,0 +1,44 @@
+"""Features that no training changes: their range, their scale, and a width that no value decides."""
+
+import pytest
+import torch
+
+from tallystick.models.fixed_features import FixedFeatures
+from tallystick.tables.features import Features, FeatureShape
+
+SHAPE = FeatureShape(numeric=3, cardinalities=(4, 70))
+
+
+def rows(count, *, seed=1, constant=False):
+    generator = torch.Generator().manual_seed(seed)
+    numeric_NF = torch.randn(count, 3, generator=generator)
+    codes = [torch.randint(0, codes, (count,), generator=generator) for codes in SHAPE.cardinalities]
+    return Features(
+        numeric_NF=torch.ones(count, 3) if constant else numeric_NF**3,
+        categorical_NG=torch.stack(codes, dim=1) * (0 if constant else 1),
+    )
+
+
+@pytest.mark.parametrize(("count", "constant"), [(2000, False), (40, False), (1, False), (300, True)])
+def test_features_are_numbers_within_their_range_and_their_width_is_the_shape_s(count, constant):
+    features = FixedFeatures(SHAPE, most=200, constant=False).fit(rows(count, constant=constant), seed=1)
+    values_ND = features(rows(500, seed=2))
+    assert values_ND.shape == (500, 200)
+    assert torch.isfinite(values_ND).all()
+    assert values_ND.abs().max() <= features.LIMIT
+
+
+def test_no_axis_has_a_second_moment_beyond_one():
+    # One learning rate fits all tables for this reason; the clamp at 3 only lessens it.
+    training = rows(3000)
+    values_ND = FixedFeatures(SHAPE, most=200, constant=False).fit(training, seed=1)(training).double()
+    largest = torch.linalg.eigvalsh(values_ND.T @ values_ND / len(values_ND))[-1]
+    assert 0.5 < largest < 1.01
+
+
+def test_a_wide_table_has_coarse_hats_alone_and_a_label_party_without_columns_a_constant():
+    wide = FixedFeatures(FeatureShape(numeric=40, cardinalities=()), most=10_000, constant=True)
+    assert wide.width == 40 * 10 + 512 + 1
+    nothing = Features(numeric_NF=torch.empty(5, 0), categorical_NG=torch.empty(5, 0, dtype=torch.int64))
+    alone = FixedFeatures(None, most=256, constant=True).fit(nothing, seed=1)
+    assert torch.equal(alone(nothing), torch.ones(5, 1))
