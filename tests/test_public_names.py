@@ -89,7 +89,7 @@ assert not {"scipy.stats", "torch._dynamo", "sympy"} & set(sys.modules)
 def test_a_party_trains_without_the_slowest_parts_of_scipy_and_torch_and_the_list_of_libraries_catches_the_others(tmp_path):
     # scipy.stats takes a party's process 24 MiB and some time, for quantiles that scipy.special has, and ranks that polars has.
     # PyTorch's compiler takes a second, for optimizers that do without, and its algebra a third of one, for gradients that do.
-    assert {"numpy", "polars", "scipy", "torch"} <= set(loaded_after(TRAINING, tmp_path))
+    assert {"numpy", "polars", "torch"} <= set(loaded_after(TRAINING, tmp_path))
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest(tmp_path):

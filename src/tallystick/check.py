@@ -13,7 +13,8 @@ from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.alignment_cost import alignment_cost, line_note
 from tallystick.job.phases.batches_in_flight import pace_note
-from tallystick.job.preflight import LOADED, Preflight, identity_of, preflight, proxy_of
+from tallystick.job.preflight import LOADED, preflight
+from tallystick.job.side_checks import Preflight, identity_of, proxy_of
 from tallystick.network.certificates import probe
 from tallystick.network.proxy import Proxy
 from tallystick.run_folder.folder import RunFolder

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from tallystick.config.party import parse_party
 from tallystick.config.secret import MAX_SECRET_BYTES, Secret
 from tallystick.errors import ConfigError
-from tallystick.job.preflight import identity_of, proxy_of
+from tallystick.job.side_checks import identity_of, proxy_of
 from tallystick.network.certificates import tls_context, write_test_certificates
 from tallystick.reading import validate
 

@@ -17,8 +17,8 @@ from tallystick.errors import ConfigError, DataError, LabelError, TallystickErro
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.start_from import run_to_start_from
 from tallystick.network.channel import memory_channels
-from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.initial_weights import FILE, put_starting_weights
+from tallystick.run_folder.folder import STARTING_POINT, RunFolder
+from tallystick.run_folder.initial_weights import put_starting_weights
 from tallystick.simulation import simulate
 from tallystick.tables.categories import UNSEEN
 from tallystick.watcher import Silent
@@ -155,7 +155,7 @@ def test_what_a_run_started_from_is_read_from_its_own_folder_or_refused(first):
     newest = RunFolder.open(sorted(folder.glob("shop/*"))[-1])
     with pytest.raises(DataError, match=r"of another network than .* \(these parts differ: bias, columns, layers, weight\)"):
         put_starting_weights(newest, torch.nn.Linear(1, 1))
-    (newest.path / FILE).write_bytes((newest.path / FILE).read_bytes()[:-1] + b"x")
+    (newest.path / STARTING_POINT).write_bytes((newest.path / STARTING_POINT).read_bytes()[:-1] + b"x")
     with pytest.raises(TallystickError, match=r"starting-point.safetensors.*training would start from others"):
         put_starting_weights(newest, torch.nn.Linear(1, 1))
 

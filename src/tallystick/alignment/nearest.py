@@ -13,7 +13,6 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -252,6 +251,8 @@ def _by_tree(points_QD: Floats, points_MD: Floats, neighbors: int, *, order: int
     groups_GD, group_M, count_G = np.unique(points_MD, axis=0, return_inverse=True, return_counts=True)
     members_M = np.argsort(group_M.ravel(), kind="stable")
     first_G = np.cumsum(count_G) - count_G
+    from scipy.spatial import cKDTree
+
     tree, all_groups = cKDTree(groups_GD), len(groups_GD)
     height = max(BLOCK_PAIRS // (4 * (neighbors + SPARE)), 1)
     for start in range(0, len(points_QD), height):

@@ -30,22 +30,13 @@ from tallystick.errors import ConfigError
 from tallystick.msgspec_threads import prepared
 from tallystick.report.page import to_html
 from tallystick.report.templating import write_page
-from tallystick.results import read_result
+from tallystick.results import Audited, read_result
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.listing import contract_of
 from tallystick.run_folder.pass_recorder import PASSES
 from tallystick.watcher import Watcher
 
 _NOTE = "audit"
-
-
-class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    """Findings of a run's audits."""
-
-    membership: results.Audit | None = None
-    leakage: results.Audit | None = None
-    features: results.FeatureAudit | None = None
-    told: list[results.ToldColumns] = []
 
 
 def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callable[[], AbstractContextManager[None]]) -> Audited:

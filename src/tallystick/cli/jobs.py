@@ -8,14 +8,15 @@ import typer
 from rich.console import Console
 
 from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, StyleFlag, read_files
-from tallystick.cli.output import LIBRARIES, finish, guarded
+from tallystick.cli.output import ALIGN_LIBRARIES, LIBRARIES, finish, guarded
 from tallystick.watcher import Style
 
 if TYPE_CHECKING:
     from tallystick.results import Result
     from tallystick.run_folder.folder import RunFolder
 
-LOADS = (*LIBRARIES, "tallystick.job.process", "tallystick.job.predict", "tallystick.cli.watch", "tallystick.cli.leakage")
+ALIGN_LOADS = (*ALIGN_LIBRARIES, "tallystick.job.process", "tallystick.cli.watch", "tallystick.cli.leakage")
+LOADS = (*LIBRARIES, *ALIGN_LOADS, "tallystick.job.run", "tallystick.job.predict")
 _INTERRUPTED = "interrupted; the peers that had joined were told"
 
 
@@ -154,7 +155,6 @@ def _run(
     def work() -> None:
         from tallystick.job.job import ALL_PHASES
         from tallystick.job.process import run_process
-        from tallystick.run_folder.initial_weights import StartingPoint
 
         agreed, own, watcher = read_files(contract, party, progress)
         again = f"tallystick {command} {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"
@@ -168,15 +168,25 @@ def _run(
             phases=ALL_PHASES if phases is None else phases,
             how_to_resume=f"{again}{' --resume' if command in ('run', 'align') else ''}, and the same on the other side",
         )
-        point = StartingPoint.of(folder)
         finish(
             {"folder": str(folder.path), "report": str(folder.report), "result": str(folder.result), **key_figures(result)}
-            | ({"started_from": point.run_id} if point is not None else {}),
+            | _started_from(folder),
             as_json=as_json,
             show=lambda console: _show(console, result, folder),
         )
 
-    guarded(work, as_json=as_json, loads=LOADS, interrupted=_INTERRUPTED)
+    loads = LOADS if phases != ("alignment",) else ALIGN_LOADS
+    guarded(work, as_json=as_json, loads=loads, interrupted=_INTERRUPTED)
+
+
+def _started_from(folder: "RunFolder") -> dict[str, object]:
+    """Name the run at whose weights training began, if it did not begin from scratch."""
+    if not folder.starts_from_a_run:
+        return {}
+    from tallystick.run_folder.initial_weights import StartingPoint
+
+    point = StartingPoint.of(folder)
+    return {"started_from": point.run_id} if point is not None else {}
 
 
 def key_figures(result: "Result") -> dict[str, object]:

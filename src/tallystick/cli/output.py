@@ -15,6 +15,8 @@ from tallystick.terminal import PlainWordsConsole, printable_lines
 EXIT_USAGE = 2
 LIBRARIES = ("numpy", "torch", "scipy.special", "polars", "pyarrow")
 """What takes long to load; a command that needs them has them loaded first."""
+ALIGN_LIBRARIES = ("numpy", "polars")
+"""The same of a command that only aligns, which does without PyTorch."""
 
 
 def finish(result: Mapping[str, object], *, as_json: bool, show: Callable[[Console], None] | None = None) -> None:

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from tallystick.errors import of_threads
+from tallystick.lazy_torch import load_torch
 
 EXIT_FAILED, EXIT_INTERRUPTED = 3, 130
 AGAIN_S = 0.05
@@ -70,7 +71,10 @@ def load(modules: Sequence[str]) -> None:
     with _ended_from_outside():
         for module in modules:
             with signals_noted():
-                importlib.import_module(module)
+                if module == "torch":
+                    load_torch()
+                else:
+                    importlib.import_module(module)
 
 
 @contextmanager

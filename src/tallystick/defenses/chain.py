@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
-
 from tallystick.defenses.defense import (
     FEATURE_STAGES,
     Defense,
@@ -22,6 +20,7 @@ from tallystick.defenses.defense import (
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.defenses.noise import Randomness, RowNoise
 from tallystick.errors import ConfigError
+from tallystick.lazy_torch import Tensor
 from tallystick.privacy.events import Event
 
 

@@ -2,10 +2,8 @@
 
 import math
 
-import torch
-from torch import Tensor
-
 from tallystick.errors import ConfigError, DataError
+from tallystick.lazy_torch import Tensor, torch
 from tallystick.privacy.events import check_epsilon
 
 LEAST_EPSILON, MOST_EPSILON = 1e-6, 100.0

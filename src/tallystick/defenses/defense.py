@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import Field
-from torch import Tensor
 
 from tallystick.defenses.noise import Randomness, RowNoise
+from tallystick.lazy_torch import Tensor
 from tallystick.privacy.events import Event
 
 RandomBytes = Callable[[int], bytes]

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from tallystick.defenses.checks import check_defense_epsilon, check_gradients, check_positive
 from tallystick.defenses.defense import Defense, Epsilon, Fraction, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, bits
+from tallystick.lazy_torch import Tensor, torch
 from tallystick.privacy.exact import check_exact_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
 from tallystick.privacy.grid import GridGaussian

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from tallystick.defenses.checks import check_defense_epsilon, check_embeddings, check_positive
 from tallystick.defenses.defense import Defense, Epsilon, Fraction, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, RowNoise, bits
 from tallystick.defenses.straight_through import passing
+from tallystick.lazy_torch import Tensor, torch
 from tallystick.privacy.composition import total_epsilon
 from tallystick.privacy.events import GaussianDP
 from tallystick.privacy.exact import check_exact_delta

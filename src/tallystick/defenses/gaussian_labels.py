@@ -7,14 +7,12 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
-from scipy.special import expit, logit, ndtri
-from torch import Tensor
 
 from tallystick.defenses.checks import check_defense_epsilon, class_numbers
 from tallystick.defenses.defense import BINARY, Defense, Epsilon, Fraction, Guarantee, RandomBytes, Stage
 from tallystick.errors import ConfigError
+from tallystick.lazy_torch import Tensor, torch
 from tallystick.privacy.events import GaussianDP, check_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
 
@@ -77,6 +75,8 @@ class GaussianLabels(Defense):
 
     def noisy(self, labels_N: Tensor, *, random_bytes: RandomBytes) -> Tensor:
         """Give the labels with noise, float64: what is released."""
+        from scipy.special import ndtri
+
         numbers_N = class_numbers(labels_N, 2, "gaussian-labels").cpu().numpy()
         words_N = np.frombuffer(random_bytes(8 * len(numbers_N)), dtype=np.uint64, count=len(numbers_N)) >> np.uint64(12)
         noise_N = ndtri((words_N.astype(np.float64) + 0.5) * 2.0**-52)
@@ -90,6 +90,8 @@ class GaussianLabels(Defense):
         noisy_N = self.noisy(labels_N, random_bytes=random_bytes).cpu().numpy()
         if not len(noisy_N):
             return labels_N
+        from scipy.special import expit, logit
+
         least = 1 / (2 * len(noisy_N))
         share = min(max(float(noisy_N.mean()), least), 1 - least)
         target_N = expit(logit(share) + (noisy_N - 0.5) / self.sigma**2)

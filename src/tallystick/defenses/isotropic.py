@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
-from torch import Tensor
 
 from tallystick.defenses.checks import check_gradients, check_positive
 from tallystick.defenses.defense import Defense, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, standard_normal
+from tallystick.lazy_torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,13 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from tallystick.defenses.checks import check_between, check_defense_epsilon, class_numbers
 from tallystick.defenses.defense import CLASSES, Defense, Epsilon, Guarantee, RandomBytes, Stage
 from tallystick.errors import ConfigError
+from tallystick.lazy_torch import Tensor, torch
 from tallystick.privacy.events import PureDP
 
 WORDS = 1 << 64

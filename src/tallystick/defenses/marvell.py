@@ -7,15 +7,14 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from tallystick.defenses.checks import check_between, check_gradients, check_positive, positives
 from tallystick.defenses.defense import BINARY, Defense, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, standard_normal
 from tallystick.errors import ConfigError
+from tallystick.lazy_torch import Tensor, torch
 
 LEAST_SUM_KL, MOST_SUM_KL = 1e-4, 4.0
 SAME_MEANS = 1e-24

@@ -4,14 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field
-from scipy.special import betaincinv
-from torch import Tensor
 
 from tallystick.defenses.checks import check_between, check_gradients, check_positive
 from tallystick.defenses.defense import Defense, Fraction, Guarantee, Stage
 from tallystick.defenses.noise import Randomness, standard_normal, uniform
+from tallystick.lazy_torch import Tensor, torch
 
 _LOST = 1e-6
 """A row with less than this share of its norm across the mean is antiparallel to it."""
@@ -72,6 +70,8 @@ class MixPro(Defense):
         return (torch.arange(rows) + shift_B) % rows
 
     def _mixed(self, grad_BD: Tensor, labels_B: Tensor, generator: Randomness) -> Tensor:
+        from scipy.special import betaincinv
+
         weight = torch.from_numpy(betaincinv(self.alpha, self.alpha, uniform(len(grad_BD), generator).numpy()))
         other_B = torch.minimum(weight, 1 - weight).to(grad_BD.device)[:, None]
         partner_B = self.partners(labels_B, generator).to(grad_BD.device)

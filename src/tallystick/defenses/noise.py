@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from torch import Tensor
 
+from tallystick.lazy_torch import Generator, Tensor, torch
 from tallystick.privacy.exact import Bits, Ints, SequentialBits
 from tallystick.privacy.keyed import KeyedBits, check_secret
 
@@ -75,7 +74,7 @@ class RowNoise:
         return KeyedBits(self.secret, purpose=purpose, hidden=(row.data for row in named_rows))
 
 
-Randomness: TypeAlias = torch.Generator | NoiseStream
+Randomness: TypeAlias = Generator | NoiseStream
 """What a gradient defence draws its noise from."""
 
 
@@ -112,7 +111,7 @@ def standard_normal(rows: int, columns: int, generator: Randomness, *, like: Ten
     return normals.to(device=like.device, dtype=like.dtype)
 
 
-def _box_muller(count: int, stream: NoiseStream, dtype: torch.dtype) -> Tensor:
+def _box_muller(count: int, stream: NoiseStream, dtype: "torch.dtype") -> Tensor:
     half = (count + 1) // 2
     if count == 0:
         return torch.empty(0, dtype=dtype)

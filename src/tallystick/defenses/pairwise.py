@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
-from torch import Tensor
+from tallystick.lazy_torch import Tensor, torch
 
 ROWS, COLUMNS = 512, 8192
 """Size of a tile, 16 MiB of float32: so large that threads rarely wait for each other."""

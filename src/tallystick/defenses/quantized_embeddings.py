@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
-from torch import Tensor
 
 from tallystick.defenses.checks import check_embeddings, check_positive
 from tallystick.defenses.defense import Defense, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, RowNoise
 from tallystick.defenses.straight_through import passing
 from tallystick.errors import ConfigError
+from tallystick.lazy_torch import Tensor
 
 MOST_LEVELS = 65_536
 

@@ -3,7 +3,7 @@
 Bengio et al. 2013, the straight-through estimator.
 """
 
-from torch import Tensor
+from tallystick.lazy_torch import Tensor
 
 
 def passing(sent_BD: Tensor, made_BD: Tensor) -> Tensor:

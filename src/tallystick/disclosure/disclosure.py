@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.config.contract import Contract
 from tallystick.evaluation.evaluation_messages import Finished
 from tallystick.results import Learnt
-from tallystick.training.checkpoint import TrainingState
+
+if TYPE_CHECKING:
+    from tallystick.training.checkpoint import TrainingState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,7 @@ class RunFacts:
     helper: HelperOutcome | None = None
     rows: Mapping[str, int] = field(default_factory=dict)
     networks: int = 1
-    training: TrainingState | None = None
+    training: "TrainingState | None" = None
     search: TrialFacts | None = None
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor
+from tallystick.lazy_torch import Generator, Tensor, torch
 
 Redraw = Literal["once", "step"]
 
@@ -20,10 +19,10 @@ class Draws:
 
     fixed_UK: Tensor | None
     k: int
-    generator: torch.Generator
+    generator: Generator
 
     @classmethod
-    def of(cls, *, rows: int, k: int, redraw: Redraw, generator: torch.Generator) -> "Draws":
+    def of(cls, *, rows: int, k: int, redraw: Redraw, generator: Generator) -> "Draws":
         """Prepare draws for a union of ``rows`` rows with ``k`` numbers each."""
         fixed_UK = torch.rand(rows, k, generator=generator, device=generator.device) if redraw == "once" else None
         return cls(fixed_UK=fixed_UK, k=k, generator=generator)

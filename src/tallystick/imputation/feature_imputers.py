@@ -1,14 +1,14 @@
 """The imputers of absent features: a cut embedding that is drawn, or another row's features. Shapes: B batch, D cut width."""
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from tallystick.errors import ConfigError, DataError
 from tallystick.imputation.imputer import ANY_CALIBRATION, FeatureImputer, When
-from tallystick.imputation.moments import MovingMoments
+from tallystick.lazy_torch import Generator, Tensor, torch
+
+if TYPE_CHECKING:
+    from tallystick.imputation.moments import MovingMoments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class RandomFeatures(FeatureImputer):
     gives: ClassVar[str] = "a cut embedding from the moving mean and deviation of real ones"
     reader: ClassVar[str] = "one pass over the embeddings names all of its rows"
 
-    def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: MovingMoments, generator: torch.Generator) -> Tensor:
+    def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: "MovingMoments", generator: Generator) -> Tensor:
         """Replace the embeddings of absent rows; ``moments`` must have seen this batch's real rows."""
         noise_BD = torch.randn(cut_BD.shape, generator=generator, dtype=cut_BD.dtype, device=generator.device).to(cut_BD.device)
         return torch.where(present_B[:, None], cut_BD, moments.mean_D + moments.variance_D.sqrt() * noise_BD)
@@ -51,7 +51,7 @@ class GaussianFeatures(FeatureImputer):
         if not self.scale > 0:
             raise ConfigError(f"synthetic features gaussian: scale={self.scale}; expected above 0")
 
-    def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: MovingMoments, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+    def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: "MovingMoments", generator: Generator) -> Tensor:  # noqa: ARG002
         """Replace the embeddings of absent rows; with no real row in the batch they become 0."""
         norm_B = torch.where(present_B, cut_BD.detach().norm(dim=1), 0.0)
         deviation = norm_B.max() * (self.scale / cut_BD.shape[1]) ** 0.5

@@ -7,12 +7,12 @@ No imputer carries a formal guarantee, and none hides the sizes of the two sides
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
+from tallystick.lazy_torch import Generator, Tensor, torch
 
-from tallystick.imputation.moments import MovingMoments
+if TYPE_CHECKING:
+    from tallystick.imputation.moments import MovingMoments
 
 When = Literal["never", "training", "prediction", "fitted"]
 """Where a logit calibration applies."""
@@ -108,15 +108,13 @@ class FeatureImputer(Imputer):
     makes_rows: ClassVar[bool] = False
     """Whether ``made_up`` gives a row for every absent one, before training."""
 
-    def made_up(
-        self, numeric_NF: Tensor, categorical_NG: Tensor, count: int, *, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def made_up(self, numeric_NF: Tensor, categorical_NG: Tensor, count: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
         """Give the numbers and codes of ``count`` rows, to be embedded as real ones are; made of the side's own rows.
 
         Not abstract: an imputer that makes no rows has nothing to say here, and is never asked.
         """
         raise NotImplementedError(f"{self.name} makes no rows")
 
-    def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: MovingMoments, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+    def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: "MovingMoments", generator: Generator) -> Tensor:  # noqa: ARG002
         """Give the cut embeddings that are sent; an embedding that is replaced passes no gradient."""
         return cut_BD

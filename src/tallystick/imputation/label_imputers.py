@@ -6,12 +6,9 @@ Shapes: B batch, D cut width, K draws, A absent rows, P present rows.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-from torch.nn.functional import normalize
-
 from tallystick.errors import ConfigError
 from tallystick.imputation.imputer import ANY_CALIBRATION, LabelBatch, LabelImputer, When
+from tallystick.lazy_torch import Tensor, torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +163,7 @@ class NeighborLabels(LabelImputer):
             return batch.imputed(float(batch.positive_rate > 0.5))
         if present_B.all():
             return batch.labels_B
-        unit_BD = normalize(batch.cut_BD, dim=1)
+        unit_BD = torch.nn.functional.normalize(batch.cut_BD, dim=1)
         similarity_AP = unit_BD[~present_B] @ unit_BD[present_B].T
         nearest_AK = similarity_AP.topk(min(self.k, similarity_AP.shape[1]), dim=1).indices
         share_A = batch.labels_B[present_B][nearest_AK].mean(dim=1)

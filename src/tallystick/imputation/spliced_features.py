@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from tallystick.errors import ConfigError, DataError
 from tallystick.imputation.imputer import ANY_CALIBRATION, FeatureImputer, When
+from tallystick.lazy_torch import Generator, Tensor, torch
 
 TREE_ROWS = 20_000  # own rows, evenly spread, from which the tree is learnt
 BINS = 32  # into which a numeric column is cut
@@ -55,9 +54,7 @@ class SplicedFeatures(FeatureImputer):
         if not 0 < self.switch <= 1:
             raise ConfigError(f"synthetic features splice: switch={self.switch}; expected above 0 and at most 1")
 
-    def made_up(
-        self, numeric_NF: Tensor, categorical_NG: Tensor, count: int, *, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def made_up(self, numeric_NF: Tensor, categorical_NG: Tensor, count: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
         """Splice ``count`` rows; raises DataError if the side has no row at all."""
         if len(numeric_NF) < 1:
             raise DataError("synthetic features splice: this side has no rows to splice from; it needs at least one")

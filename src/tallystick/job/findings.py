@@ -2,21 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from torch import nn
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
-from tallystick.audit.run import Audited
-from tallystick.dataset.dataset import Dataset
 from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.evaluation_messages import Finished
 from tallystick.evaluation.measure import Comparison
-from tallystick.results import ImportanceSummary, LinkageSummary, Shared
+from tallystick.results import Audited, ImportanceSummary, LinkageSummary, Shared
 from tallystick.tables.keys import KeyReport
-from tallystick.training.checkpoint import TrainingState
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tallystick.dataset.dataset import Dataset
+    from tallystick.training.checkpoint import TrainingState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class Evaluated:
     shared: Shared | None = None
     sent_shared: bool = False
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
-    local_baseline: TrainingState | None = None
+    local_baseline: "TrainingState | None" = None
     notes: Sequence[str] = ()
 
 
@@ -108,9 +110,9 @@ class RunFindings:
     helper: HelperOutcome | None = None
     trials: Sequence[TrialRecord] = ()
     alone: bool = False
-    dataset: Dataset | None = None
-    modules: Mapping[str, nn.Module] = field(default_factory=dict)
-    training: TrainingState | None = None
+    dataset: "Dataset | None" = None
+    modules: "Mapping[str, nn.Module]" = field(default_factory=dict)
+    training: "TrainingState | None" = None
     column_notes: Sequence[str] = ()
     audited: Audited = field(default_factory=Audited)
     evaluated: Evaluated = field(default_factory=Evaluated)

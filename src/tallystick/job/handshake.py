@@ -9,11 +9,10 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Annotated
 
 import msgspec
-import numpy as np
-import torch
 
 from tallystick import __version__
 from tallystick.config.contract import Contract
@@ -265,8 +264,8 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
             complete=list(resume_state.complete),
             start_from=resume_state.start_from,
             promoted=list(resume_state.promoted),
-            torch=_release(torch.__version__),
-            numpy=_release(np.__version__),
+            torch=_release_of("torch"),
+            numpy=_release_of("numpy"),
         )
     )
     greeting = channel.receive(Greeting)
@@ -294,15 +293,21 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
     return greeting
 
 
-def _release(version: str) -> str:
-    """Return a version without the name of its build: the CPU build and CUDA's of one release compute alike on a CPU."""
-    return version.partition("+")[0]
+def _release_of(library: str) -> str:
+    """Return a version without the name of its build: the CPU build and CUDA's of one release compute alike on a CPU.
+
+    It is empty for a library that is not installed: whoever only aligns needs no PyTorch.
+    """
+    try:
+        return metadata.version(library).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _note_versions(peer: str, greeting: Greeting, note: Callable[[str], None]) -> None:
-    own = {"torch": _release(torch.__version__), "numpy": _release(np.__version__)}
+    own = {name: _release_of(name) for name in ("torch", "numpy")}
     their_versions = {"torch": printable(greeting.torch, most=40), "numpy": printable(greeting.numpy, most=40)}
-    if other := [name for name in own if own[name] != their_versions[name]]:
+    if other := [name for name in own if "" not in (own[name], their_versions[name]) and own[name] != their_versions[name]]:
         one, two = (" and ".join(f"{name} {versions[name]}" for name in other) for versions in (their_versions, own))
         note(
             f"{peer} computes with {one}, this side with {two}: both draw the order of rows from the contract's seed, which "

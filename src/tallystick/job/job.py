@@ -1,13 +1,13 @@
 """Hold what one party's run needs, whatever its role."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-import torch
 from threadpoolctl import threadpool_limits
-from torch import nn
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
@@ -16,18 +16,23 @@ from tallystick.job.log import Logbook
 from tallystick.machine import refuse_after_fork
 from tallystick.network.channel import Channel
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.noise_secret import row_noise_secret
-from tallystick.run_folder.trained import Architecture
 from tallystick.tables.keys import Keys
 from tallystick.tables.lazy_table import Frame
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tallystick.run_folder.trained import Architecture
+
 ALL_PHASES = ("alignment", "training", "evaluation")
+ALIGNS_ALONE = ("alignment",)
 
 
 def check_process() -> None:
     """Raise ConfigError in a process where a job would hang or compute with other numbers than its peers expect."""
     refuse_after_fork()
-    if torch.get_default_dtype() != torch.float32:
+    torch = sys.modules.get("torch")  # where nobody has loaded it, nobody has changed it
+    if torch is not None and torch.get_default_dtype() != torch.float32:
         raise ConfigError(
             f"torch.set_default_dtype({torch.get_default_dtype()}) is in force in this process, and parties exchange float32; "
             "call torch.set_default_dtype(torch.float32) before a job"
@@ -56,8 +61,8 @@ class Job:
     command: str = "run"
     resume: bool = False
     phases: tuple[str, ...] = ALL_PHASES
-    bottom: nn.Module | None = None
-    top: nn.Module | None = None
+    bottom: "nn.Module | None" = None
+    top: "nn.Module | None" = None
     leave: Callable[[], None] = stay
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
@@ -93,8 +98,11 @@ class Job:
         return self.bottom is None and self.name not in self.contract.model.bottoms
 
     @property
-    def architecture(self) -> Architecture:
+    def architecture(self) -> "Architecture":
         """Return how this party's part of the network is put together."""
+        from tallystick.run_folder.noise_secret import row_noise_secret
+        from tallystick.run_folder.trained import Architecture
+
         return Architecture.of(
             self.contract,
             self.name,
@@ -125,5 +133,6 @@ def fitting_threads(contract: Contract, rows: int) -> int | None:
 def use_threads(threads: int | None) -> None:
     """Compute with so many threads from now on: PyTorch, and the linear algebra of NumPy and SciPy; None leaves all cores."""
     if threads is not None:
-        torch.set_num_threads(threads)
+        if "torch" in sys.modules:  # else this job does without it
+            sys.modules["torch"].set_num_threads(threads)
         threadpool_limits(threads, user_api="blas")

@@ -3,38 +3,29 @@
 `tallystick check` lists what preflight() finds; every job begins with require(), which raises it.
 """
 
-import os
-import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 import torch
 from torch import Tensor
 
-from tallystick.alignment.encoding import check_filters
-from tallystick.alignment.exchange import check_ids
-from tallystick.alignment.key_noise import check_radius
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.config.party_checks import check_party
 from tallystick.dataset.intersection import check_classes, check_unaligned
 from tallystick.dataset.own_rows import Before, extended_encoder, known_labels
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.disclosure.training import screening_line
-from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, TallystickError
+from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import check_halves
-from tallystick.job.loggers import loggers_of
-from tallystick.job.phases.align import max_rows
 from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.defense import check_teacher
-from tallystick.job.resource_estimate import WORTH_SAYING, Room, least_room, room_of
+from tallystick.job.resource_estimate import WORTH_SAYING, least_room, room_of
+from tallystick.job.side_checks import Preflight, check_ids_of, check_keys, check_side, raise_problems
 from tallystick.models.build import (
     TRIED_ROWS,
     build_bottom,
@@ -45,10 +36,7 @@ from tallystick.models.build import (
     width_of,
 )
 from tallystick.models.tabular import embedding_widths
-from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.messages import MEBIBYTE
-from tallystick.network.proxy import Proxy, checked_proxy
-from tallystick.privacy.ledger import Outlook
 from tallystick.reading import shown
 from tallystick.run_folder.embedding_charge import noise_on_embeddings
 from tallystick.run_folder.folder import RunFolder
@@ -56,8 +44,7 @@ from tallystick.run_folder.initial_weights import StartingPoint
 from tallystick.run_folder.trained import Architecture
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.features import FeatureShape
-from tallystick.tables.groups import check_subgroups
-from tallystick.tables.keys import Keys, fingerprint, keys_of
+from tallystick.tables.keys import Keys, keys_of
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.repeats import with_summaries
 from tallystick.tables.rows import machine_memory
@@ -67,36 +54,11 @@ from tallystick.tables.table import read_party_table, require_column
 from tallystick.tables.target import LabelCoder, encode_weights
 from tallystick.training.plan import most_batches_per_message
 
-T = TypeVar("T")
-
 CodedLabels: TypeAlias = tuple[LabelCoder, Tensor]
 
 LOADED = "tallystick.job.phases.tuning_alone"
 """What a worker loads when an engine is tried: it takes as much memory as one that trains does before any data."""
 COPIES = 4  # of a weight in training: itself, its gradient, and the two moments of Adam
-
-
-@dataclass(kw_only=True)
-class Preflight:
-    """Findings before a job: the problems in their order, and what could be read in spite of them."""
-
-    problems: list[TallystickError] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what the encoder came to, fitted on all own rows
-    frame: Frame | None = None
-    keys: Keys | None = None
-    identity: Identity | None = None
-    room: Room | None = None  # what a run will take, of a party with columns
-    budget: Sequence[Outlook] = ()  # what the job would bring each of this party's budgets to
-    own_columns: bool | None = None  # of a label party: whether it has any of use; None where that was not found out
-
-    def tried(self, work: Callable[[], T]) -> T | None:
-        """Do one check; what it finds is kept, and the other checks go on."""
-        try:
-            return work()
-        except (ComputeError, ConfigError, DataError, StorageError) as error:
-            self.problems.append(error)
-            return None
 
 
 def require(
@@ -117,7 +79,7 @@ def require(
     Raises the problem that was found; of several, a ConfigError or a DataError with a line for each.
     """
     report = preflight(contract, party, folder=folder, trials=trials, point=point)
-    _raise(report)
+    raise_problems(report)
     if report.room is not None and report.room.rows >= WORTH_SAYING:
         say(report.room.describe())
     return report.frame if report.frame is not None else pl.DataFrame(), report.keys
@@ -144,24 +106,16 @@ def require_to_predict(
     keys = report.tried(lambda: keys_of(frame, party, contract.alignment))
     if keys is not None:
         is_label = contract.role_of(party.party) == "label"
-        report.tried(lambda: _check_ids(contract, keys, is_label=is_label))
+        report.tried(lambda: check_ids_of(contract, keys, is_label=is_label))
         if encoder is not None:
             report.tried(lambda: room_of(contract, encoder, rows=frame.height).require())
             report.tried(lambda: encoder.check(frame[keys.rows_R]))  # all columns, and nothing infinite in them
     ahead = Ahead(contract=contract, party=party, folder=folder, predicts=True, keys=keys)
     if charges:
         report.tried(lambda: check_budget(ahead))
-    _raise(report)
+    raise_problems(report)
     assert keys is not None
     return keys
-
-
-def _raise(preflight: Preflight) -> None:
-    if len(preflight.problems) == 1:
-        raise preflight.problems[0]
-    if preflight.problems:
-        kind = DataError if all(isinstance(error, DataError) for error in preflight.problems) else ConfigError
-        raise kind("\n".join(str(error) for error in preflight.problems))
 
 
 def preflight(
@@ -202,64 +156,13 @@ def preflight(
     return report
 
 
-def _check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> bool:
-    """Check all but the table; tells whether the party file fits the contract."""
-    preflight.tried(lambda: check_party(contract, party))
-    fits = not preflight.problems
-    if party.tls is not None:
-        preflight.identity = preflight.tried(lambda: identity_of(party))
-    preflight.tried(lambda: proxy_of(party))
-    if (listen := party.listen) is not None:
-        preflight.tried(lambda: _check_listen(listen))
-    preflight.tried(lambda: _check_runs(party.runs))
-    preflight.tried(lambda: _check_device(party))
-    preflight.tried(lambda: loggers_of(party, folder=party.runs))
-    preflight.tried(lambda: party.run_key)
-    if fits:
-        is_label = contract.role_of(party.party) == "label"
-        preflight.tried(lambda: check_modules(contract.model, party.party, top=is_label))
-    return fits
-
-
-def identity_of(party: PartyFile) -> Identity:
-    """Load the party's certificates, checked."""
-    assert party.tls is not None
-    password = party.tls.key_password.read("tls.key_password") if party.tls.key_password is not None else None
-    return load_identity(
-        party.party, ca=party.tls.ca, certificate=party.tls.certificate, key=party.tls.key, key_password=password
-    )
-
-
-def proxy_of(party: PartyFile) -> Proxy | None:
-    """Return the proxy that the party's peers are dialled through, with its credentials."""
-    if party.proxy is None:
-        return None
-    credentials = party.proxy.credentials
-    user_and_password = credentials.read("proxy.credentials").strip() if credentials is not None else None
-    return checked_proxy(party.proxy.address, credentials=user_and_password)
-
-
-def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
-    """Refuse to go on with a run that aligned other ids; raises DataError."""
-    saved = folder.load_alignment()
-    if saved is not None and saved[0].table != fingerprint(keys):
-        raise DataError(
-            f"the table of {party.party} has other ids, or another order, than when {folder.path} was aligned; "
-            "put the old table back, or start a new run without --resume on all sides"
-        )
-
-
 def _check_table(
     contract: Contract, party: PartyFile, preflight: Preflight, frame: Frame, folder: RunFolder | None, before: Before | None
 ) -> None:
-    keys = preflight.keys = preflight.tried(lambda: keys_of(frame, party, contract.alignment))
+    keys = check_keys(contract, party, preflight, frame, folder=folder)
     is_label = contract.role_of(party.party) == "label"
-    preflight.tried(lambda: check_subgroups(frame, party))
     if keys is None:
         return
-    preflight.tried(lambda: _check_ids(contract, keys, is_label=is_label))
-    if folder is not None:
-        preflight.tried(lambda: check_kept(party, keys, folder))
     here = frame[keys.rows_R]
     training = np.arange(here.height)  # all that may be for training
     if (parts := _hash_parts(contract, keys, is_label=is_label)) is not None:
@@ -278,6 +181,16 @@ def _check_table(
             if times is not None and not contract.unaligned.used:  # the times of aligned rows alone settle those of the others
                 training = np.flatnonzero(times == TRAINING)
     preflight.tried(lambda: _check_features(contract, party, preflight, here, training, labels, before))
+
+
+def _check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> bool:
+    """Check all but the table; tells whether the party file fits the contract."""
+    fits = check_side(contract, party, preflight)
+    preflight.tried(lambda: _check_device(party))
+    if fits:
+        is_label = contract.role_of(party.party) == "label"
+        preflight.tried(lambda: check_modules(contract.model, party.party, top=is_label))
+    return fits
 
 
 def check_label(
@@ -305,26 +218,6 @@ def _hash_parts(contract: Contract, keys: Keys, *, is_label: bool) -> "np.ndarra
     if contract.linkage.similar:
         return split_positions(len(keys.ids), contract.split, seed=contract.seed)
     return split_by_hash(keys.ids_of(np.arange(len(keys.rows_R))), contract.split, seed=contract.seed)
-
-
-def _check_ids(contract: Contract, keys: Keys, *, is_label: bool) -> None:
-    check_ids(keys.ids, max_rows=max_rows(contract, len(keys.ids)))
-    terms = contract.alignment.similarity
-    if terms is not None and keys.similar is not None:
-        check_filters(len(keys.similar), terms)
-        check_radius(keys.similar, terms)
-    if terms is not None and not is_label and len(keys.ids) < terms.neighbors:
-        raise DataError(
-            f"alignment.similarity.neighbors = {terms.neighbors}: this side has {len(keys.ids)} rows with a key to link to; "
-            "agree on at most that many, or bring more rows"
-        )
-    limit = contract.alignment.max_rows
-    dummies = contract.union.label_dummies if is_label else contract.union.feature_dummies
-    if contract.linkage.imputes and limit is not None and len(keys.ids) + dummies > limit:
-        key = f"union.{'label' if is_label else 'feature'}_dummies = {dummies}"
-        raise DataError(
-            f"{key}: with these {len(keys.ids)} ids they may exceed alignment.max_rows = {limit}; raise it, or have fewer dummies"
-        )
 
 
 def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> bool:
@@ -432,27 +325,6 @@ def _check_memory(contract: Contract, shape: FeatureShape) -> None:
             f"{weights:,} weights take {needed / 2**30:.1f} GiB in training, and this machine has {memory / 2**30:.1f}; "
             "use narrower layers"
         )
-
-
-def _check_listen(listen: str) -> None:
-    host, _, port = listen.rpartition(":")
-    try:
-        family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(where)
-            listener.listen(1)
-    except OSError as error:
-        raise ConfigError(
-            f"listen = {listen}: cannot listen there ({error.strerror or error}); is the port taken, as by `tallystick serve`, "
-            "or is it not this machine's address?"
-        ) from None
-
-
-def _check_runs(runs: Path) -> None:
-    there = next((path for path in (runs, *runs.parents) if path.exists()), runs)
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"runs = {runs}: no folder can be made there ({there} is not a folder that this user may write to)")
 
 
 def _check_device(party: PartyFile) -> None:

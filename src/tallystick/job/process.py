@@ -11,7 +11,6 @@ from tallystick import __version__
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import dialled
-from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import (
     ConfigError,
     ContractMismatch,
@@ -26,15 +25,11 @@ from tallystick.errors import (
     of_the_machine,
     told_of,
 )
-from tallystick.job.job import ALL_PHASES, Job
+from tallystick.job.beginning import align_party
+from tallystick.job.job import ALIGNS_ALONE, ALL_PHASES, Job
 from tallystick.job.log import LOG, Logbook, RunLog
 from tallystick.job.phases.align import linked_contract
-from tallystick.job.phases.defense import check_charged_labels
-from tallystick.job.phases.tuning import allowed_keys, open_trials, trials_left
-from tallystick.job.preflight import identity_of, proxy_of, require
-from tallystick.job.run import run_party
-from tallystick.job.start_from import run_to_start_from
-from tallystick.job.versions import Versions
+from tallystick.job.side_checks import identity_of, proxy_of, require_to_align
 from tallystick.network.channel import Channel
 from tallystick.network.endpoint import Endpoint
 from tallystick.network.messages import MEBIBYTE
@@ -42,7 +37,6 @@ from tallystick.network.session import Limits
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.results import Result
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.initial_weights import keep_starting_point, starting_point
 from tallystick.run_folder.listing import contract_of
 from tallystick.tables.keys import Keys
 from tallystick.tables.lazy_table import Frame
@@ -112,13 +106,22 @@ def run_process(
         )
         log.keep_in(job.folder.path)
         log.say(f"run folder: {job.folder.path}")
-        return run_party(job), job.folder
+        return work_of(phases)(job), job.folder
 
     with stack, _ending(log, logbook, partial(_again, logbook, folder, how_to_resume)):
         if folder is not None:
             hold(folder).check(trained="training" not in phases and "alignment" not in phases)
             log.keep_in(folder.path)
         return with_sessions(contract, party, run, watcher=log)
+
+
+def work_of(phases: tuple[str, ...]) -> Callable[[Job], Result]:
+    """Return what a party does in these phases; what trains is loaded only where something does."""
+    if phases == ALIGNS_ALONE:
+        return align_party
+    from tallystick.job.run import run_party
+
+    return run_party
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +149,16 @@ class _Start:
         say: Callable[[str], None],
     ) -> "_Start":
         """Find and read it, and check all that can be checked before a session stands."""
+        if phases == ALIGNS_ALONE:
+            folder = RunFolder.latest(party.runs, contract, party.party, key=party.run_key) if resume else None
+            frame, keys = require_to_align(contract, party, folder=folder)
+            return cls(contract=contract, party=party, use="", folder=folder, earlier=None, frame=frame, keys=keys)
+        from tallystick.job.phases.tuning import allowed_keys, trials_left
+        from tallystick.job.preflight import require
+        from tallystick.job.start_from import run_to_start_from
+        from tallystick.job.versions import Versions
+        from tallystick.run_folder.initial_weights import starting_point
+
         tunes, folder = "tuning" in phases, None
         use = command if tunes else ""
         if resume or "alignment" not in phases:
@@ -173,12 +186,18 @@ class _Start:
         """Make a new folder, held, with the weights that the run starts from."""
         folder = hold(RunFolder.new(self.party.runs, self.contract, self.party.party, use=self.use, key=self.party.run_key))
         if self.earlier is not None:
+            from tallystick.run_folder.initial_weights import keep_starting_point
+
             keep_starting_point(self.earlier, folder)
         return folder
 
 
 def _check_labels(contract: Contract, party: PartyFile, folder: RunFolder, frame: Frame, keys: Keys) -> None:
     """Refuse to go on with a run, or a trial that is not over, with other labels than it was charged for; raises DataError."""
+    from tallystick.dataset.own_rows import OwnRows
+    from tallystick.job.phases.defense import check_charged_labels
+    from tallystick.job.phases.tuning import open_trials
+
     if (saved := folder.load_alignment()) is None:
         return
     contract = linked_contract(contract, party.party, saved[1])

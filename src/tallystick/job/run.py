@@ -5,23 +5,18 @@
 A search (`tallystick tune`) has many trainings in their place: handshake -> alignment -> tuning -> report.
 
 _run_label_party and _run_feature_party are the two roles; both do the same phases over the same channels. Each phase has
-its file in ``phases/``.
+its file in ``phases/``. The first two are all of `tallystick align`: ``beginning.py`` has them.
 """
 
 from dataclasses import replace
-from functools import partial
-
-import msgspec
 
 from tallystick.audit.labels import unattacked
-from tallystick.audit.run import Audited
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.errors import ConfigError
+from tallystick.job.beginning import begin_feature_party, begin_helper, begin_label_party
 from tallystick.job.findings import Evaluated, RunFindings
-from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job, fitting_threads, use_threads
-from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, linked_job, match_notes
-from tallystick.job.phases.audit import audit_links, audit_training
+from tallystick.job.phases.align import kept_alignment, linked_job
+from tallystick.job.phases.audit import audit_training
 from tallystick.job.phases.evaluate import evaluate_as_feature_party, evaluate_as_label_party, measure_once
 from tallystick.job.phases.no_gradients import receive_once
 from tallystick.job.phases.report import write_report
@@ -36,13 +31,9 @@ from tallystick.job.phases.train import (
     train_as_label_party,
     trains,
 )
-from tallystick.job.phases.tuning import finished_trials, tune_as_feature_party, tune_as_label_party
-from tallystick.job.preflight import check_kept
-from tallystick.results import Result
-from tallystick.run_folder.initial_weights import StartingPoint
+from tallystick.job.phases.tuning import tune_as_feature_party, tune_as_label_party
+from tallystick.results import Audited, Result
 from tallystick.run_folder.kept_buckets import forget_buckets
-from tallystick.tables.groups import check_subgroups
-from tallystick.tables.keys import Keys
 
 
 def run_party(job: Job) -> Result:
@@ -50,28 +41,15 @@ def run_party(job: Job) -> Result:
     use_threads(job.party.threads or fitting_threads(job.contract, job.frame.height))
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
     job, findings = roles[job.contract.role_of(job.name)](job)
-    if job.phases != ("alignment",):  # whoever went on from the alignment told the others that it has it
-        forget_buckets(job.folder, notes=job.contract.alignment.security != "malicious")
+    # Whoever went on from the alignment told the others that it has it.
+    forget_buckets(job.folder, notes=job.contract.alignment.security != "malicious")
     return write_report(job, findings)
 
 
 def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
     contract, logbook, channels = job.contract, job.logbook, job.feature_channels
-    check_subgroups(job.frame, job.party)  # before anybody is told of the job
-    keys = _own_keys(job)
-    with logbook.during("handshake", job.all_channels):
-        feature_channels = {name: job.channels[name] for name in contract.feature_parties}
-        helper = job.channels[contract.helper] if contract.helper is not None else None
-        notes: list[str] = []
-        agreement = shake_hands_label_party(
-            contract, _resume_state(job, keys), feature_channels, helper=helper, note=partial(_note, job, notes)
-        )
-        if not (job.contract.sends_gradients or agreement.align) and "training" in job.phases:
-            # Without gradients nobody else has steps, or knows of them: the label party goes on by itself.
-            agreement = msgspec.structs.replace(agreement, resume_from=max(job.folder.steps()[0], default=0))
-        findings = _taken_up(job, keys, agreement, notes)
-    if "alignment" in job.phases:
-        findings = _linked(job, keys, agreement, findings)
+    beginning = begin_label_party(job)
+    keys, agreement, findings = beginning.own_keys, beginning.agreement, beginning.findings
     if "tuning" in job.phases and findings.alignment is not None:
         linked = linked_job(job, findings.alignment)
         with logbook.during("tuning", channels):
@@ -111,13 +89,8 @@ def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
 def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
     contract, logbook = job.contract, job.logbook
     channel = job.channels[contract.label_party]
-    keys = _own_keys(job)
-    with logbook.during("handshake", job.all_channels):
-        notes: list[str] = []
-        agreement = shake_hands(contract, _resume_state(job, keys), channel, note=partial(_note, job, notes))
-        findings = _taken_up(job, keys, agreement, notes)
-    if "alignment" in job.phases:
-        findings = _linked(job, keys, agreement, findings)
+    beginning = begin_feature_party(job)
+    keys, agreement, findings = beginning.own_keys, beginning.agreement, beginning.findings
     if "tuning" in job.phases and findings.alignment is not None:
         linked = linked_job(job, findings.alignment)
         with logbook.during("tuning", [channel]):
@@ -187,111 +160,8 @@ def _share_head_feature_party(job: Job, rows: OwnRows, findings: RunFindings, *,
 
 def _run_helper(job: Job) -> tuple[Job, RunFindings]:
     """Run the helper: of an alignment it sees keyed hashes or encoded keys, and of a head on shares it sees sizes."""
-    contract = job.contract
-    label, features = job.channels[contract.label_party], job.feature_channels
-    with job.logbook.during("handshake", [label]):
-        agreement = shake_hands(contract, ResumeState(command=job.command, resume=job.resume), label, keeps=False)
-    findings = RunFindings(run_id=agreement.run_id)
-    if contract.shares_head:
-        if "training" not in job.phases:
-            return job, findings
-        with job.logbook.during("training", [label, *features]):
-            help_shared_head(contract, job.channels, progress=job.logbook.watcher.progress)
-        return job, findings
-    if not agreement.align:
-        return job, findings
-    with job.logbook.during("alignment", [label, *features]):
-        outcome = help_align(contract, job.channels)
-    for sentence in outcome.learnt:
-        job.logbook.watcher.say(f"learnt: {sentence}")
-    return job, replace(findings, helper=outcome)
-
-
-def _linked(job: Job, keys: Keys, agreement: Agreement, findings: RunFindings) -> RunFindings:
-    """Add what the alignment found: common rows, or links with what these gave away."""
-    with job.logbook.during("alignment", job.all_channels):
-        alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
-        notes = match_notes(job, alignment)
-    return replace(findings, alignment=alignment, match_notes=notes, linkage=audit_links(job, keys, alignment))
-
-
-def starts_from(run_id: str) -> str:
-    """Say what a run that starts from another discloses beyond one from scratch."""
-    return (
-        f"Training began at the weights of run {run_id}, and not at secret ones: what a peer has learnt of that network holds "
-        "for rows that are new from the first step on, and the audit, which sees one run, does not count it."
-    )
-
-
-def _note(job: Job, notes: list[str], line: str) -> None:
-    """Say a line, and keep it for the report."""
-    job.logbook.watcher.say(f"note: {line}")
-    notes.append(line)
-
-
-def _own_keys(job: Job) -> Keys:
-    assert job.keys is not None, "a party with rows has keys"
-    for note in job.keys.report.notes():
-        job.logbook.watcher.say(f"table of {job.name}: {note}")
-    return job.keys
-
-
-def _would_drop(job: Job) -> bool:
-    """Tell whether aligning again would drop what was learnt on the old alignment, perhaps a finished model.
-
-    Others see that it is refused. Without gradients it is whenever an alignment is kept: whether the label party has learnt
-    anything on it depends on its labels.
-    """
-    if not job.contract.sends_gradients:
-        return job.folder.load_alignment() is not None
-    return job.folder.trained or bool(job.folder.store().steps()) or bool(finished_trials(job.folder))
-
-
-def _resume_state(job: Job, keys: Keys) -> ResumeState:
-    """Return what the run folder holds, for the handshake; a kept alignment of another table is of no use."""
-    saved_before = job.folder.load_alignment()
-    point = StartingPoint.of(job.folder)
-    start_from = point.run_id if point is not None else ""
-    if saved_before is None or not job.resume:
-        return ResumeState(command=job.command, resume=job.resume, start_from=start_from)
-    check_kept(job.party, keys, job.folder)
-    saved, _ = saved_before
-    steps, damaged = job.folder.steps()
-    of_model = job.folder.damage()
-    for error in (*damaged, *of_model):
-        job.logbook.watcher.say(f"{error}; going on without it")
-    return ResumeState(
-        command=job.command,
-        resume=True,
-        start_from=start_from,
-        run_id=saved.run_id,
-        # Without gradients the label party's last step, and whether it has ended, depend on labels: no other party is told.
-        checkpoints=tuple(steps) if job.contract.sends_gradients else (),
-        trained=job.contract.sends_gradients and job.folder.trained and not of_model,
-    )
-
-
-def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> RunFindings:
-    """Return where this run stands once the parties agree; raises ConfigError if they cannot go on together."""
-    logbook = job.logbook
-    if agreement.align and "alignment" not in job.phases:
-        raise ConfigError(
-            f"the parties' latest alignments are not of one run (here: {job.folder.path}); run `tallystick align` on all sides"
-        )
-    if agreement.align and job.resume and _would_drop(job):
-        raise ConfigError(
-            f"the parties cannot go on together with {job.folder.path}: their latest runs are not the same one; "
-            "start a new run without --resume on all sides"
-        )
-    if (point := StartingPoint.of(job.folder)) is not None:
-        logbook.watcher.say(starts_from(point.run_id))
-        notes.append(starts_from(point.run_id))
-    findings = RunFindings(run_id=agreement.run_id, resumed_from=agreement.resume_from, version_notes=notes, keys=keys.report)
-    logbook.committed = agreement.resume_from
-    if agreement.resume_from and agreement.train:
-        logbook.watcher.say(f"resuming after step {agreement.resume_from}")
-    elif not job.contract.sends_gradients and not (job.is_label and "training" in job.phases):
-        return findings
-    elif job.resume and agreement.train and (job.folder.store().steps() or job.folder.trained):
-        logbook.watcher.say("there is no step that all parties can go on from: training starts anew on the kept alignment")
-    return findings
+    findings = begin_helper(job).findings
+    if job.contract.shares_head and "training" in job.phases:
+        with job.logbook.during("training", [job.channels[job.contract.label_party], *job.feature_channels]):
+            help_shared_head(job.contract, job.channels, progress=job.logbook.watcher.progress)
+    return job, findings

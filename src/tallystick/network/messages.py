@@ -11,9 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
-import torch
-from torch import Tensor
 
+from tallystick.lazy_torch import Tensor, torch
 from tallystick.msgspec_threads import prepared
 
 WIRE_VERSION = 1
@@ -81,7 +80,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
         array.flags.writeable = False
         return array
 
-    def tensor(self, *shape: int | None, dtype: torch.dtype | None = None) -> Tensor:
+    def tensor(self, *shape: int | None, dtype: "torch.dtype | None" = None) -> Tensor:
         """Give the array as a CPU tensor; checks ``shape`` as numpy() does and ``dtype`` exactly.
 
         It lies in the received buffer, where that is aligned and not read-only, and owns its memory where not.
@@ -114,7 +113,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
 
 
 def _numpy(values: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    array: np.ndarray[Any, Any] = values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
     return array
 
 

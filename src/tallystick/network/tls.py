@@ -20,13 +20,13 @@ from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Any
 
-import torch
+import numpy as np
 
 from tallystick.errors import IdentityError
 from tallystick.network.certificates import ALPN, Identity, no_tallystick, not_accepted, reason, refusal, tls_context
 from tallystick.network.link import Arriving, FrameTooLarge, Link, LinkBroken
 from tallystick.network.loop import Loop
-from tallystick.network.messages import Buffer
+from tallystick.network.messages import ALIGNMENT, Buffer
 from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, connect_request, is_whole
 from tallystick.network.session import Limits
 
@@ -146,7 +146,9 @@ class _Link:
 
     async def _read_bytes(self, count: int) -> memoryview:
         # Aligned, as tensors want it, and not filled with zeros first.
-        view = memoryview(torch.empty(count, dtype=torch.uint8).numpy())  # type: ignore[arg-type]
+        room = np.empty(count + ALIGNMENT, dtype=np.uint8)
+        start = -room.ctypes.data % ALIGNMENT
+        view = memoryview(room[start : start + count])  # type: ignore[arg-type]
         # read() is what recv_into() calls after some checks, which add up.
         read: Callable[[int, memoryview], Any] = self._socket.read
         read_count = 0

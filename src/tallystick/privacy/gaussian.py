@@ -3,8 +3,6 @@
 import math
 from functools import lru_cache
 
-from scipy.special import log_ndtr
-
 from tallystick.privacy.events import check_delta, check_epsilon
 
 
@@ -46,6 +44,8 @@ def gaussian_delta(epsilon: float, multiplier: float) -> float:
     In logarithms: far out in the tail a difference of float64 probabilities is rounding alone.
     """
     half, shift = 1 / (2 * multiplier), epsilon * multiplier
+    from scipy.special import log_ndtr
+
     first, second = float(log_ndtr(half - shift)), epsilon + float(log_ndtr(-half - shift))
     rounding = 1e-15 * (1 + epsilon + abs(first))
     return math.exp(first) * (rounding - math.expm1(min(second - first, 0.0)))

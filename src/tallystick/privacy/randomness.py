@@ -4,7 +4,8 @@ import hashlib
 from typing import TypeAlias
 
 import numpy as np
-import torch
+
+from tallystick.lazy_torch import Generator, torch
 
 SEED_BITS = 128
 Seed: TypeAlias = int | bytes
@@ -14,7 +15,7 @@ _WORDS = 624  # of 32 bits: the Mersenne Twister's state
 _AT = 24  # bytes before it in what get_state() gives
 
 
-def secret_generator(seed: int, *, stream: int = 0) -> torch.Generator:
+def secret_generator(seed: int, *, stream: int = 0) -> Generator:
     """Return a torch generator whose whole state follows from a secret seed and the number of a stream.
 
     ``manual_seed`` keeps 32 bits of a seed, which a peer could try one by one against what it received. Not protected: the
@@ -23,7 +24,7 @@ def secret_generator(seed: int, *, stream: int = 0) -> torch.Generator:
     return _filled(f"tallystick {seed} {stream}".encode())
 
 
-def generator_of(seed: Seed, use: str, number: int | None = None) -> torch.Generator:
+def generator_of(seed: Seed, use: str, number: int | None = None) -> Generator:
     """Return a torch generator for one use, the same one from the same seed.
 
     Args:
@@ -36,7 +37,7 @@ def generator_of(seed: Seed, use: str, number: int | None = None) -> torch.Gener
     return torch.Generator().manual_seed(seed if number is None else (seed << 20) + number)
 
 
-def _filled(text: bytes) -> torch.Generator:
+def _filled(text: bytes) -> Generator:
     """Return a generator with a state drawn by SHAKE-256 from this text."""
     words_W = np.frombuffer(hashlib.shake_256(text).digest(4 * _WORDS), dtype=np.uint32)
     generator = torch.Generator()

@@ -4,11 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from scipy.special import ndtri, stdtrit
-
-from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
-from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.report.formats import number, quantity
 from tallystick.report.summary import party_names
 from tallystick.results import (
@@ -376,6 +371,8 @@ def most_auc(epsilon: float, delta: float = 0.0) -> float:
 
 def plain(name: str) -> str:
     """Say what a label attack does, in a line; nothing for one that is not known here."""
+    from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
+
     return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
 
 
@@ -439,12 +436,17 @@ def _gain(attack: LocatedKeys) -> float:
 
 def _known_keys(name: str) -> int:
     """Return how many keys an attack on a linkage must know; none for one that is not known here."""
+    from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
+
     row = LINKAGE_ATTACKS.get(name)
     return row.known_keys if row is not None else 0
 
 
 def linkage_attack(name: str) -> str:
     """Say what an attack on a linkage does, in a line; nothing for one that is not known here."""
+    from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
+    from tallystick.attacks.linkage.texts import TEXT_ATTACKS
+
     row = LINKAGE_ATTACKS.get(name) or TEXT_ATTACKS.get(name)
     return row.description if row is not None else ""
 
@@ -496,6 +498,8 @@ def _beyond_luck(attack: AttackResult, *, attack_count: int, risk: float) -> boo
     ends = 2 if ranks or attack.symmetric_auc is not None else 1
     if low is None:
         return value > chance
+    from scipy.special import ndtri, stdtrit
+
     widened = stdtrit(DEGREES, 1 - risk / (ends * max(1, attack_count))) / ndtri(0.975)
     return bool(value - (value - low) * widened > chance)
 

@@ -3,6 +3,7 @@
 from tallystick.attacks.findings import AttackResult, CutReads, LocatedKeys, NamedKeys, RebuiltColumn, above_guess
 from tallystick.results.leaks import (
     Audit,
+    Audited,
     FeatureAudit,
     Leak,
     LeakGrowth,
@@ -46,6 +47,7 @@ __all__ = [
     "AlignmentSummary",
     "AttackResult",
     "Audit",
+    "Audited",
     "ColumnFall",
     "ColumnSummary",
     "ContractInfo",

@@ -182,3 +182,12 @@ class LinkageSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     maps: list[LinkMap] = []
     examples: list[LinkExample] = []
     notes: list[str] = []
+
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    """Findings of a run's audits."""
+
+    membership: Audit | None = None
+    leakage: Audit | None = None
+    features: FeatureAudit | None = None
+    told: list[ToldColumns] = []

@@ -6,13 +6,13 @@ a resumed run sent again, validation, test and predictions. Columns are not meas
 """
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.sections import TrainingConfig
-from tallystick.cut.forward import Part
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.disclosure.training import draws_labels_first
 from tallystick.msgspec_threads import prepared
@@ -20,9 +20,11 @@ from tallystick.privacy.events import UnsentGaussianDP
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import EMBEDDINGS, charged, data_set, takes_up
 from tallystick.run_folder.noise_secret import noise_secret
-from tallystick.training.checkpoint import TrainingState
-from tallystick.training.plan import Schedule, no_positions
-from tallystick.training.unaligned.schedule import scheduled
+
+if TYPE_CHECKING:
+    from tallystick.cut.forward import Part
+    from tallystick.training.checkpoint import TrainingState
+    from tallystick.training.plan import Schedule
 
 _NOTE = "embeddings-sent"
 
@@ -74,11 +76,19 @@ def count_anew(folder: RunFolder) -> None:
 
 
 def training_ahead(
-    contract: Contract, training: TrainingConfig, schedule: Schedule | None = None, *, state: TrainingState | None = None
+    contract: Contract,
+    training: TrainingConfig,
+    schedule: "Schedule | None" = None,
+    *,
+    state: "TrainingState | None" = None,
 ) -> Sent:
     """Bound what training sends from ``state`` on; this needs ``schedule``, the first training's."""
     if not contract.sends_gradients:
         return Sent(training=1, validation=1 if contract.split.validation else 0)
+    from tallystick.training.checkpoint import TrainingState
+    from tallystick.training.plan import Schedule, no_positions
+    from tallystick.training.unaligned.schedule import scheduled
+
     if schedule is None:
         nothing = Schedule(train_N=no_positions(), validation_N=no_positions(), batch_size=1, seed=0)
         schedule = scheduled(nothing, contract.unaligned, no_positions())
@@ -140,7 +150,7 @@ class EmbeddingCharge:
         """Charge for what may be sent beyond what was, unless it is charged for; raises BudgetExceeded over the cap."""
         self._charge(sent_by(self.folder).and_then(ahead).most)
 
-    def __call__(self, part: Part, times: int = 1) -> None:
+    def __call__(self, part: "Part", times: int = 1) -> None:
         """Count, and charge what was not reserved, before each row of a part is sent so often; raises BudgetExceeded."""
         if self.noise is None:
             return
@@ -148,7 +158,7 @@ class EmbeddingCharge:
         self._charge(count.most)
         self._note(msgspec.structs.replace(count, charged=sent_by(self.folder).charged))
 
-    def refitting(self, part: Part, times: int = 1) -> None:  # noqa: ARG002
+    def refitting(self, part: "Part", times: int = 1) -> None:  # noqa: ARG002
         """Count a pass of a refit, which takes the validation rows along with the training rows."""
         self("training", times)
         self("validation", times)

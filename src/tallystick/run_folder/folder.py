@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
-import torch
 
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
+from tallystick.array_files import AnyArray, read_arrays, write_arrays
 from tallystick.config.contract import Contract
 from tallystick.encryption import FolderKey
 from tallystick.errors import ConfigError, DamagedFile, StorageError, printable
@@ -47,7 +47,9 @@ from tallystick.storage import (
     write_own,
     written_folder,
 )
-from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from tallystick.training.checkpoint import CheckpointStore
 
 ARRIVED = "arrived"
 IMPUTATION = "imputation"
@@ -58,6 +60,7 @@ SETTLED = "settled"
 PACE = "pace"
 WORKERS = "workers"
 NOISY_KEYS = "noisy-keys.safetensors"
+STARTING_POINT = "starting-point.safetensors"
 TRIAL = "trial-"
 _NEVER_ENCRYPTED = ("contract.json", "format", "run.log", "run.log.1", "tuned-contract.yaml")
 """Files that lie open beside encrypted ones, with ORIGIN and LOCK."""
@@ -194,7 +197,7 @@ class RunFolder:
         path = self.path / "alignment.safetensors"
         if not path.exists():
             return ""
-        _, metadata = _advised(partial(read_tensors, path, origin=self.origin, only_metadata=True), path)
+        _, metadata = _advised(partial(read_arrays, path, origin=self.origin, only_metadata=True), path)
         return msgspec.json.decode(metadata["alignment"], type=prepared(SavedAlignment)).run_id
 
     def require(self, contract: Contract) -> None:
@@ -248,6 +251,16 @@ class RunFolder:
         """Tell whether training has ended."""
         return self.model.exists()
 
+    @property
+    def began_training(self) -> bool:
+        """Tell whether a step of the joint training was committed, whether or not its file is intact."""
+        return any((self.path / "checkpoints").glob("step-*.safetensors"))
+
+    @property
+    def starts_from_a_run(self) -> bool:
+        """Tell whether training begins at another run's weights (``run_folder/initial_weights.py``)."""
+        return (self.path / STARTING_POINT).exists()
+
     def complete(self, contract: Contract) -> bool:
         """Tell whether other parties are told of this run as one that can be used.
 
@@ -293,6 +306,8 @@ class RunFolder:
 
         A refit goes on beside the model before it, which training alone can make again.
         """
+        if not self.began_training:
+            return [], []
         store = self.store()
         steps, damaged = store.intact()
         if refits := [step for step in steps if store.state(step).refit_epochs]:
@@ -316,8 +331,10 @@ class RunFolder:
         }
         return replace(self, path=path, draw=lambda use: same.get(use, self.draw)(use))
 
-    def store(self, name: str = "checkpoints") -> CheckpointStore:
+    def store(self, name: str = "checkpoints") -> "CheckpointStore":
         """Return the checkpoints of the joint training, or of another one by its name."""
+        from tallystick.training.checkpoint import CheckpointStore
+
         return CheckpointStore(self.path / name, origin=self.origin)
 
     def save_alignment(self, alignment: Alignment, *, run_id: str, table: str) -> None:
@@ -334,49 +351,49 @@ class RunFolder:
                 for name, c in alignment.candidates.items()
             },
         )
-        tensors = {"rows": torch.from_numpy(alignment.rows_N.copy())}
+        arrays: dict[str, AnyArray] = {"rows": alignment.rows_N}
         if alignment.uids_N16 is not None:
-            tensors["uids"] = torch.from_numpy(alignment.uids_N16.copy())
+            arrays["uids"] = alignment.uids_N16
         for name, found in alignment.candidates.items():
-            tensors[f"{name} numbers"] = torch.from_numpy(found.numbers_NK.astype(np.int32))
+            arrays[f"{name} numbers"] = found.numbers_NK.astype(np.int32)
             if found.own_rows is not None:
-                tensors[f"{name} own rows"] = torch.from_numpy(found.own_rows.copy())
+                arrays[f"{name} own rows"] = found.own_rows
             if found.similarity_NK is not None:
-                tensors[f"{name} similarities"] = torch.from_numpy(found.similarity_NK.copy())
+                arrays[f"{name} similarities"] = found.similarity_NK
         path = self.path / "alignment.safetensors"
-        write_tensors(path, tensors, {"alignment": msgspec.json.encode(saved).decode()}, origin=self.origin)
+        write_arrays(path, arrays, {"alignment": msgspec.json.encode(saved).decode()}, origin=self.origin)
 
     def load_alignment(self) -> tuple[SavedAlignment, Alignment] | None:
         """Load the kept alignment, or None if the run was not that far."""
         path = self.path / "alignment.safetensors"
         if not path.exists():
             return None
-        tensors, metadata = _advised(partial(read_tensors, path, origin=self.origin), path)
+        arrays, metadata = _advised(partial(read_arrays, path, origin=self.origin), path)
         saved = msgspec.json.decode(metadata["alignment"], type=prepared(SavedAlignment))
-        uids = tensors.get("uids")
+        uids = arrays.get("uids")
         alignment = Alignment(
             method=saved.method,
-            rows_N=tensors["rows"].numpy().astype(np.int64),
+            rows_N=arrays["rows"].astype(np.int64),
             sizes=saved.sizes,
             learnt=saved.learnt,
-            uids_N16=uids.numpy() if uids is not None else None,
-            candidates={name: _candidates(name, facts, tensors) for name, facts in saved.candidates.items()},
+            uids_N16=uids if uids is not None else None,
+            candidates={name: _candidates(name, facts, arrays) for name, facts in saved.candidates.items()},
             multiplications=saved.multiplications,
         )
         return saved, alignment
 
     def save_noisy_keys(self, numbers_RD: np.ndarray[Any, np.dtype[np.float64]], *, of: str) -> None:
         """Keep keys with the noise that was charged for; ``of`` is a digest of the true keys and of the terms."""
-        tensors = {"numbers": torch.from_numpy(numbers_RD.copy())}
-        write_tensors(self.path / NOISY_KEYS, tensors, {"of": of}, origin=self.origin, private=True)
+        arrays = {"numbers": numbers_RD}
+        write_arrays(self.path / NOISY_KEYS, arrays, {"of": of}, origin=self.origin, private=True)
 
     def load_noisy_keys(self, *, of: str) -> np.ndarray[Any, np.dtype[np.float64]] | None:
         """Load keys with noise that was drawn for the same keys before, if any: to draw it anew would tell more of them."""
         path = self.path / NOISY_KEYS
         if not path.exists():
             return None
-        tensors, metadata = _advised(partial(read_tensors, path, origin=self.origin), path)
-        return np.asarray(tensors["numbers"].numpy(), dtype=np.float64) if metadata.get("of") == of else None
+        arrays, metadata = _advised(partial(read_arrays, path, origin=self.origin), path)
+        return np.asarray(arrays["numbers"], dtype=np.float64) if metadata.get("of") == of else None
 
     def forget_training(self) -> None:
         """Drop what hung on an alignment that is about to be made again."""
@@ -423,7 +440,7 @@ class RunFolder:
     def secret_seed(self) -> int:
         """Draw the seed of what this party imputes on a union, or take the one of the run that goes on; it stays secret."""
         seed_before = self.noted(IMPUTATION).get("seed")
-        if seed_before is None and self.store().steps():
+        if seed_before is None and self.began_training:
             raise DamagedFile(self.path / f"{IMPUTATION}.json", "it is missing", _HELPS[IMPUTATION])
         seed = seed_before if isinstance(seed_before, int) else int.from_bytes(self.draw(IMPUTATION)[: SEED_BITS // 8], "big")
         self.note(IMPUTATION, {"seed": seed}, private=True)
@@ -441,7 +458,7 @@ class RunFolder:
         """
         path, noted, digests = self.path / f"{name}.json", self.noted(name), self.noted(DRAWN)
         secret_before = noted.get("secret")
-        if not isinstance(secret_before, str) and (name in digests or self.store().steps()):
+        if not isinstance(secret_before, str) and (name in digests or self.began_training):
             raise DamagedFile(path, "it is missing", _HELPS[name])
         secret = bytes.fromhex(secret_before) if isinstance(secret_before, str) else self.draw(name)
         if not secret_before:
@@ -490,13 +507,13 @@ class RunFolder:
         return _advised(read, path)
 
 
-def _candidates(name: str, facts: SavedCandidates, tensors: Mapping[str, torch.Tensor]) -> Candidates:
-    own_rows, similarities = tensors.get(f"{name} own rows"), tensors.get(f"{name} similarities")
+def _candidates(name: str, facts: SavedCandidates, arrays: Mapping[str, AnyArray]) -> Candidates:
+    own_rows, similarities = arrays.get(f"{name} own rows"), arrays.get(f"{name} similarities")
     return Candidates(
-        numbers_NK=tensors[f"{name} numbers"].numpy().astype(np.int64),
+        numbers_NK=arrays[f"{name} numbers"].astype(np.int64),
         rows=facts.rows,
-        own_rows=own_rows.numpy() if own_rows is not None else None,
-        similarity_NK=similarities.numpy() if similarities is not None else None,
+        own_rows=own_rows if own_rows is not None else None,
+        similarity_NK=similarities if similarities is not None else None,
         scale=SimilarityScale(mean=facts.scale[0], deviation=facts.scale[1], sigma=facts.scale[2]) if facts.scale else None,
     )
 

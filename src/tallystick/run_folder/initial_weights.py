@@ -15,13 +15,11 @@ from tallystick.dataset.own_rows import Before
 from tallystick.errors import DataError
 from tallystick.models.growth import grown
 from tallystick.msgspec_threads import prepared
-from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.folder import STARTING_POINT, RunFolder
 from tallystick.run_folder.trained import kept_encoder, kept_folds, kept_own_folds
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.target import LabelCoder
 from tallystick.training.checkpoint import put_weights, read_tensors, write_tensors
-
-FILE = "starting-point.safetensors"
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +56,9 @@ class StartingPoint:
     @classmethod
     def of(cls, folder: RunFolder) -> "StartingPoint | None":
         """Return what the run of this folder starts from; None if it starts from scratch. Raises DamagedFile."""
-        path = folder.path / FILE
-        if not path.exists():
+        if not folder.starts_from_a_run:
             return None
+        path = folder.path / STARTING_POINT
         _, metadata = folder.advised(path, lambda: read_tensors(path, origin=folder.origin, only_metadata=True))
         facts = msgspec.json.decode(metadata["facts"], type=prepared(_Facts))
         return cls(
@@ -108,7 +106,7 @@ def keep_starting_point(earlier: RunFolder, folder: RunFolder) -> None:
         folds=point.folds,
         own_folds=point.own_folds,
     )
-    write_tensors(folder.path / FILE, weights, {"facts": msgspec.json.encode(facts).decode()}, origin=folder.origin)
+    write_tensors(folder.path / STARTING_POINT, weights, {"facts": msgspec.json.encode(facts).decode()}, origin=folder.origin)
 
 
 def put_starting_weights(folder: RunFolder, module: nn.Module) -> None:
@@ -116,7 +114,7 @@ def put_starting_weights(folder: RunFolder, module: nn.Module) -> None:
 
     Raises DataError where the module is another than theirs, apart from new categories.
     """
-    path = folder.path / FILE
+    path = folder.path / STARTING_POINT
     if not path.exists():
         return
     weights, metadata = folder.advised(path, lambda: read_tensors(path, origin=folder.origin))

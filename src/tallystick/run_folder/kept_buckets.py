@@ -9,14 +9,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from tallystick.alignment.buckets import Arrays, BucketStore
+from tallystick.array_files import read_arrays, write_arrays
 from tallystick.errors import DamagedFile
 from tallystick.run_folder.folder import RunFolder
 from tallystick.storage import Origin, make_folder, read_json, remove, write_json
-from tallystick.training.checkpoint import read_tensors, write_tensors
 
 BUCKETS = "buckets"
 
@@ -56,7 +53,7 @@ class KeptBuckets(BucketStore):
         for bucket in range(len(numbers)):
             path = self._path(bucket)
             try:
-                _, facts = read_tensors(path, origin=self._origin, only_metadata=True)
+                _, facts = read_arrays(path, origin=self._origin, only_metadata=True)
                 if facts.get("alignment") != alignment:
                     raise DamagedFile(path, "it is a bucket of another alignment")
             except DamagedFile as error:
@@ -68,13 +65,11 @@ class KeptBuckets(BucketStore):
     def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
         """Keep what a bucket came to; raises StorageError."""
         make_folder(self._folder)
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-        write_tensors(self._path(bucket), tensors, {"alignment": alignment}, origin=self._origin, private=True)
+        write_arrays(self._path(bucket), arrays, {"alignment": alignment}, origin=self._origin, private=True)
 
     def get(self, bucket: int) -> Arrays:
         """Give what a bucket came to; raises DamagedFile."""
-        tensors, _ = read_tensors(self._path(bucket), origin=self._origin)
-        return {name: tensor.numpy() for name, tensor in tensors.items()}
+        return read_arrays(self._path(bucket), origin=self._origin)[0]
 
     def drop(self, first: int) -> None:
         """Forget all buckets from the first."""

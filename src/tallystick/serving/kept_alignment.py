@@ -10,15 +10,14 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import torch
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.array_files import AnyArray, read_arrays, write_arrays
 from tallystick.errors import DamagedFile, ProtocolError
 from tallystick.msgspec_threads import prepared
 from tallystick.network.channel import Channel
 from tallystick.scoring.scoring_messages import AlignmentKept, AlignmentNext
 from tallystick.storage import Origin
-from tallystick.training.checkpoint import read_tensors, write_tensors
 
 NAME_BYTES = 8
 
@@ -81,20 +80,20 @@ class KeptAlignment:
         if not path.exists():
             return None
         try:
-            tensors, metadata = read_tensors(path, origin=self.origin)
+            arrays, metadata = read_arrays(path, origin=self.origin)
         except DamagedFile as error:
             self.say(f"{error}; rows are aligned anew")
             return None
         facts = msgspec.json.decode(metadata["facts"], type=prepared(KeptFacts))
         if facts.keys != self.keys:
             return None
-        uids = tensors.get("uids")
+        uids = arrays.get("uids")
         return facts.name, Alignment(
             method=facts.method,
-            rows_N=tensors["rows"].numpy().astype(np.int64),
+            rows_N=arrays["rows"].astype(np.int64),
             sizes=facts.sizes,
             learnt=facts.learnt,
-            uids_N16=uids.numpy() if uids is not None else None,
+            uids_N16=uids if uids is not None else None,
         )
 
     def save(self, name: str, alignment: Alignment) -> None:
@@ -102,9 +101,7 @@ class KeptAlignment:
         facts = KeptFacts(
             name=name, keys=self.keys, method=alignment.method, sizes=alignment.sizes, learnt=list(alignment.learnt)
         )
-        tensors = {"rows": torch.from_numpy(alignment.rows_N.copy())}
+        arrays: dict[str, AnyArray] = {"rows": alignment.rows_N}
         if alignment.uids_N16 is not None:
-            tensors["uids"] = torch.from_numpy(np.array(alignment.uids_N16))
-        write_tensors(
-            self.folder / FILE, tensors, {"facts": msgspec.json.encode(facts).decode()}, origin=self.origin, private=True
-        )
+            arrays["uids"] = alignment.uids_N16
+        write_arrays(self.folder / FILE, arrays, {"facts": msgspec.json.encode(facts).decode()}, origin=self.origin, private=True)

@@ -110,6 +110,10 @@ class LazyTable:
             column = read[name]
         return column if self.rows is None else column.gather(self.rows)
 
+    def forget_columns(self) -> None:
+        """Drop what was read; what is asked for again is read again."""
+        self.block.columns = {}
+
     def _neighbours(self, name: str) -> dict[str, pl.Series]:
         """Read the column and those behind it, as many as may be held."""
         names = self.columns

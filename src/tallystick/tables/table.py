@@ -226,7 +226,10 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     assert table.query is not None, "a table without a path has a query"
     if table.database is not None and not table.database.get_secret_value().startswith("duckdb:"):
         return _query_postgres(_with_password(table), table.query, _database_name(table), text)
-    import duckdb
+    try:
+        import duckdb
+    except ImportError:
+        raise DataError("table.query: DuckDB, which runs it, is not installed; run: pip install duckdb") from None
 
     rest = table.database.get_secret_value().removeprefix("duckdb:") if table.database is not None else ":memory:"
     name = _database_name(table)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
+from tallystick.array_files import read_safetensors
 from tallystick.errors import DamagedFile, DataError
 from tallystick.models.folds import network_of_weight, networks_in
-from tallystick.storage import SEAL, Origin, check_sealed, make_folder, read_own, remove, write_sealed
+from tallystick.storage import SEAL, Origin, check_sealed, make_folder, remove, write_sealed
 
 _KEPT = 2
 _STEP = re.compile(r"step-(0|[1-9][0-9]*)\.safetensors")
@@ -187,19 +187,7 @@ def write_tensors(
 
 def read_tensors(path: Path, *, origin: Origin, only_metadata: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file: its tensors and its metadata; raises DamagedFile unless it is as write_tensors left it there."""
-    check_sealed(path, origin=origin)
-    if origin.key is not None:
-        content = read_own(path, origin=origin)
-        facts: dict[str, str] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-        facts.pop(SEAL)
-        return {} if only_metadata else load(content), facts
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = {name: value for name, value in file.metadata().items() if name != SEAL}
-            names = [] if only_metadata else file.keys()
-            return {name: file.get_tensor(name) for name in names}, metadata
-    except (OSError, SafetensorError) as error:
-        raise DamagedFile(path, str(error)) from None
+    return read_safetensors(path, origin=origin, framework="pt", only_metadata=only_metadata)
 
 
 def load_weights(module: nn.Module, path: Path, *, origin: Origin) -> None:

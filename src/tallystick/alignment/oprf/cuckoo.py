@@ -6,8 +6,6 @@ Shapes: N ids.
 import math
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from tallystick.alignment.oprf.codes import REGIONS, Places
 
@@ -65,6 +63,9 @@ def place(bins_3N: Places, *, per_region: int, generator: np.random.Generator) -
 
 
 def _matched(bins_3N: Places, *, per_region: int) -> Places:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
     ids, bins = bins_3N.shape[1], REGIONS * per_region
     slots_3N = bins_3N + np.arange(REGIONS, dtype=np.int32)[:, None] * np.int32(per_region)
     graph = csr_array(

@@ -5,12 +5,12 @@ from functools import partial
 from tallystick.alignment.outcome import Alignment
 from tallystick.audit.linkage import LinkedSide, audit_linkage, keep_linkage, kept_linkage
 from tallystick.audit.recording import AuditedRun
-from tallystick.audit.run import Audited, audit_run
+from tallystick.audit.run import audit_run
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.job.job import Job
 from tallystick.report.leaks import located_sentence, named_sentence
-from tallystick.results import LinkageSummary
+from tallystick.results import Audited, LinkageSummary
 from tallystick.run_folder.initial_weights import StartingPoint
 from tallystick.tables.keys import Keys
 

@@ -5,8 +5,6 @@ import json
 import math
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from tallystick import results
 from tallystick.config.contract import Contract
@@ -16,6 +14,7 @@ from tallystick.disclosure.evaluation import shared_with_feature_parties
 from tallystick.evaluation.evaluation_messages import Finished
 from tallystick.evaluation.private.release import release_private_auc
 from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
+from tallystick.lazy_torch import Tensor, torch
 from tallystick.privacy.events import Event, PureDP
 from tallystick.privacy.ledger import USUAL_DELTA, Ledger
 from tallystick.run_folder.folder import RunFolder

@@ -1,42 +1,38 @@
 """From what a job found to the result that its report shows: each party puts in what it knows, nothing more."""
 
 import platform
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
-import torch
 import yaml
-from torch import nn
 
 from tallystick import __version__, results
 from tallystick.alignment.group import SODIUM
 from tallystick.alignment.outcome import Alignment
-from tallystick.audit.columns import with_releases
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.disclosure.alignment import membership_lines, repeats_lines
 from tallystick.disclosure.disclosure import RunFacts, TrialFacts
 from tallystick.disclosure.protection import deviation_of, protects_a_row
 from tallystick.disclosure.table import learnt_in_run
-from tallystick.evaluation.importance import column_places
 from tallystick.job.findings import RunFindings
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.loggers import facts_of, loggers_of
 from tallystick.job.phases.release import privacy_section
-from tallystick.job.phases.search import best_of
-from tallystick.job.phases.tuning import told
-from tallystick.models.dropout import Dropout
-from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
-from tallystick.models.split import LabelModel
 from tallystick.reading import redacted
 from tallystick.report.page import to_html
 from tallystick.report.templating import write_page
 from tallystick.run_folder.embedding_charge import embeddings_cost, noise_on_embeddings
-from tallystick.training.checkpoint import TrainingState
-from tallystick.training.screening import screening_notes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tallystick.training.checkpoint import TrainingState
 
 
 def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: RunFindings, *, started: str) -> results.Result:
@@ -93,8 +89,13 @@ def _privacy(contract: Contract, party: PartyFile, findings: RunFindings) -> res
     return msgspec.structs.replace(privacy, summary=f"{privacy.summary} {apart}")
 
 
-def _link_weights(contract: Contract, model: nn.Module | None) -> list[results.LinkWeights]:
+def _link_weights(contract: Contract, model: "nn.Module | None") -> list[results.LinkWeights]:
     """Return what the trained weight gates make of similarities, if there are any."""
+    if model is None:
+        return []
+    from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
+    from tallystick.models.split import LabelModel
+
     weights_by_party = learnt_weights(model) if isinstance(model, LabelModel) else []
     if not weights_by_party:
         return []
@@ -107,6 +108,8 @@ def _link_weights(contract: Contract, model: nn.Module | None) -> list[results.L
 def write_report(job: Job, findings: RunFindings) -> results.Result:
     """Put together this party's result, and leave it and its report in the run folder."""
     if (audit := findings.audited.features) is not None:
+        from tallystick.audit.columns import with_releases
+
         audited = msgspec.structs.replace(findings.audited, features=with_releases(audit, job.folder, job.contract))
         findings = replace(findings, audited=audited)
     result = result_of(job.contract, job.party, job.logbook, findings, started=job.started)
@@ -129,12 +132,10 @@ def write_report(job: Job, findings: RunFindings) -> results.Result:
 
 def versions() -> dict[str, str]:
     """Return the versions of what made a result."""
-    return {
-        "tallystick": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "libsodium": SODIUM.origin,
-    }
+    used = {"tallystick": __version__, "python": platform.python_version(), "libsodium": SODIUM.origin}
+    if "torch" in sys.modules:  # else nothing was computed with it
+        used["torch"] = str(sys.modules["torch"].__version__)
+    return used
 
 
 SHARED_HEAD_NOTE = (
@@ -151,6 +152,8 @@ def _notes(contract: Contract, party: PartyFile, findings: RunFindings) -> list[
     notes += [f"{line[0].upper()}{line[1:]}." for line in repeats_lines(contract) + protects_a_row(contract)]
     notes += [f"{line[0].upper()}{line[1:]}." for line in membership_lines(contract, own_columns=False if none else None)]
     if dataset is not None and dataset.encoder is not None:
+        from tallystick.training.screening import screening_notes
+
         for module in findings.modules.values():
             notes += screening_notes(dataset.encoder.names, module)
     if contract.shares_head:
@@ -207,6 +210,9 @@ def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None
 def _tuning(findings: RunFindings) -> results.Tuning | None:
     if not findings.trials:
         return None
+    from tallystick.job.phases.search import best_of
+    from tallystick.job.phases.tuning import told
+
     best, crosses = best_of(findings.trials), not findings.alone
     trials = [
         results.TunedTrial(
@@ -240,6 +246,8 @@ def _data(contract: Contract, party: PartyFile, findings: RunFindings) -> result
         return None
     auto_notes = dataset.resolved_notes(contract.training)
     of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *findings.match_notes]]
+    from tallystick.evaluation.importance import column_places
+
     shape = dataset.encoder.feature_shape if dataset.encoder is not None else None
     positive = []
     if dataset.labels is not None and dataset.labels.coder.type == "binary":
@@ -274,7 +282,9 @@ def _data(contract: Contract, party: PartyFile, findings: RunFindings) -> result
     )
 
 
-def _model_part(party: str, name: str, module: nn.Module) -> results.ModelPart:
+def _model_part(party: str, name: str, module: "nn.Module") -> results.ModelPart:
+    from torch import nn
+
     linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     embeddings = sum(isinstance(layer, nn.Embedding) for layer in module.modules())
     widths = "-".join(str(layer.in_features) for layer in linear) + (f"-{linear[-1].out_features}" if linear else "")
@@ -285,7 +295,7 @@ def _model_part(party: str, name: str, module: nn.Module) -> results.ModelPart:
 
 
 def _training(
-    contract: Contract, logbook: Logbook | None, findings: RunFindings, state: TrainingState | None
+    contract: Contract, logbook: Logbook | None, findings: RunFindings, state: "TrainingState | None"
 ) -> results.TrainingSummary | None:
     if state is None:
         return None
@@ -317,8 +327,12 @@ def _training(
     )
 
 
-def _dropout(modules: Mapping[str, nn.Module]) -> float:
+def _dropout(modules: "Mapping[str, nn.Module]") -> float:
     """Return the largest share of numbers that a layer leaves out in training; a module of a party's own may have PyTorch's."""
+    from torch import nn
+
+    from tallystick.models.dropout import Dropout
+
     layers = [layer for module in modules.values() for layer in module.modules()]
     shares = [layer.share for layer in layers if isinstance(layer, Dropout)]
     return max([*shares, *(layer.p for layer in layers if isinstance(layer, nn.Dropout))], default=0.0)
