@@ -429,6 +429,30 @@ def test_a_party_that_is_killed_while_scores_are_opened_loses_none_and_opens_no_
         assert np.array_equal(opened(job), together)
 
 
+@pytest.mark.parametrize(("who", "step"), [("shop", "enter_scored"), ("bank", "open_scores_label_party")])
+def test_a_prediction_that_is_killed_while_scores_are_opened_loses_none(who, step, tmp_path):
+    frames = tables(PARTIES, rows=240)
+    job = lay_out(tmp_path, shared(), {name: frame.filter(pl.col("id") < "id-000200") for name, frame in frames.items()})
+    job.run_all()
+    for name, frame in frames.items():
+        frame.filter(pl.col("id") >= "id-000200").write_parquet(job.home(name) / "new.parquet")
+    role = "label" if who == "bank" else "feature"
+    more = {"bank": ("--table", "new.parquet", "--output", "scores.csv"), "shop": ("--table", "new.parquet"), "aid": ()}
+    running = {
+        name: job.start(name, "predict", *more[name], before=partial(die, role, step, True) if name == who else None)
+        for name in job.parties
+    }
+    assert running[who].end() == -signal.SIGKILL
+    for each in running.values():
+        each.end()
+    assert {code for code, _ in predict_all(job, "new.parquet", "scores.csv").values()} == {0}
+    scored = pl.read_csv(job.home("bank") / "scores.csv")
+    files = {name: max(job.runs(name)[-1].glob("score-shares-*"), key=lambda path: path.stat().st_mtime) for name in PARTIES}
+    shares = {name: load_file(path)["shares"].numpy().view(np.uint64) for name, path in files.items()}
+    together = np.sort((shares["bank"] + shares["shop"]).view(np.int64).ravel() / 2**12)
+    assert np.allclose(np.sort(scored["score"].to_numpy()), 1 / (1 + np.exp(-together)), atol=1e-6)
+
+
 def test_a_feature_party_bounds_the_scores_of_its_rows_over_runs_and_predictions(tmp_path):
     frames = tables(PARTIES, rows=240)
     seen = {name: frame.filter(pl.col("id") < "id-000200") for name, frame in frames.items()}
