@@ -112,6 +112,12 @@ def write(tmp_path: Path, text: str) -> Path:
         ),
         ({"target": {"classes": 3}}, "contract.yaml: target.classes = 3: goes with target.type = multiclass only"),
         ({"split": {"validation": 0.5, "test": 0.5}}, "contract.yaml: split.validation + split.test = 1: must be below 1"),
+        (
+            {"training": {"schedule": "open-ended", "patience": None}},
+            "contract.yaml: training.schedule = open-ended: validation has to end it; split.validation must be above 0, and "
+            "training.patience not null",
+        ),
+        ({"training": {"minutes": 0}}, "contract.yaml: training.minutes = 0: must be above 0"),
         ({"split": {"validation": 0}}, "contract.yaml: split.validation = 0: must be above 0, or set training.patience to null"),
         (
             {"evaluation__share_metrics": ["auc", "rmse"]},
@@ -345,3 +351,15 @@ def test_auto_goes_by_the_number_of_training_rows(rows: int, batch_size: int, ep
     assert {key: getattr(settled, key) for key in kept} == kept
     given = parse_contract(changed(training={"batch_size": 100, "epochs": 7, "validations": 2})).training.resolved(rows)
     assert (given.batch_size, given.epochs, given.validations) == (100, 7, 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "epochs", "patience"),
+    [*((rows, 400, 16) for rows in (0, 50, 500, 8_000)), (21_000, 242, 7), (234_000, 87, 3), (5_000_000, 20, 3)],
+)
+def test_an_open_ended_training_goes_on_at_one_rate_for_longer(rows: int, epochs: int, patience: int) -> None:
+    settled = parse_contract(changed(training={"schedule": "open-ended"})).training.resolved(rows)
+    assert (settled.schedule, settled.epochs, settled.patience) == ("constant", epochs, patience)
+    said = {"schedule": "open-ended", "epochs": 9, "patience": 2, "learning_rate": 0.002}
+    settled = parse_contract(changed(training=said)).training.resolved(rows)
+    assert (settled.epochs, settled.patience, settled.learning_rate) == (9, 2, 0.002)

@@ -278,9 +278,12 @@ class Contract(Model):
     def canonical_json(self) -> str:
         """Write the contract with sorted keys and all defaults, so that layout, aliases and omissions do not matter.
 
-        A contract that allows no serving is written without that key, as it was before there was serving.
+        A contract that allows no serving is written without that key, as it was before there was serving; and so is one whose
+        training has no bound in minutes.
         """
         values = self.model_dump(mode="json", exclude={"serving"} if self.serving is None else None)
+        if self.training.minutes is None:
+            del values["training"]["minutes"]
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
     @property
@@ -358,7 +361,12 @@ def _value_problems(contract: Contract) -> list[str]:
         problems.append(f"split.validation + split.test = {split.validation + split.test:g}: must be below 1")
     if contract.training.patience is not None and split.validation == 0:
         problems.append("split.validation = 0: must be above 0, or set training.patience to null (nothing to stop early on)")
-    if contract.training.warm_up and contract.training.schedule == "constant":
+    if contract.training.is_open_ended and (contract.training.patience is None or not split.validation):
+        problems.append(
+            "training.schedule = open-ended: validation has to end it; split.validation must be above 0, and "
+            "training.patience not null"
+        )
+    if contract.training.warm_up and contract.training.schedule != "cosine":
         problems.append(f"training.warm_up = {contract.training.warm_up:g}: goes with training.schedule = cosine only")
     if contract.training.starts == "public" and contract.defense:
         problems.append(

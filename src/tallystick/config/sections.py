@@ -248,7 +248,9 @@ class TrainingKeys(Model):
     """Keys of training that hold whatever crosses the cut; what is ``auto`` depends on the number of training rows."""
 
     epochs: Epochs | Literal["auto"] = Field(
-        default="auto", description="most passes over the training rows; auto: as many as take about 6,000 steps, 4 to 60"
+        default="auto",
+        description="most passes over the training rows; auto: as many as take about 6,000 steps, 4 to 60, or 40,000, "
+        "20 to 400, where schedule is open-ended",
     )
     batch_size: Count | Literal["auto"] = Field(
         default="auto",
@@ -260,8 +262,10 @@ class TrainingKeys(Model):
         description="optimizer of every party; adamw takes weight decay apart from the gradient, lamb is FedSim's",
     )
     learning_rate: Rate = Field(default=0.001, description="learning rate of every party")
-    schedule: Literal["constant", "cosine"] = Field(
-        default="cosine", description="how the learning rate goes: the same at every step, or down to 0 along half a cosine"
+    schedule: Literal["constant", "cosine", "open-ended"] = Field(
+        default="cosine",
+        description="how the learning rate goes: the same at every step; down to 0 along half a cosine over all epochs; or "
+        "open-ended, the same at every step for as long as validation says, which takes twice the time and pays on some tables",
     )
     warm_up: float = Field(
         default=0.0, strict=True, ge=0, lt=1, description="share of all steps over which the rate first rises (cosine only)"
@@ -282,8 +286,16 @@ class TrainingKeys(Model):
     mode: Literal["synchronous", "pipelined", "auto"] = Field(default="synchronous", description=_MODE)
     patience: Count | Literal["auto"] | None = Field(
         default="auto",
-        description="epochs without a better validation loss before stopping; auto: as many as take 200 steps, 2 to 5; null is "
-        "never",
+        description="epochs without a better validation loss before stopping; auto: as many as take 200 steps, 2 to 5, or "
+        "1,000 steps, 3 to 16, where schedule is open-ended; null is never",
+    )
+    minutes: float | None = Field(
+        default=None,
+        strict=True,
+        gt=0,
+        le=1e6,
+        description="most minutes that a training may take, by the label party's clock: it ends with the epoch in which they are "
+        "over, and then its bits are not those of another run; a refit takes as many passes again; null is any",
     )
     validations: Validations | Literal["auto"] = Field(
         default="auto",
@@ -306,6 +318,11 @@ class TrainingKeys(Model):
     )
     checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
 
+    @property
+    def is_open_ended(self) -> bool:
+        """Tell whether training goes on at one rate for as long as validation says, and not to an end that is planned."""
+        return self.schedule == "open-ended"
+
     def folds_notes(self, count: int) -> list[str]:
         """Say what several networks side by side are; nothing for a single one."""
         if count == 1:
@@ -318,7 +335,12 @@ class TrainingKeys(Model):
     def resolved(self, rows: int) -> "TrainingConfig":
         """Settle what is ``auto`` by the number of training rows, which every party knows once rows are linked."""
         batch_size = fitting_batch_size(rows) if self.batch_size == "auto" else self.batch_size
-        epochs = fitting_epochs(rows, batch_size) if self.epochs == "auto" else self.epochs
+        open_ended = self.is_open_ended
+        epochs, patience = self.epochs, self.patience
+        if epochs == "auto":
+            epochs = longest_epochs(rows, batch_size) if open_ended else fitting_epochs(rows, batch_size)
+        if patience == "auto":
+            patience = (longest_patience if open_ended else fitting_patience)(rows, batch_size)
         mode = "synchronous" if self.mode == "auto" and self.gradients == "none" else self.mode  # nobody waits for the line
         folds = self.folds
         if folds == "auto":
@@ -327,9 +349,14 @@ class TrainingKeys(Model):
         if validations == "auto":
             within = WITHIN if steps_of_epoch(rows, batch_size) < SHORT else WITHIN_LONG
             validations = within if folds == 1 else 1
-        patience = fitting_patience(rows, batch_size) if self.patience == "auto" else self.patience
-        values = {"batch_size": batch_size, "epochs": epochs, "mode": mode, "validations": validations, "patience": patience}
-        values["folds"] = folds
+        values: dict[str, Any] = {
+            "batch_size": batch_size,
+            "epochs": epochs,
+            "mode": mode,
+            "validations": validations,
+            "patience": patience,
+        }
+        values |= {"folds": folds, "schedule": "constant" if open_ended else self.schedule}
         return TrainingConfig.model_validate(self.model_dump() | values)
 
     def resolved_notes(self, rows: int) -> list[str]:
@@ -439,6 +466,16 @@ def fitting_batch_size(rows: int) -> int:
     """Return a power of two: about a fortieth of a small table, 128 for a middling one, a four-hundredth of a large one."""
     small, large = (2 ** round(math.log2(max(rows, 1) / parts)) for parts in (40, 400))
     return int(max(min(max(small, 16), 128), min(large, 1024)))
+
+
+def longest_epochs(rows: int, batch_size: int) -> int:
+    """Bound a training that validation ends: 40,000 steps, within 20 to 400 epochs."""
+    return min(max(round(40_000 / steps_of_epoch(rows, batch_size)), 20), 400)
+
+
+def longest_patience(rows: int, batch_size: int) -> int:
+    """Choose so many epochs that they take 1,000 steps, within 3 to 16: after them a training ends that has no other end."""
+    return min(max(math.ceil(1000 / steps_of_epoch(rows, batch_size)), 3), 16)
 
 
 def fitting_epochs(rows: int, batch_size: int) -> int:

@@ -23,11 +23,12 @@ def _gradients(contract: Contract) -> list[str]:
         return []
     label, features = parties_of(contract)
     other_columns = " and of the other feature parties" if len(contract.feature_parties) > 1 else ""
+    clock = f", and the last one from {label}'s clock (training.minutes)" if contract.training.minutes is not None else ""
     return [
         f"to {features}: a cut gradient per training row and epoch. It depends on the label of that row, and without a guarantee "
         f"for labels attacks read the label off it; {protection(contract, of='labels')}",
         f"to {features}: after each validation whether the weights are the best so far, and after each epoch whether training "
-        "stops. These bits follow from the validation labels",
+        f"stops. These bits follow from the validation labels{clock}",
         f"to {features}: cut gradients also tell something about the columns of {label}{other_columns}, because they depend on "
         "the score, which is computed from all columns; no defence of labels promises anything for columns",
     ]

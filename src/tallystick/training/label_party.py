@@ -180,7 +180,7 @@ def _compare(
             run.store.save_best(model, step=state.step, improved=improved, before=best_step)
         state.best_fitted = objective.fitted()
     if started is not None:
-        # Note the epoch, and whether patience is at its end
+        # Note the epoch, and whether patience or time is at its end
         record = {
             "epoch": state.epoch,
             "train_loss": state.loss_sum / run.rows(state.epoch),
@@ -190,7 +190,8 @@ def _compare(
             record["validation_loss"] = state.epoch_loss
         state.history.append(record)
         state.epochs_since_best = 0 if state.best_epoch == state.epoch else state.epochs_since_best + 1
-        state.stopped = run.training.patience is not None and state.epochs_since_best >= run.training.patience
+        is_patience_over = run.training.patience is not None and state.epochs_since_best >= run.training.patience
+        state.stopped = is_patience_over or (state.epoch >= run.schedule.epochs_before and run.is_over_time(state))
         state.epoch, state.loss_sum, state.epoch_loss = state.epoch + 1, 0.0, None
     if improved or started is not None:
         run.store.save(state, model, updates)

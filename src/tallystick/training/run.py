@@ -66,6 +66,11 @@ class TrainingRun:
         before, most = self.begins.step, self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
         return Updates(self.training, module, steps=most - before, before=before, rates=rates)
 
+    def is_over_time(self, state: TrainingState) -> bool:
+        """Tell whether the epochs so far took as long as training may (``training.minutes``); a refit takes what it needs."""
+        minutes = self.training.minutes
+        return minutes is not None and not state.refit_epochs and sum(each["seconds"] for each in state.history) >= 60 * minutes
+
     def begun(self) -> TrainingState:
         """Return the state from which the run goes on, before anything is loaded; raises DamagedFile."""
         return self.store.state(self.resume_from) if self.resume_from else TrainingState()

@@ -411,11 +411,16 @@ def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
     sentence = f"trained {state.epoch} of at most {run.epochs} epochs"
     if state.best_epoch is None:
         return sentence
+    waited, patience = state.epoch - state.best_epoch - 1, run.training.patience
+    is_over_time = state.stopped and run.training.minutes is not None and (patience is None or waited < patience)
+    if is_over_time:
+        sentence += f"; training.minutes = {run.training.minutes:g} were over"
+        sentence += " within the first; raise them" if state.epoch == run.schedule.epochs_before + 1 else ""
     if run.training.folds > 1:
-        stopped = "; the last validated no better (training.patience)" if state.stopped else ""
+        stopped = "; the last validated no better (training.patience)" if state.stopped and not is_over_time else ""
         return f"{sentence}{stopped}; each of {run.training.folds} networks keeps the weights of its own best step"
     best_epoch = state.best_epoch + 1  # people count from 1, states from 0
-    if state.stopped:
+    if state.stopped and not is_over_time:
         sentence += f"; the last {state.epoch - best_epoch} validated no better (training.patience)"
     where = (
         f"epoch {best_epoch}"
