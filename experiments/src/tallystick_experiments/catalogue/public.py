@@ -17,7 +17,8 @@ from tallystick.metrics import TargetType
 from tallystick.tables.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.tables.split import TEST, TRAINING, VALIDATION, split_by_time
 from tallystick_experiments.catalogue.clicks import read_clicks
-from tallystick_experiments.catalogue.held_out import HELD_OUT
+from tallystick_experiments.catalogue.halves import HALVED, HalvedTable
+from tallystick_experiments.catalogue.held_out import HELD_OUT, PackagedTable
 from tallystick_experiments.catalogue.table import column_names, split_columns
 
 MOST_CLASSES = 20  # of a user's whole numbers that are taken for classes
@@ -268,9 +269,8 @@ def _of(
     return PublicTable(name=name, source=source, frame=frame, columns=columns, label=label, target=target)
 
 
-def _held_out(name: str) -> Callable[[Path | None], PublicTable]:
+def _packaged(name: str, table: PackagedTable | HalvedTable) -> Callable[[Path | None], PublicTable]:
     def read(_data: Path | None) -> PublicTable:
-        table = HELD_OUT[name]
         frame, columns = table.read()
         return PublicTable(name=name, source=table.package, frame=frame, columns=columns, label="label", target=table.target)
 
@@ -301,7 +301,8 @@ TABLES: dict[str, Callable[[Path | None], PublicTable]] = {
     "hdb": _flats,
     "bike": _bike,
     "criteo": _clicks("Criteo Labs, sample", "criteo", "criteo_80k.tsv.gz"),
-    **{name: _held_out(name) for name in HELD_OUT},
+    **{name: _packaged(name, table) for name, table in HELD_OUT.items()},
+    **{name: _packaged(name, table) for name, table in HALVED.items()},
     **{f"{name}-by-time": _by_time(name, times) for name, times in TIMES.items()},
 }
 """Smallest first; after them those that had no part in choosing the defaults."""

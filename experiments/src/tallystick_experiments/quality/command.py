@@ -37,7 +37,8 @@ def experiment(
         Path | None, Option(help="Folder of public files (docs/results/quality.md); without it, packages' tables.")
     ] = None,
     tables: Annotated[
-        Sequence[str], several("Tables, with commas between; or held-out, or by-time; all but these if left out.")
+        Sequence[str],
+        several("Tables, with commas between; or held-out, by-time, choosing, or reporting; all but these if left out."),
     ] = (),
     own: Annotated[OwnFile, GROUP] = NO_FILE,
     methods: Annotated[Sequence[str], several("Methods, with commas between; all but TabM if left out.")] = (),

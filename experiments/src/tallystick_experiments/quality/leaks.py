@@ -22,6 +22,7 @@ _NONE: dict[str, Any] = {"training": {"gradients": "none"}}
 _NOISE = {"method": "gaussian-embeddings", "delta": 1e-6, "clip": 1.0}
 CONTRACTS: dict[str, dict[str, Any]] = {
     "default": {},
+    "open-ended": {"training": {"schedule": "open-ended", "learning_rate": 0.002}},
     "unscreened": {},
     "no-folds": {"training": {"folds": 1}},
     "small-embeddings": {"model": {"embedding_scale": 0.1}},
@@ -40,6 +41,7 @@ PARTIES: dict[str, dict[str, Any]] = {"unscreened": {"encoding": {"screening": "
 """What both party files say that is not."""
 LEAKING = {
     "default": "default",
+    "open-ended": "open-ended",
     "unscreened": "nothing screened",
     "no-folds": "one network, no folds",
     "small-embeddings": "embeddings begin at 0.1",

@@ -298,6 +298,11 @@ METHODS: dict[str, QualityMethod] = {
     "lightgbm": LightGBMMethod(),
     "boosting-own": BoostingMethod(columns="own", settings={}),
     "default": NetworkMethod(model=NetworkModel(), training=SynchronousTraining().resolved, encoding=EncodingConfig()),
+    "open-ended": NetworkMethod(
+        model=NetworkModel(),
+        training=SynchronousTraining(schedule="open-ended", learning_rate=0.002).resolved,
+        encoding=EncodingConfig(),
+    ),
     "unscreened": NetworkMethod(
         model=NetworkModel(), training=SynchronousTraining().resolved, encoding=EncodingConfig(screening="off")
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tallystick.errors import ConfigError
+from tallystick_experiments.catalogue.halves import CHOOSING, HALVED, REPORTING
 from tallystick_experiments.catalogue.held_out import HELD_OUT
 from tallystick_experiments.catalogue.public import (
     BY_TIME,
@@ -26,12 +27,12 @@ from tallystick_experiments.stats import Row
 
 def tables_in(data: Path | None) -> list[str]:
     """List the tables that can be had: all with the folder of public files, and without it those that packages bring."""
-    return [name for name in TABLES if name not in (*HELD_OUT, *BY_TIME) and (data is not None or name in PACKAGED)]
+    return [name for name in TABLES if name not in (*HELD_OUT, *HALVED, *BY_TIME) and (data is not None or name in PACKAGED)]
 
 
 def tables_of(asked: Sequence[str], data: Path | None) -> list[str]:
-    """List the tables that the command line names: by names, as ``held-out`` or ``by-time``, or all that can be had."""
-    groups = {"held-out": HELD_OUT, "by-time": BY_TIME}
+    """List the tables that the command line names: by names, by the name of a group, or all that can be had."""
+    groups = {"held-out": HELD_OUT, "by-time": BY_TIME, "choosing": CHOOSING, "reporting": REPORTING}
     return [name for word in asked for name in groups.get(word, [word])] or tables_in(data)
 
 
