@@ -472,6 +472,14 @@ def test_a_feature_party_bounds_the_scores_of_its_rows_over_runs_and_predictions
     shown = Command("ledger", "party.yaml", folder=job.home("shop"))
     assert shown.end() == 0
     assert shown.out.count("one score of each of") == 2
+    # Folders put back as they were before any score: what is trained anew in them is another model
+    lost(*(job.runs(name)[-1] for name in PARTIES))
+    for name in PARTIES:
+        (job.runs(name)[-1] / "scored-rows.safetensors").unlink()
+    back = job.start_all("run", "--resume")
+    assert back["shop"].end() != 0
+    assert "privacy.scores_per_row = 1: of" in back["shop"].error
+    assert back["bank"].end() != 0
     second = job.start("shop")  # another model over the same rows
     assert second.end() != 0
     assert "privacy.scores_per_row = 1: of" in second.error

@@ -19,32 +19,43 @@ from tallystick.run_folder.ledger import SCORES, charged, data_set, known_ledger
 
 
 def count_scores(party: PartyFile, folder: RunFolder, ids: Iterable[bytes], *, outputs: int) -> None:
-    """Enter the scores of these rows by a run's head, before they are opened; a party without a ledger counts none."""
-    if not party.privacy.ledger.exists():
+    """Enter the scores of these rows by a run's head, before they are opened; a party without a ledger counts none.
+
+    Raises BudgetExceeded as ``refuse_scores`` does: a head that was trained anew, because a folder was put back as it was before,
+    is another model than the ledger knows.
+    """
+    if party.privacy.scores_per_row is None and not party.privacy.ledger.exists():
         return
+    refuse_scores(party, ids, outputs=outputs, folder=folder)
     with charged(party, folder, SCORES) as ledger:
         rows_N = np.unique(_digests(ledger, ids))
         each = f"{outputs} scores" if outputs > 1 else "one score"
         what = f"{each} of each of {len(rows_N):,} rows, by the head of run {folder.run_id}"
-        ledger.enter_scores(data_set(party, SCORES), rows_N.tobytes(), model=folder.run_id, scores=outputs, what=what)
+        ledger.enter_scores(data_set(party, SCORES), rows_N.tobytes(), model=_head_of(folder), scores=outputs, what=what)
 
 
-def refuse_scores(party: PartyFile, ids: Iterable[bytes], *, outputs: int, run_id: str) -> None:
-    """Refuse to open scores beyond ``privacy.scores_per_row``; those of the run with this id that are entered do not count twice.
+def refuse_scores(party: PartyFile, ids: Iterable[bytes], *, outputs: int, folder: RunFolder | None) -> None:
+    """Refuse to open scores beyond ``privacy.scores_per_row``; those by the folder's head that are entered do not count twice.
 
     Raises BudgetExceeded; ConfigError where there is no ledger to count in, StorageError for one that was lost.
     """
     if (most := party.privacy.scores_per_row) is None:
         return
     ledger = known_ledger(party)
-    rows_N = _digests(ledger, ids)
-    opened_N, by_run_N = (opened_of(ledger, data_set(party, SCORES), rows_N, model=model) for model in (None, run_id))
-    after_N = np.where(by_run_N > 0, opened_N, opened_N + outputs)
+    rows_N, dataset = _digests(ledger, ids), data_set(party, SCORES)
+    opened_N = opened_of(ledger, dataset, rows_N)
+    again_N = opened_of(ledger, dataset, rows_N, model=_head_of(folder)) if folder is not None else np.zeros_like(opened_N)
+    after_N = np.where(again_N > 0, opened_N, opened_N + outputs)
     if beyond := int((after_N > most).sum()):
         raise BudgetExceeded(
             f"privacy.scores_per_row = {most}: of {beyond:,} rows there would be up to {int(after_N.max())} scores (so far up to "
             f"{int(opened_N.max())}, over all runs in {party.privacy.ledger}); leave these rows out of the table, or raise it"
         )
+
+
+def _head_of(folder: RunFolder) -> str:
+    """Name the head that a run folder keeps; empty before it is trained."""
+    return blake2b(folder.model.read_bytes(), digest_size=16).hexdigest() if folder.trained else ""
 
 
 def opened_of(ledger: Ledger, dataset: str, rows_N: NDArray[np.int64], *, model: str | None = None) -> NDArray[np.int64]:

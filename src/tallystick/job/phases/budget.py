@@ -192,5 +192,4 @@ def _refuse_scores(ahead: Ahead) -> None:
     rows_N = np.arange(len(keys.rows_R))
     if contract.split.method == "hash" and not ahead.predicts:
         rows_N = np.flatnonzero(split_by_hash(keys.ids_of(rows_N), contract.split, seed=contract.seed) != TRAINING)
-    run_id = folder.run_id if folder is not None else ""
-    refuse_scores(party, keys.ids_of(rows_N), outputs=contract.scores_of_a_row, run_id=run_id)
+    refuse_scores(party, keys.ids_of(rows_N), outputs=contract.scores_of_a_row, folder=folder)
