@@ -472,6 +472,7 @@ def test_a_feature_party_bounds_the_scores_of_its_rows_over_runs_and_predictions
     shown = Command("ledger", "party.yaml", folder=job.home("shop"))
     assert shown.end() == 0
     assert shown.out.count("one score of each of") == 2
+    assert shown.out.count("a row has up to 1 now") == 2
     # Folders put back as they were before any score: what is trained anew in them is another model
     lost(*(job.runs(name)[-1] for name in PARTIES))
     for name in PARTIES:

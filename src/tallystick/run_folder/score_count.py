@@ -28,10 +28,11 @@ def count_scores(party: PartyFile, folder: RunFolder, ids: Iterable[bytes], *, o
         return
     refuse_scores(party, ids, outputs=outputs, folder=folder)
     with charged(party, folder, SCORES) as ledger:
-        rows_N = np.unique(_digests(ledger, ids))
+        rows_N, dataset = np.unique(_digests(ledger, ids)), data_set(party, SCORES)
+        most = int(opened_of(ledger, dataset, rows_N).max(initial=0)) + outputs
         each = f"{outputs} scores" if outputs > 1 else "one score"
-        what = f"{each} of each of {len(rows_N):,} rows, by the head of run {folder.run_id}"
-        ledger.enter_scores(data_set(party, SCORES), rows_N.tobytes(), model=_head_of(folder), scores=outputs, what=what)
+        what = f"{each} of each of {len(rows_N):,} rows, by the head of run {folder.run_id}; a row has up to {most} now"
+        ledger.enter_scores(dataset, rows_N.tobytes(), model=_head_of(folder), scores=outputs, what=what)
 
 
 def refuse_scores(party: PartyFile, ids: Iterable[bytes], *, outputs: int, folder: RunFolder | None) -> None:
