@@ -36,14 +36,19 @@ ROWS = "rows that have a score"
 THROUGH = "the scores of a run that takes the column for its label"
 CHOSEN_LABEL = {
     "chosen-label": FeatureInferenceAttack(
-        attack=KernelRidge(), description="the best head on these features, trained on the known rows with the column as label"
-    )
+        attack=KernelRidge(scaled=False),
+        description="the best head on these features, trained on the known rows with the column as label",
+    ),
+    "chosen-label-scaled": FeatureInferenceAttack(
+        attack=KernelRidge(), description="as chosen-label, on features of deviation 1 each"
+    ),
 }
 NOT_MEASURED = (
     "what this run's own scores tell: neither side has both the scores and the columns. `tallystick bench quality --leaks "
     "--methods shared` measures it on public tables",
-    "a label that packs several columns into one number, several classes, and the label party's own columns, which would help",
-    "runs together: each further run with another label opens another column",
+    "a label that packs several columns into one number (in a run on credit-card data one label opened two), several classes, "
+    "and the label party's own columns, which would help",
+    "runs together: each further run with another label opens more",
 )
 
 
@@ -97,7 +102,7 @@ def audit_shared_head(
         through=THROUGH,
         summary=f"{label} chooses the labels: no protocol prevents that one of these columns is the label. Measured by {party} "
         f"alone, a run for each column: {label} trains on the rows whose column it knows, and reads the column of "
-        f"the others off their scores. One run opens one column. Nothing was sent for it. Every figure is a floor.",
+        f"the others off their scores. Nothing was sent for it. Every figure is a floor.",
         defense="`privacy.scores_per_row` in the party file bounds how many scores of a row are ever opened",
         groups=[results.RowGroup(rows=ROWS, attacked=len(features_ND), crossed=1, columns=columns, means=means)],
         not_measured=[*NOT_MEASURED, *missing, *truth.notes],

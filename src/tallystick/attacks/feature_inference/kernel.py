@@ -25,19 +25,25 @@ class KernelRidge:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.
         bandwidths: of the kernel, in units of the median distance of known rows; none for the linear kernel.
         own_columns: whether the label party's own columns help, where the view has them.
+        scaled: whether each number read is brought to deviation 1; else strong ones count for more.
     """
 
     reads: Reads = "last"
     bandwidths: tuple[float, ...] = ()
     own_columns: bool = False
+    scaled: bool = True
 
     def __post_init__(self) -> None:
+        if not self.scaled and (self.reads != "last" or self.own_columns):
+            raise ConfigError(f"kernel ridge: scaled=False reads last embeddings alone, not {self.reads}")
         if any(not bandwidth > 0 for bandwidth in self.bandwidths):
             raise ConfigError(f"kernel ridge: bandwidths={self.bandwidths}; expected numbers above 0")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:  # noqa: ARG002
         """Guess every row's columns; no randomness is used. One known row, or equal ones, give their mean."""
         x_ND = inputs(view, self.reads, own_columns=self.own_columns)
+        if not self.scaled:
+            x_ND = view.last_ND.double() - view.last_ND.double().mean(dim=0)
         x_KD = x_ND[view.known_K]
         targets = Targets.of(view.columns_K)
         mean_T = targets.y_KT.mean(dim=0)
