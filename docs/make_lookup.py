@@ -131,7 +131,7 @@ PARTY = {
 
 
 def configuration() -> str:
-    """Give the page of every key of the contract and the party file."""
+    """Return the page of every key of the contract and the party file."""
     parts = [
         "# Configuration, from the code",
         "`make reference` makes this page from the classes that read the files. "
@@ -174,7 +174,7 @@ def _sections(model: type[BaseModel]) -> Iterator[tuple[str, list[str]]]:
 
 
 def command_line() -> str:
-    """Give the page of every command, its arguments and options."""
+    """Return the page of every command, its arguments and options."""
     group = typer.main.get_command(app)
     parts = [
         "# Command line, from the code",
@@ -196,7 +196,7 @@ def command_line() -> str:
 
 
 def messages() -> str:
-    """Give the page of every message that crosses between parties."""
+    """Return the page of every message that crosses between parties."""
     for module in pkgutil.walk_packages(tallystick.__path__, "tallystick."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -214,7 +214,7 @@ def messages() -> str:
 
 
 def error_tree() -> str:
-    """Give the page of every error class, and of what a peer is told of one."""
+    """Return the page of every error class, and of what a peer is told of one."""
     told = dict(errors._CATEGORIES)
     public = [getattr(tallystick, name) for name in tallystick.__all__]
     rows = [

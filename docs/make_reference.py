@@ -143,7 +143,7 @@ ENOUGH_WORDS = 40  # a module that says so much has its rule in its own docstrin
 
 
 def reference() -> str:
-    """Give the page."""
+    """Return the page."""
     parts = [HEAD]
     for title, names in CHAPTERS.items():
         parts += [f"## {title}", *(_entry(name, getattr(tallystick, name)) for name in names)]
@@ -190,7 +190,7 @@ def reference() -> str:
 
 
 def attacks() -> str:
-    """Give the page of every attack of the audit."""
+    """Return the page of every attack of the audit."""
     labels = (
         (
             f"`{name}`",
@@ -280,7 +280,7 @@ def _known_columns(row: FeatureInferenceAttack) -> str:
 
 
 def methods() -> str:
-    """Give the page of what a contract can name: ways of linking, methods for unaligned rows, imputers, merges, mechanisms."""
+    """Return the page of what a contract can name: ways of linking, methods for unaligned rows, imputers, merges, mechanisms."""
     linkages = (
         (
             f"`{name}`" + (f", `security: {security}`" if security else ""),
@@ -358,7 +358,7 @@ def methods() -> str:
 
 
 def protocols() -> str:
-    """Give the page of every protocol, as its module says it."""
+    """Return the page of every protocol, as its module says it."""
     parts = [
         "# Protocols, from the code",
         "`make reference` makes this page from the docstrings of the modules that hold the protocols. Read it beside the code. "
@@ -383,7 +383,7 @@ def protocols() -> str:
 
 
 def rules() -> str:
-    """Give the page of how tables become tensors and of what is kept, as the modules say it."""
+    """Return the page of how tables become tensors and of what is kept, as the modules say it."""
     parts = [
         "# Rules, from the code",
         "`make reference` makes this page from the docstrings of the modules that hold the rules. [Tables](data.md) is the page "
@@ -516,7 +516,7 @@ LEARNT = ("step", "the label party learns", "the feature party learns", "guarant
 
 
 def threat_model() -> str:
-    """Give the threat model with the table of what each side learns as the code has it; all else is written by hand."""
+    """Return the threat model with the table of what each side learns as the code has it; all else is written by hand."""
     page = (FOLDER.parent / "explanation" / "threat-model.md").read_text(encoding="utf-8")
     rows = ((row.name, row.label_party, row.feature_party, row.guarantee) for row in DISCLOSURES)
     before, rest = page.split(f"| {' | '.join(LEARNT)} |\n", 1)

@@ -62,7 +62,7 @@ class FolderKey:
         return hmac.new(derive.derive(self.secret), content, hashlib.sha256).hexdigest()
 
     def encrypted(self, content: bytes | memoryview, *, place: str) -> Iterator[bytes]:
-        """Give a file's parts; ``place`` says what the file is."""
+        """Yield a file's parts; ``place`` says what the file is."""
         salt, whole = secrets.token_bytes(SALT_BYTES), memoryview(content)
         yield MAGIC + self.id.encode() + salt
         cipher, starts = self._cipher(salt), range(0, max(1, len(whole)), PIECE_BYTES)
@@ -71,7 +71,7 @@ class FolderKey:
             yield cipher.encrypt(_nonce(number, last=number == len(starts) - 1), piece, place.encode())
 
     def decrypted(self, content: bytes | memoryview, *, place: str) -> bytes:
-        """Give back what was encrypted as this file; raises NotDecrypted."""
+        """Return what was encrypted as this file; raises NotDecrypted."""
         whole = memoryview(content)
         if bytes(whole[: len(MAGIC)]) != MAGIC or len(whole) < _HEAD + _TAG_BYTES:
             raise NotDecrypted("it is not encrypted, in a folder whose files are")

@@ -136,7 +136,7 @@ class ProtocolError(PeerError):
 
 
 def told_of(error: PeerError, to: str) -> str:
-    """Give what a peer hears of an error.
+    """Return what a peer hears of an error.
 
     How another one broke the protocol may hold numbers that it sent to this side alone, such as how many ids it has.
     """

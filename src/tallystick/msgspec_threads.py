@@ -12,7 +12,7 @@ _one_at_a_time = threading.Lock()
 
 
 def prepared(kind: T) -> T:
-    """Give the type once msgspec has looked up its fields.
+    """Return the type once msgspec has looked up its fields.
 
     It does so when a type is first decoded, and a second thread that decodes the same type meanwhile crashes the process
     (msgspec 0.22); parties of a simulation are such threads.

@@ -206,7 +206,7 @@ def validate(model: type[M], data: Any, *, source: str, context: Mapping[str, An
 
 
 def _plain(value: Any) -> Any:
-    """Give a value with NumPy's scalars, which a sweep or a frame brings, as the plain ones that they are."""
+    """Return a value with NumPy's scalars, which a sweep or a frame brings, as the plain ones that they are."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -145,7 +145,7 @@ def write_bytes(path: Path, *parts: bytes | memoryview, private: bool = False) -
 
 @contextmanager
 def written(path: Path, *, private: bool = False, shared: bool = False) -> Iterator[BinaryIO]:
-    """Give a file to write that takes ``path``'s place once the block ends well; else what was there before still is.
+    """Provide a file to write, which takes ``path``'s place once the block ends well; else what was there before still is.
 
     Until then it lies beside it, in a ``shared`` folder under a name that nobody can guess, in one of this party's own under one
     that the next writer finds and removes, should a kill leave it behind. Raises StorageError.
@@ -224,7 +224,7 @@ def read_json(path: Path, *, origin: Origin) -> bytes:
 
 
 def unsealed(content: bytes) -> bytes:
-    """Give a sealed JSON object without its seal, unchecked; any other content as it is."""
+    """Return a sealed JSON object without its seal, unchecked; any other content as it is."""
     if not content.startswith(_JSON_START):
         return content
     end = content.find(b'"', len(_JSON_START)) + 1
@@ -376,7 +376,7 @@ def require_locks(folder: Path) -> None:
 
 @contextmanager
 def scratch_folder(place: Path | None = None) -> Iterator[Path]:
-    """Give a temporary folder for this user alone, which is removed at the end; one that a kill left, by the next that is made.
+    """Provide a temporary folder for this user alone, removed at the end; one that a kill left is removed by the next call.
 
     It lies in ``place``, or where the system has such. It is held before it gets its name: whichever has such a name, and nobody
     holds, is left over. Raises StorageError.
@@ -422,7 +422,7 @@ def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
 
 @contextmanager
 def written_folder(path: Path) -> Iterator[Path]:
-    """Give a folder to fill that becomes ``path`` once the block ends well; else nothing is left. Raises StorageError."""
+    """Provide a folder to fill that becomes ``path`` once the block ends well; else nothing is left. Raises StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

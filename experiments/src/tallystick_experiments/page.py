@@ -24,7 +24,7 @@ SUPERSCRIPT = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074
 
 
 def counted(number: int, what: str) -> str:
-    """Give a number of things in words: 1 seed, 5 seeds."""
+    """Return a number of things in words: 1 seed, 5 seeds."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
@@ -153,7 +153,7 @@ def render_benchmark(found: Benchmark, path: str | os.PathLike[str]) -> Path:
 
 
 def benchmark_html(found: Benchmark) -> str:
-    """Give the page of ``found``."""
+    """Return the page of ``found``."""
     return render_source(
         _template("page.html.j2"),
         b=found,
@@ -167,7 +167,7 @@ def benchmark_html(found: Benchmark) -> str:
 
 
 def pictures(found: Benchmark) -> dict[str, str]:
-    """Give each curve of ``found`` as an SVG that stands alone, for documents: name of a file to its text."""
+    """Return each curve of ``found`` as an SVG that stands alone, for documents: name of a file to its text."""
     plots = [plot for curve in found.curves if (plot := _plot(curve)) is not None]
     return {
         re.sub("[^a-z0-9]+", "-", plot.title.lower()).strip("-") + ".svg": render_source(_template("plot.svg.j2"), p=plot)

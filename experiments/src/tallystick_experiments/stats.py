@@ -91,5 +91,5 @@ def at(*steps: str | int) -> Callable[[Row], Any]:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """Give at most ``most`` of ``count`` indices, at least one, evenly spread."""
+    """Return at most ``most`` of ``count`` indices, at least one, evenly spread."""
     return sorted({round(index) for index in np.linspace(0, count - 1, min(count, max(1, most)))})

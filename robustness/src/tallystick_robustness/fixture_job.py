@@ -46,7 +46,7 @@ def tables(rows: int, *, seed: int = 1) -> dict[str, pl.DataFrame]:
 
 
 def contract(**changes: Any) -> Values:
-    """Give a contract's values; nested keys are changed with a double underscore: training__epochs=3."""
+    """Return a contract's values; nested keys are changed with a double underscore: training__epochs=3."""
     values: Values = {
         "version": 1,
         "name": "faults",
@@ -80,7 +80,7 @@ def contract(**changes: Any) -> Values:
 
 
 def party_values(name: str, *, address: str) -> Values:
-    """Give a party file's values; ``address`` is where the party listens, or where a feature party finds the label party."""
+    """Return a party file's values; ``address`` is where the party listens, or where a feature party finds the label party."""
     values: Values = {"party": name, "threads": 1}
     if name != HELPER:
         values |= {

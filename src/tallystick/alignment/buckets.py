@@ -96,7 +96,7 @@ class Split:
         return cls(order_N=np.argsort(bucket_N, kind="stable").astype(np.int32), ends=np.cumsum(sizes).tolist())
 
     def rows(self, bucket: int, *, span: int = 1) -> Index:
-        """Give the own rows of a bucket (B,), or of so many from this one."""
+        """Return the own rows of a bucket (B,), or of so many from this one."""
         return self.order_N[self.ends[bucket - 1] if bucket else 0 : self.ends[bucket + span - 1]]
 
 
@@ -120,7 +120,7 @@ class BucketStore(Protocol):
         ...
 
     def get(self, bucket: int) -> Arrays:
-        """Give what a bucket came to."""
+        """Return what a bucket came to."""
         ...
 
     def drop(self, first: int) -> None:

@@ -59,14 +59,14 @@ class Choice(Message, frozen=True):
 
 
 def by_sizes(ids: int) -> Taken | None:
-    """Give the protocol where the number of ids of both sides together settles it, else None."""
+    """Return the protocol where the number of ids of both sides together settles it, else None."""
     if ids <= FEW_IDS:
         return "diffie-hellman"
     return "oblivious-transfer" if ids > MANY_IDS else None
 
 
 def sooner(label_ids: int, feature_ids: int, line: MeasuredLine) -> Taken:
-    """Give the protocol that should end sooner."""
+    """Return the protocol that should end sooner."""
     if (by_size := by_sizes(label_ids + feature_ids)) is not None:
         return by_size
     direct, extended = (COSTS[name].seconds(label_ids, feature_ids, line) for name in ("diffie-hellman", "oblivious-transfer"))

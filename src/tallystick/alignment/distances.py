@@ -31,7 +31,7 @@ UNPACKED_BYTES = 1 << 28
 
 
 def nearest_keys(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig) -> Neighbors:
-    """Give the K nearest rows by encoded keys: by a tree where there are only numbers, by all pairs where there is more."""
+    """Return the K nearest rows by encoded keys: by a tree where there are only numbers, by all pairs where there is more."""
     if not own.filters and not own.texts:
         if terms.helper_sees == "clear":
             return nearest(own.numbers_ND, others.numbers_ND, neighbors=terms.neighbors)

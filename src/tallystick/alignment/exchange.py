@@ -106,7 +106,7 @@ def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> l
 
 
 def check_ids(ids: Sequence[bytes], *, max_rows: int) -> Ids:
-    """Give the ids; raises DataError if they repeat, are over the limit, are no bytes or begin with the reserved prefix."""
+    """Return the ids; raises DataError if they repeat, are over the limit, are no bytes or begin with the reserved prefix."""
     if len(ids) > max_rows:
         raise DataError(
             f"this side has {len(ids)} ids, over alignment.max_rows = {max_rows} in the contract; raise it or align fewer rows"

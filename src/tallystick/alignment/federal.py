@@ -51,7 +51,7 @@ class Pivots:
         return np.stack((below_N, upto_N), axis=1).astype(np.int64, copy=False)
 
     def filters(self, values_N: Floats) -> Packed:
-        """Give the filters, (N, W): bit j is 1 where pivot j lies within the window."""
+        """Return the filters, (N, W): bit j is 1 where pivot j lies within the window."""
         order_P, ranks_N2 = np.argsort(self.pivot_P, kind="stable"), self.ranks(values_N)
         packed_NW = np.empty((len(values_N), len(self.pivot_P) // 8), dtype=np.uint8)
         for row, (below, upto) in enumerate(ranks_N2):
@@ -64,7 +64,7 @@ class Pivots:
 def text_filters(
     texts: "list[str] | tuple[str, ...]", *, terms: SimilarityConfig, dimension: DimensionConfig, secret: bytes
 ) -> Packed:
-    """Give Bloom filters of q-grams by keyed BLAKE2b, (N, W)."""
+    """Return Bloom filters of q-grams by keyed BLAKE2b, (N, W)."""
     key = blake2b(b"grams of " + dimension.name.encode(), key=secret, digest_size=32).digest()
 
     @lru_cache(maxsize=1 << 18)
@@ -83,13 +83,13 @@ def text_filters(
 
 
 def grams(text: str, length: int) -> set[str]:
-    """Give a text's q-grams; its ends are padded, so that the first and last characters count like the others."""
+    """Return a text's q-grams; its ends are padded, so that the first and last characters count like the others."""
     padded = "\x02" * (length - 1) + text + "\x03" * (length - 1)
     return {padded[start : start + length] for start in range(len(padded) - length + 1)} or {text}
 
 
 def text_bits(*, threshold: int, hashes: int, mean_grams: float, rate: float, failure: float) -> int:
-    """Give FEDERAL's filter size for texts: 2 theta k q / ((C + 1) delta) bits with C = ceil(4 theta k rate).
+    """Return FEDERAL's filter size for texts: 2 theta k q / ((C + 1) delta) bits with C = ceil(4 theta k rate).
 
     Args:
         threshold: theta, edits that are still told apart reliably.
@@ -103,7 +103,7 @@ def text_bits(*, threshold: int, hashes: int, mean_grams: float, rate: float, fa
 
 
 def block_tags(texts: "list[str] | tuple[str, ...]", *, terms: SimilarityConfig, secret: bytes) -> Packed:
-    """Give keyed hashes of the texts' first characters, (N, 16): the helper compares only texts whose tags are equal."""
+    """Return keyed hashes of the texts' first characters, (N, 16): the helper compares only texts whose tags are equal."""
     key = blake2b(b"blocks", key=secret, digest_size=32).digest()
     tags = b"".join(blake2b(text[: terms.block].encode(), key=key, digest_size=16).digest() for text in texts)
     return np.frombuffer(tags, dtype=np.uint8).reshape(-1, 16)

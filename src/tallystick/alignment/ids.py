@@ -68,7 +68,7 @@ class Ids(Sequence[bytes]):
         return Ids(self._column.gather(rows_M))
 
     def sorted(self) -> "tuple[Ids, NDArray[np.int64]]":
-        """Give the ids in the order of their bytes, and the place of each before."""
+        """Return the ids in the order of their bytes, and the place of each before."""
         place_N = self._column.arg_sort().to_numpy().astype(np.int64)
         return self.gather(place_N), place_N
 

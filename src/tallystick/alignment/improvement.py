@@ -7,7 +7,7 @@ from tallystick.alignment.outcome import Candidates
 
 
 def estimated_improvement(candidates: Candidates) -> dict[str, float]:
-    """Give FedSim's delta (definition 1) over the average of all links (AvgSim) and over the most similar one (Top1Sim).
+    """Return FedSim's delta (definition 1) over the average of all links (AvgSim) and over the most similar one (Top1Sim).
 
     Each record's similarities are scaled to [0, 1] over its own links; a way loses 1 - s for each link that it takes for a match,
     and s for each that it leaves out; the sum per record, averaged over records. Only to compare ways of using the same links: it

@@ -32,13 +32,13 @@ def tags_of(elements_N32: Tags) -> Tags:
 
 
 def sorted_order(tags_N16: Tags) -> Index:
-    """Give the order that sorts tags by their bytes read as two integers, the same on every machine."""
+    """Return the order that sorts tags by their bytes read as two integers, the same on every machine."""
     words_N2 = np.ascontiguousarray(tags_N16).view("<u8")
     return order_of_pairs(words_N2[:, 0], words_N2[:, 1])
 
 
 def order_of_pairs(first_N: Words, second_N: Words) -> Index:
-    """Give the order that sorts by the first of two words, and by the second where the first are equal."""
+    """Return the order that sorts by the first of two words, and by the second where the first are equal."""
     contiguous_N = np.ascontiguousarray(first_N)
     order = np.argsort(contiguous_N)
     ordered_N = contiguous_N[order]
@@ -55,7 +55,7 @@ def repeated(tags_N16: Tags) -> int:
 
 
 def match(first_N16: Tags, second_M16: Tags) -> tuple[Index, Index]:
-    """Give the indices of equal tags, first_K into the first list and second_K into the second, ordered by tag.
+    """Return the indices of equal tags, first_K into the first list and second_K into the second, ordered by tag.
 
     Raises DuplicateTags if a list holds a tag twice.
     """

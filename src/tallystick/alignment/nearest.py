@@ -97,7 +97,7 @@ def rank_distance(first_PD2: Integers, second_PD2: Integers, *, weights_D: Float
 
 
 def nearest(keys_ND: Floats, others_MD: Floats, *, neighbors: int, workers: int = -1) -> Neighbors:
-    """Give the K rows of the other table whose keys are nearest in Euclidean distance.
+    """Return the K rows of the other table whose keys are nearest in Euclidean distance.
 
     Args:
         keys_ND: keys, one row each, every dimension already in the scale in which it counts.
@@ -127,7 +127,7 @@ def nearest(keys_ND: Floats, others_MD: Floats, *, neighbors: int, workers: int 
 def nearest_by_ranks(
     ranks_ND2: Integers, others_MD2: Integers, *, neighbors: int, weights_D: Floats | None = None, workers: int = -1
 ) -> Neighbors:
-    """Give the K rows of the other table whose FEDERAL filters are nearest in (weighted) Hamming distance, from ranks alone.
+    """Return the K rows of the other table whose FEDERAL filters are nearest in (weighted) Hamming distance, from ranks alone.
 
     Ranks are monotone in the value, so |du| + |dv| = |ds| with s = u + v, and a distance is the least, over all subsets S of the
     dimensions, of ``sum over S of |ds| + sum over the others of (c + c')``. Each of these is an L1 distance that a tree searches
@@ -172,7 +172,7 @@ def nearest_by_ranks(
 
 
 def nearest_of_all(rows: int, others: int, *, neighbors: int, block: Callable[[slice], Floats]) -> Neighbors:
-    """Give the K nearest where ``block`` gives the distances of some rows to all others, (B, M); infinity is no candidate."""
+    """Return the K nearest where ``block`` gives the distances of some rows to all others, (B, M); infinity is no candidate."""
     best = Neighbors.none(rows, neighbors)
     height = max(BLOCK_PAIRS // others, 1)
     for start in range(0, rows, height):
@@ -198,7 +198,7 @@ def _check(keys_ND: np.ndarray[Any, Any], others_MD: np.ndarray[Any, Any], neigh
 
 
 def _sums_and_bits(ranks_ND2: Integers) -> tuple[Floats, Floats]:
-    """Give u + v and v - u by dimension, (D, N); as floats they are exact."""
+    """Return u + v and v - u by dimension, (D, N); as floats they are exact."""
     ends_DN2 = np.moveaxis(ranks_ND2, 1, 0).astype(np.float64)
     return ends_DN2[..., 0] + ends_DN2[..., 1], ends_DN2[..., 1] - ends_DN2[..., 0]
 

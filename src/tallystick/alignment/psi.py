@@ -167,7 +167,7 @@ def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:
 
 
 def by_rule(protocol: Protocol, security: Security, ids: int, *, several: bool) -> str | None:
-    """Give the protocol's name, or None where the label party is to choose by the line.
+    """Return the protocol's name, or None where the label party is to choose by the line.
 
     Several feature parties always take oblivious transfer: by Diffie-Hellman the label party could make up matches there.
     """
@@ -179,7 +179,7 @@ def by_rule(protocol: Protocol, security: Security, ids: int, *, several: bool) 
 
 
 def _sorted_side(ids: Ids, rng: SecureRandom, local: LocalOptions) -> tuple[Side, Index]:
-    """Give the side with its ids in the order of a public hash, and the row of each.
+    """Return the side with its ids in the order of a public hash, and the row of each.
 
     All parties hold the common ids, so their order tells nothing new. The rank of one among a side's other ids does tell: a
     protocol that shows places still shuffles.

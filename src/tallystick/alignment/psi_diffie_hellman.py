@@ -126,7 +126,7 @@ def _check_places(channel: Channel, common_K: Index | None, place_K: Index) -> N
 def _match_with(
     channel: Channel, peer_tags: "list[Future[Elements]]", size: int, own: int, *, proves: bool
 ) -> tuple[Index, Index]:
-    """Give the places in the own list of ids that a feature party has too, and in its list; ``proves``: show how one knows."""
+    """Return the places in the own list of ids that a feature party has too, and in its list; ``proves``: show how one knows."""
     with attribute_errors(channel, _FEATURE_IDS):
         their_tags_N16 = gathered(peer_tags, size, width=TAG_BYTES)
     require_distinct(channel, _FEATURE_IDS, their_tags_N16)
@@ -142,7 +142,7 @@ def _match_with(
 
 
 def _own_common(channel: Channel, tags_M16: Tags, own: int) -> Index:
-    """Give the places of this feature party's ids that the label party has too.
+    """Return the places of this feature party's ids that the label party has too.
 
     Each side's tags of the other's ids prove that it knows its key: a tag that matches cannot be made up before one has seen
     it. So this side settles on its tags by their digest, sees the label party's, and only then shows its own.

@@ -170,7 +170,7 @@ def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_s
 
 
 def pseudonyms(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[Tags, bytes]:
-    """Give half of every own id's tag (N, 16), which a side can make of an id only if it brought it, and the salt.
+    """Return half of every own id's tag (N, 16), which a side can make of an id only if it brought it, and the salt.
 
     Threat model and errors as for match_against_cheaters; the peer has ``size`` ids, and ``leads`` is the label party.
     """
@@ -179,7 +179,7 @@ def pseudonyms(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple
 
 
 def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tuple[Tags, Tags], TakenUp]:
-    """Give both halves of every own id's tag (N, 16), the label party's first; ``leads``: as the label party."""
+    """Return both halves of every own id's tag (N, 16), the label party's first; ``leads``: as the label party."""
     label_ids, feature_ids = (len(side.ids), size) if leads else (size, len(side.ids))
     buckets = buckets_of(label_ids, feature_ids)
     taken_up = take_up(
@@ -234,13 +234,13 @@ def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tupl
 
 
 def _parts(hashed_B40: Tags) -> tuple[Words, Tags]:
-    """Give of each id's hash the data at its slots (B, 3), and what says where the slots are (B, 16)."""
+    """Return of each id's hash the data at its slots (B, 3), and what says where the slots are (B, 16)."""
     data_B3 = np.ascontiguousarray(hashed_B40[:, :-_POINT_BYTES]).view("<u8")
     return data_B3, np.ascontiguousarray(hashed_B40[:, -_POINT_BYTES:])
 
 
 def _hashed(ids: Ids, salt: bytes) -> Tags:
-    """Give the hash of every id (N, 40)."""
+    """Return the hash of every id (N, 40)."""
     hashed_N40, filled = np.empty((len(ids), HASHED_BYTES), dtype=np.uint8), 0
     start = blake2b(digest_size=HASHED_BYTES, salt=salt[:16], person=b"tallystick store")
     for piece in ids.pieces():
@@ -268,7 +268,7 @@ def _extensions(channel: Channel, salt: bytes, rng: SecureRandom, *, leads: bool
 
 
 def _stored(hashed_B40: Tags, shape: StoreShape, *, rng: SecureRandom) -> tuple[bytes, Words]:
-    """Give a seed under which these ids have a store, and its slots."""
+    """Return a seed under which these ids have a store, and its slots."""
     data_B3, point_B16 = _parts(hashed_B40)
     for _ in range(_STORES):
         seed = rng.bytes(SEED_BYTES)
@@ -341,7 +341,7 @@ def _receive_tags(channel: Channel, of: str, count: int, commitment: Settled) ->
 
 
 def _common(own_N16: Tags, shown_M16: Tags) -> tuple[Index, Index]:
-    """Give the rows of own tags that the peer shows, too, and where it does."""
+    """Return the rows of own tags that the peer shows, too, and where it does."""
     lookup = Lookup(TAG_BYTES)
     lookup.add(own_N16, np.arange(len(own_N16), dtype=np.int32))
     own_K, place_K = lookup.find(shown_M16)

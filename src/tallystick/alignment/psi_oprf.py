@@ -109,7 +109,7 @@ class Shape:
 
     @classmethod
     def of(cls, buckets: Buckets) -> "Shape":
-        """Give the shape of each of these buckets."""
+        """Return the shape of each of these buckets."""
         label, feature = buckets.room(buckets.label_ids), buckets.room(buckets.feature_ids)
         return cls(label_ids=label, feature_ids=feature, buckets=buckets.count)
 
@@ -169,7 +169,7 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
 
 
 def _match_with(side: Side, channel: Channel, buckets: Buckets, counter: "_Counter") -> Match:
-    """Give the own rows that a feature party has too, and their places in its order: one bucket after the other."""
+    """Return the own rows that a feature party has too, and their places in its order: one bucket after the other."""
     shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, leads=True)
     rows, places = [], []
     for bucket, kept in enumerate(taken_up.kept()):
@@ -215,7 +215,7 @@ def _split(side: Side, key: bytes, buckets: Buckets, *, room: int) -> Split:
 
 
 def _in_secret_order(side: Side, rows_B: Index, room: int) -> tuple[Places, Tags]:
-    """Give own row and fingerprint at each place (M,) of a bucket in a secret order; -1 and a made-up one fill the room.
+    """Return own row and fingerprint at each place (M,) of a bucket in a secret order; -1 and a made-up one fill the room.
 
     The label party learns which places match: in any other order these would tell of the ids between.
     """
@@ -251,7 +251,7 @@ class _Matching:
         self._lookups = [Lookup(shape.output_bytes) for _ in range(REGIONS)]
 
     def run(self) -> tuple[Index, Places]:
-        """Give which of the ids the feature party has too, and their places in its order."""
+        """Return which of the ids the feature party has too, and their places in its order."""
         shape, places = self._shape, []
         steps, behind = REGIONS * shape.pieces, shape.pieces + AHEAD
         for step in range(steps + behind):
@@ -329,7 +329,7 @@ def _members(bins_M: Places, shape: Shape) -> Iterator[Iterator[Places]]:
 
 
 def _tabled(key: bytes, bucket: int, prints_N16: Tags, shape: Shape, *, rng: SecureRandom) -> tuple[Codes, int, Places]:
-    """Give the first key by which all ids find places, its number, and the table."""
+    """Return the first key by which all ids find places, its number, and the table."""
     generator = np.random.default_rng(int.from_bytes(rng.bytes(16), "little"))
     for attempt in range(TABLES):
         codes = Codes(_key(key, bucket, attempt))

@@ -42,7 +42,7 @@ def union_label_party(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Alignment:
-    """Give every id of the union a universal id that tells neither side whether the other has it: the label party's side.
+    """Assign every id of the union a universal id that tells neither side whether the other has it: the label party's side.
 
     Threat model: a peer that follows the protocol and may study all it received (honest but curious). Guarantee: that of the
     protocol; a side learns the sizes of both sets and of the intersection and the positions of its own ids, nothing more. Not
@@ -77,13 +77,13 @@ def union_feature_party(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Alignment:
-    """Give every id of the union a universal id: the feature party's side; all else as for union_label_party."""
+    """Assign every id of the union a universal id: the feature party's side; all else as for union_label_party."""
     side = UnionSide(label=False, rng=rng, threads=threads, progress=progress)
     return _unite(ids, channel, side, protocol=protocol, dummies=dummies, max_rows=max_rows)
 
 
 def chosen(protocol: Protocol, ids: int) -> Protocol:
-    """Give the protocol that runs where both sides together have so many ids."""
+    """Return the protocol that runs where both sides together have so many ids."""
     if protocol != "auto":
         return protocol
     return "diffie-hellman" if ids <= FEW_IDS else "oblivious-transfer"

@@ -76,7 +76,7 @@ _HIDDEN = "hidden pseudonyms"
 
 
 def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Give every id of the union a universal id: the role of the side with fewer ids, S, which permutes.
+    """Assign every id of the union a universal id: the role of the side with fewer ids, S, which permutes.
 
     Threat model: a peer that follows the protocol and may study all it received (honest but curious). Guarantee: under
     computational Diffie-Hellman on ristretto255, AES-128 as a pseudorandom function and (under public keys, for the transfers
@@ -115,7 +115,7 @@ def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel
 
 
 def merge_by_switching(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Give every id of the union a universal id: the role of the side with more ids, R, which merges.
+    """Assign every id of the union a universal id: the role of the side with more ids, R, which merges.
 
     Protocol, threat model, guarantee and errors as for permute_by_switching.
     """
@@ -153,7 +153,7 @@ def merge_by_switching(members: Sequence[bytes], others: int, channel: Channel, 
 
 
 def _pseudonyms(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> tuple[Tags, bytes]:
-    """Give the pseudonym of every own id (M, 16), and a salt that neither side chose alone."""
+    """Return the pseudonym of every own id (M, 16), and a salt that neither side chose alone."""
 
     def progress(_: str, completed: int, total: int) -> None:
         side.progress(UIDS, completed, total)

@@ -28,7 +28,7 @@ LEAST_DEVIATION = 1e-9
 
 
 def smallest_tau(deviation: float) -> float:
-    """Give the tau that endless noise would come to: any tau must be above it.
+    """Return the tau that endless noise would come to: any tau must be above it.
 
     FedSim, theorem 2: with similarities of variance 1 an attacker who always guesses the mean is right so often.
 
@@ -39,7 +39,7 @@ def smallest_tau(deviation: float) -> float:
 
 
 def sigma_of_tau(tau: float, deviation: float) -> float:
-    """Give the deviation of the noise for which FedSim's greedy attacker hits a distance with probability tau.
+    """Return the deviation of the noise for which FedSim's greedy attacker hits a distance with probability tau.
 
     The noise is added to minus the distance, less its mean and over its deviation, both over all links; the sum is what is then
     brought back to variance 1 (``noisy_similarities``), which tells an attacker nothing less.
@@ -65,7 +65,7 @@ def sigma_of_tau(tau: float, deviation: float) -> float:
 
 
 def scale_of(mean: float, deviation: float, terms: SimilarityConfig) -> SimilarityScale:
-    """Give the whole scale with the noise that the contract asks for; raises DataError where there is nothing to scale."""
+    """Return the whole scale with the noise that the contract asks for; raises DataError where there is nothing to scale."""
     if deviation == 0:
         raise DataError(
             "alignment: no links, or all are equally far, so that similarities tell nothing: do the keys of both sides mean "
@@ -78,7 +78,7 @@ def scale_of(mean: float, deviation: float, terms: SimilarityConfig) -> Similari
 
 
 def farthest(terms: SimilarityConfig) -> float:
-    """Give the largest distance that two keys can have under a contract."""
+    """Return the largest distance that two keys can have under a contract."""
     if terms.helper_sees != "clear":
         return sum(d.weight * (terms.text_bits if d.kind == "text" else terms.pivots(d)) for d in terms.dimensions)
     return 2 * math.sqrt(len(terms.numbers)) * MAX_NUMBER * bool(terms.numbers) + sum(d.weight for d in terms.texts)
@@ -94,7 +94,7 @@ def is_possible(mean: float, deviation: float, terms: SimilarityConfig) -> bool:
 
 
 def fit(links: Neighbors) -> tuple[float, float]:
-    """Give mean and standard deviation of minus the distances of all links; both 0 where there is nothing to fit."""
+    """Return mean and standard deviation of minus the distances of all links; both 0 where there is nothing to fit."""
     distance_L = links.distance_NK[links.numbers_NK != PAD]
     if not len(distance_L) or distance_L.min() == distance_L.max():
         return 0.0, 0.0
@@ -102,7 +102,7 @@ def fit(links: Neighbors) -> tuple[float, float]:
 
 
 def noisy_similarities(links: Neighbors, scale: SimilarityScale, *, keep: int, rng: SecureRandom) -> tuple[Rows, Similarities]:
-    """Give the ``keep`` links of highest noisy similarity per position and these, the most similar first; ties go by number.
+    """Return the ``keep`` links of highest noisy similarity per position and these, the most similar first; ties go by number.
 
     Mean and deviation are the scale's, those of the training's linkage, also where the links are of new rows; so only the
     training's have a mean of 0 and a variance of 1, all K of them, before ``keep`` drops any. An absent link's similarity is 0.

@@ -71,7 +71,7 @@ def receive_union(channel: Channel, of: str, own: int, others: int) -> int:
 
 
 def check_union(union: int, own: int, others: int, peer: str) -> int:
-    """Give the size of the intersection; raises DataError where the sizes alone tell each side who is in it, or nobody is.
+    """Return the size of the intersection; raises DataError where the sizes alone tell each side who is in it, or nobody is.
 
     Both sides see the same sizes at the same step and stop there, before either has learnt any position.
     """
@@ -100,7 +100,7 @@ def receive_uids(channel: Channel, count: int) -> Tags:
 
 
 def places(own_M16: Tags, all_N16: Tags, channel: Channel, of: str) -> Index:
-    """Give the place of each own tag among all; the peer is to blame if one is missing."""
+    """Return the place of each own tag among all; the peer is to blame if one is missing."""
     with attribute_errors(channel, of):
         own, place = match(own_M16, all_N16)
     if len(own) != len(own_M16):

@@ -62,7 +62,7 @@ class Workers:
 
 
 def results(futures: "Iterable[Future[Elements]]") -> Iterator[Elements]:
-    """Give the results in order, each as soon as it is there, and let go of it."""
+    """Yield the results in order, each as soon as it is there, and let go of it."""
     waiting = deque(futures)
     del futures  # else a list of them would keep every result
     while waiting:

@@ -88,7 +88,7 @@ def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator) -> Tenso
 
 
 def _lloyd(x_BD: Tensor, centre_RKD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Give each row's cluster, the centres, and the sum of squared distances less the constant sum of squares, per restart.
+    """Return each row's cluster, the centres, and the sum of squared distances less the constant sum of squares, per restart.
 
     Restarts are moved side by side: small batches cost calls, not arithmetic. One that has arrived stays where it is.
     """

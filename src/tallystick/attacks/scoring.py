@@ -339,7 +339,7 @@ def _chance_of_naming(truth_N: Integers, cluster_NC: Floats, rng: np.random.Gene
 
 
 def _hard_guess(score: Floats) -> Integers:
-    """Give a class per row: the upper of two clusters of scores, or the highest column."""
+    """Return a class per row: the upper of two clusters of scores, or the highest column."""
     if score.ndim == 2:
         return np.asarray(score.argmax(axis=1))
     cut = two_means_cut(from_numpy(score))

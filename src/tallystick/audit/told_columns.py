@@ -97,7 +97,7 @@ def _by_class(x_ND: Tensor, classes_NC: Tensor) -> Tensor:
 
 
 def _views(own_ND: Tensor | None, classes_NC: Tensor, step: StepView | None) -> SentEmbeddings:
-    """Give what attacks read: by class the gradients, or their directions, beside a little of what the party has anyway.
+    """Return what attacks read: by class the gradients, or their directions, beside a little of what the party has anyway.
 
     Without ``step`` what it has anyway alone.
     """

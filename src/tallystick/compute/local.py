@@ -41,7 +41,7 @@ class LocalEngine:
     threads: int = 1
 
     def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
-        """Give the number and the output of each input, as they are done; see ``Engine``."""
+        """Yield the number and the output of each input, as they are done; see ``Engine``."""
         self._require_memory(LEAST_BYTES + COPIES * len(work.shared), "at the least")
         with _Pool(self, work) as pool:
             yield from pool.outputs(inputs, read)
@@ -122,7 +122,7 @@ class _Pool:
         _end(self._workers)
 
     def outputs(self, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
-        """Give what comes back, as it comes."""
+        """Yield what comes back, as it comes."""
         fresh = (_Task(number=each[0], given=each[1]) if each is not None else None for each in numbered(inputs))
         while busy := self._hand_out(fresh):
             for ready in wait(list(busy)):
@@ -136,7 +136,7 @@ class _Pool:
                     yield task.number, output_of(answer, task.number, read=read)
 
     def _hand_out(self, fresh: Iterator[_Task | None]) -> dict[Any, _Worker]:
-        """Give every worker that may be had a task, those first that lost theirs; the workers that have one."""
+        """Assign a task to every free worker, first to those that lost theirs; return the workers that have one."""
         busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
         while len(busy) < self._engine.workers:
             task = self._again.popleft() if self._again else next(fresh, None)

@@ -77,7 +77,7 @@ class RayEngine:
     resources: Mapping[str, float] = field(default_factory=dict)
 
     def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
-        """Give the number and the output of each input, as they are done; see ``Engine``."""
+        """Yield the number and the output of each input, as they are done; see ``Engine``."""
         due, waiting = numbered(inputs), set[int]()
         with self.joined(room=1) as cluster:
             cluster.tell(Share(), work.shared)
@@ -179,7 +179,7 @@ class JoinedCluster:
         self._sent += sum(memoryview(block).nbytes for block in blocks)
 
     def answer(self, numbers: set[int], *, until: float | None = None) -> tuple[TaskAnswer | GivenUp, bytes]:
-        """Give one answer of the tasks or processes of these numbers; raises TimeoutError where there is none at that time."""
+        """Return one answer of the tasks or processes of these numbers; raises TimeoutError where there is none at that time."""
         self.tell(Wait())
         reply, body = self._heard(until)
         if not isinstance(reply, TaskAnswer | GivenUp) or reply.number not in numbers:

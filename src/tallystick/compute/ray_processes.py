@@ -40,7 +40,7 @@ class RayProcesses:
         self._cluster.tell(Ask(number=number, sizes=[len(block) for block in blocks], shared=shared), *blocks)
 
     def answers(self, read: Callable[[int, bytes], Output], *, limit_s: float, late: str) -> Iterator[Output]:
-        """Give the answer of each that was asked, in the order of asking; ``read`` makes of a number and bytes what it gives.
+        """Yield the answer of each that was asked, in the order of asking; ``read`` makes of a number and bytes what it gives.
 
         ``late`` says what it may mean if one has not answered in time.
 

@@ -54,7 +54,7 @@ class Engine(Protocol):
         ...
 
     def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
-        """Give the number and the output of each input, as they are done; an input is taken when a worker is free for it.
+        """Yield the number and the output of each input, as they are done; an input is taken when a worker is free for it.
 
         ``read`` makes of an output's bytes what it stands for.
 
@@ -115,7 +115,7 @@ def perform(work: Work, *given: bytes, threads: int, versions: str) -> bytes:
 
 
 def output_of(answer: bytes, number: int, *, read: Callable[[bytes], Output], machine: str = "a worker") -> Output:
-    """Give what a task came to, as ``read`` makes it of its bytes.
+    """Return what a task came to, as ``read`` makes it of its bytes.
 
     Raises what the task raised, and ComputeError, naming the machine, for what is no answer of ours or cannot be read.
     """

@@ -272,7 +272,7 @@ class Contract(Model):
         return {key: values[section][name] for key in keys for section, name in [key.split(".")]}
 
     def role_of(self, name: str) -> Role:
-        """Give the role of a party; raises KeyError for a name that is not in the contract."""
+        """Return the role of a party; raises KeyError for a name that is not in the contract."""
         return self.parties[name].role
 
     def canonical_json(self) -> str:

@@ -110,7 +110,7 @@ class OwnRows:
         return self.frame[self.keys.rows_R[rows_M]]
 
     def named(self, packed: PackedFeatures, rows_M: NDArray[np.int64], contract: Contract) -> PackedFeatures:
-        """Give the packed columns of these of the R rows their ids, if a feature party's noise is a row's own."""
+        """Attach ids to the packed columns of these of the R rows, if a feature party's noise is a row's own."""
         if self.is_label or not contract.embedding_defenses().noisy:
             return packed
         return replace(packed, who_M=torch.from_numpy(who_of(self._names(rows_M))))

@@ -223,7 +223,7 @@ class UnionDataset(Dataset):
 
 
 def _shuffled(own: OwnRows, seed: int) -> OwnRows:
-    """Give the own rows numbers in an order that follows from their positions and the secret seed.
+    """Return the own rows numbers in an order that follows from their positions and the secret seed.
 
     What is imputed is made of numbered rows, and one stands in for its neighbour: numbered as in the table, they would show the
     other side which rows stand there beside each other.

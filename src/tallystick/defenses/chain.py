@@ -40,13 +40,13 @@ class Defenses:
         return replace(self, labels=tuple(part.taught(teacher) for part in self.labels))
 
     def defend_labels(self, labels_N: Tensor, classes: int, random_bytes: RandomBytes) -> Tensor:
-        """Give the labels to train and to validate on; call once per run and keep what it gives."""
+        """Return the labels to train and to validate on; call once per run and keep what it gives."""
         for defense in self.labels:
             labels_N = defense(labels_N, classes=classes, random_bytes=random_bytes)
         return labels_N
 
     def penalty(self, cut_BD: Tensor, labels_B: Tensor, epoch: float = math.inf) -> Tensor | None:
-        """Give what is added to the batch's mean loss; None if nothing is. ``epoch`` is how many are over, with fractions."""
+        """Return what is added to the batch's mean loss; None if nothing is. ``epoch`` is how many are over, with fractions."""
         total: Tensor | None = None
         for defense in self.penalties:
             part = defense(cut_BD, labels_B, epoch=epoch)
@@ -54,7 +54,7 @@ class Defenses:
         return total
 
     def defend_gradients(self, grad_BD: Tensor, labels_B: Tensor, generator: Randomness) -> Tensor:
-        """Give the cut gradients to send; a job passes a ``NoiseStream``, see defenses/noise.py."""
+        """Return the cut gradients to send; a job passes a ``NoiseStream``, see defenses/noise.py."""
         for defense in self.gradients:
             grad_BD = defense(grad_BD, labels_B, generator=generator)
         return grad_BD
@@ -65,7 +65,7 @@ class Defenses:
         return tuple(dict.fromkeys(part.guarantee() for part in parts))  # of one with several parts: once
 
     def events(self) -> tuple[Event, ...]:
-        """Give what a run costs the labels, for the ledger."""
+        """Return what a run costs the labels, for the ledger."""
         return tuple(guarantee.event for guarantee in self.guarantees() if guarantee.event is not None)
 
 
@@ -85,7 +85,7 @@ class EmbeddingDefenses:
         return any(isinstance(each, GaussianEmbeddings) for each in self.embeddings)
 
     def penalty(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor | None:
-        """Give what joins this party's share of the loss; None if nothing does."""
+        """Return what joins this party's share of the loss; None if nothing does."""
         total: Tensor | None = None
         for defense in self.penalties:
             part = defense(cut_BD, numeric_BF, codes_BG)
@@ -93,7 +93,7 @@ class EmbeddingDefenses:
         return total
 
     def defend(self, cut_BD: Tensor, generator: Randomness | RowNoise) -> Tensor:
-        """Give the cut embeddings to send; a job passes ``RowNoise``, see defenses/noise.py."""
+        """Return the cut embeddings to send; a job passes ``RowNoise``, see defenses/noise.py."""
         for defense in self.embeddings:
             cut_BD = defense(cut_BD, generator=generator)
         return cut_BD

@@ -65,7 +65,7 @@ class DistanceCorrelation(Defense):
             raise ConfigError(f"distance-correlation: warm_up is {self.warm_up!r}; it must be a number of epochs, 0 or more")
 
     def __call__(self, cut_BD: Tensor, labels_B: Tensor, *, epoch: float = math.inf) -> Tensor:
-        """Give the scalar penalty."""
+        """Return the scalar penalty."""
         weight = self.weight if epoch >= self.warm_up else self.weight * epoch / self.warm_up
         correlation = squared_distance_correlation(cut_BD, labels_B)
         if self.form == "log" and correlation.item() > 0:
@@ -80,7 +80,7 @@ class DistanceCorrelation(Defense):
 
 
 def squared_distance_correlation(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-    """Give dCor^2 of embeddings and class labels (V-statistic, Szekely et al. 2007) as a float64 scalar; 0 where there is none.
+    """Return dCor^2 of embeddings and class labels (V-statistic, Szekely et al. 2007) as a float64 scalar; 0 where there is none.
 
     With d_ij the embeddings' distances, r_i their row means, m their mean, b_ij = 1 where labels differ and else 0, B its double
     centring: dCov^2(f, y) = mean(B d), which only takes sums of d by row and within classes; dCov^2(f, f) = mean(d^2) -

@@ -64,7 +64,7 @@ class GaussianGradients(Defense):
         return 2 * self.clip * gaussian_multiplier(self.epsilon, self.delta)
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
-        """Give the clipped, noisy gradients."""
+        """Return the clipped, noisy gradients."""
         check_gradients(grad_BD, labels_B)
         if not len(grad_BD):
             return grad_BD

@@ -74,7 +74,7 @@ class GaussianLabels(Defense):
         return gaussian_multiplier(self.epsilon, self.delta)
 
     def noisy(self, labels_N: Tensor, *, random_bytes: RandomBytes) -> Tensor:
-        """Give the labels with noise, float64: what is released."""
+        """Return the labels with noise, float64: what is released."""
         from scipy.special import ndtri
 
         numbers_N = class_numbers(labels_N, 2, "gaussian-labels").cpu().numpy()
@@ -84,7 +84,7 @@ class GaussianLabels(Defense):
         return torch.from_numpy(np.rint((numbers_N + self.sigma * noise_N) / step) * step).to(labels_N.device)
 
     def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:
-        """Give the targets to train on, in (0, 1)."""
+        """Return the targets to train on, in (0, 1)."""
         if classes != 2:
             raise ConfigError(f"gaussian-labels is for two classes, found {classes}; use label-dp")
         noisy_N = self.noisy(labels_N, random_bytes=random_bytes).cpu().numpy()
@@ -99,7 +99,7 @@ class GaussianLabels(Defense):
         return torch.from_numpy(target_N).to(device=labels_N.device, dtype=dtype)
 
     def guarantee(self) -> Guarantee:
-        """Give the noise as an event."""
+        """Return the noise as an event."""
         return Guarantee(
             text=f"({self.epsilon:g}, {self.delta:g})-label-DP: Gaussian noise of {self.sigma:.3g} added once to the labels of "
             "training and validation rows",

@@ -44,7 +44,7 @@ class Isotropic(Defense):
         check_positive("isotropic: power", self.power)
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
-        """Give the noisy gradients."""
+        """Return the noisy gradients."""
         check_gradients(grad_BD, labels_B)
         if not len(grad_BD):
             return grad_BD

@@ -53,13 +53,13 @@ class LabelDP(Defense):
         check_defense_epsilon("label-dp", self.epsilon)
 
     def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:
-        """Give the labels to train on."""
+        """Return the labels to train on."""
         numbers_N = class_numbers(labels_N, classes, "label-dp").cpu().numpy()
         replaced_N = respond(numbers_N, classes, self.epsilon, random_bytes)
         return torch.from_numpy(replaced_N).to(device=labels_N.device, dtype=labels_N.dtype)
 
     def guarantee(self) -> Guarantee:
-        """Give the epsilon as an event."""
+        """Return the epsilon as an event."""
         return Guarantee(
             text=f"{self.epsilon:g}-label-DP: labels of training and validation rows replaced once by randomised response",
             event=PureDP(epsilon=self.epsilon, unit="label"),
@@ -108,7 +108,7 @@ class LabelDPPrior(Defense):
             raise ConfigError(f"label-dp-prior: prior is {self.prior}; it must be probabilities that sum to 1")
 
     def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:
-        """Give the labels to train on."""
+        """Return the labels to train on."""
         numbers_N = class_numbers(labels_N, classes, "label-dp-prior").cpu().numpy()
         if self.prior is not None:
             if len(self.prior) != classes:
@@ -126,7 +126,7 @@ class LabelDPPrior(Defense):
         return torch.from_numpy(replaced_N).to(device=labels_N.device, dtype=labels_N.dtype)
 
     def guarantee(self) -> Guarantee:
-        """Give the epsilon as an event."""
+        """Return the epsilon as an event."""
         return Guarantee(
             text=f"{self.epsilon:g}-label-DP: labels of training and validation rows replaced once by randomised response over "
             "the likeliest classes",
@@ -146,7 +146,7 @@ def respond(numbers_N: NDArray[np.int64], classes: int, epsilon: float, random_b
 
 
 def other_words(classes: int, epsilon: float) -> int:
-    """Give how many of the 2^64 words mean each other class: the least number that does not exceed epsilon."""
+    """Return how many of the 2^64 words mean each other class: the least number that does not exceed epsilon."""
     with localcontext() as context:
         context.prec = 60
         exact = Decimal(WORDS) / (Decimal(epsilon).exp() + classes - 1)
@@ -165,7 +165,7 @@ def estimated_prior(replaced_N: NDArray[np.int64], classes: int, epsilon: float)
 
 
 def best_classes(prior_C: NDArray[np.float64], epsilon: float) -> NDArray[np.int64]:
-    """Give the top classes of the prior, two or as many more as best keep a label: e^eps / (e^eps + k - 1) * (their prior)."""
+    """Return the top classes of the prior, two or as many more as best keep a label: e^eps / (e^eps + k - 1) * (their prior)."""
     order_C = np.argsort(-prior_C, kind="stable")
     k_C = np.arange(1, len(prior_C) + 1)
     kept_C = np.cumsum(prior_C[order_C]) / (1 + (k_C - 1) * math.exp(-epsilon))

@@ -122,7 +122,7 @@ class Marvell(Defense):
             check_between("marvell: max_sum_kl", self.max_sum_kl, LEAST_SUM_KL / (1 + 1e-9), MOST_SUM_KL * (1 + 1e-9))
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
-        """Give the noisy gradients."""
+        """Return the noisy gradients."""
         check_gradients(grad_BD, labels_B)
         positive_B = positives(labels_B, "marvell")
         noise, direction_D = self.plan(grad_BD, positive_B)
@@ -142,7 +142,7 @@ class Marvell(Defense):
         return noisy_BD
 
     def plan(self, grad_BD: Tensor, positive_B: Tensor) -> tuple[MarvellNoise, Tensor | None]:
-        """Give a batch's noise, and the unit vector along which the variances differ (None: isotropic)."""
+        """Return a batch's noise, and the unit vector along which the variances differ (None: isotropic)."""
         if not len(grad_BD):
             return MarvellNoise(lam10=0.0, lam20=0.0, lam11=0.0, lam21=0.0, sum_kl=0.0), None
         exact_BD = grad_BD.double()
@@ -174,7 +174,7 @@ class Marvell(Defense):
 
 
 def moments(exact_BD: Tensor, positive_B: Tensor) -> tuple[TwoClasses, Tensor]:
-    """Give the two classes' variances and gap, and the difference of their means, positive minus negative."""
+    """Return the two classes' variances and gap, and the difference of their means, positive minus negative."""
     member_B2 = torch.stack([~positive_B, positive_B], dim=1).to(exact_BD.dtype)
     count_2 = member_B2.sum(dim=0)
     mean_2D = member_B2.T @ exact_BD / count_2[:, None]
@@ -195,7 +195,7 @@ def moments(exact_BD: Tensor, positive_B: Tensor) -> tuple[TwoClasses, Tensor]:
 
 
 def sum_kl(classes: TwoClasses, *, lam10: float, lam20: float, lam11: float, lam21: float) -> float:
-    """Give KL both ways between the two classes' Gaussians with this noise on top."""
+    """Return KL both ways between the two classes' Gaussians with this noise on top."""
     across0, across1 = lam20 + classes.u, lam21 + classes.v
     along0, along1 = lam10 + classes.u, lam11 + classes.v
     along = _over((along0 - along1) ** 2 + classes.gap * (along0 + along1), along0 * along1)
@@ -208,7 +208,7 @@ def _over(squares: float, product: float) -> float:
 
 
 def optimal_noise(classes: TwoClasses, *, power: float) -> MarvellNoise:
-    """Give the variances that minimise ``sum_kl`` under (1 - p)(lam10 + (D-1) lam20) + p (lam11 + (D-1) lam21) = power.
+    """Return the variances that minimise ``sum_kl`` under (1 - p)(lam10 + (D-1) lam20) + p (lam11 + (D-1) lam21) = power.
 
     The class of larger variance needs no noise across. For each variance x across of the other class, the best split of the
     remaining power along the difference has a closed form (``_best_along``); x itself is found by a grid that zooms in.
@@ -231,7 +231,7 @@ def optimal_noise(classes: TwoClasses, *, power: float) -> MarvellNoise:
 
 
 def _search(low: float, high: float, width: int, low_share: float, budget: float) -> tuple[float, float, float]:
-    """Give the least-KL (across of the low class, along of the low class, along of the high class), all over the gap."""
+    """Return the least-KL (across of the low class, along of the low class, along of the high class), all over the gap."""
     most = min(high - low, budget / (low_share * width)) if width > 1 else 0.0
     # Linear and geometric steps: the best x may be anything from a tiny part of the range to all of it.
     x_G = np.union1d(np.linspace(0, most, GRID), most * np.geomspace(1e-16, 1, GRID))
@@ -251,7 +251,7 @@ def _search(low: float, high: float, width: int, low_share: float, budget: float
 def _best_along(
     x_G: NDArray[np.float64], low: float, high: float, width: int, low_share: float, budget: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Give both classes' total variance along the difference (gradient and noise), for each variance across.
+    """Return both classes' total variance along the difference (gradient and noise), for each variance across.
 
     With A and H the low and the high class's, c = low_share A + (1 - low_share) H is given and (A + 1)/H + (H + 1)/A is convex
     in e = H / A with its minimum at e^2 = (c + low_share) / (c + 1 - low_share), so e is that, or the nearest that leaves

@@ -52,7 +52,7 @@ class MixPro(Defense):
         check_positive("mixpro: alpha", self.alpha)
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
-        """Give the mixed and turned gradients."""
+        """Return the mixed and turned gradients."""
         check_gradients(grad_BD, labels_B)
         if len(grad_BD) < 2:
             return torch.zeros_like(grad_BD)

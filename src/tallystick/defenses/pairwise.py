@@ -46,7 +46,7 @@ def distance_sums(centred_nD: Tensor, starts: list[int]) -> DistanceSums:
 
 
 def weighted_differences(centred_nD: Tensor, weight_n: Tensor, between: float, starts: list[int]) -> Tensor:
-    """Give sum_j g_ij (f_i - f_j) / d_ij for every row i, with g_ij = weight_i + weight_j + (between if classes differ).
+    """Return sum_j g_ij (f_i - f_j) / d_ij for every row i, with g_ij = weight_i + weight_j + (between if classes differ).
 
     A pair at distance 0 adds nothing: the distance has no gradient there.
     """
@@ -87,7 +87,7 @@ def _squared_distance_tiles(centred_nD: Tensor) -> Iterator[tuple[slice, slice, 
 
 
 def _lowered_squares(centred_nD: Tensor) -> Tensor:
-    """Give |f_i|^2 less what rounding may add to a distance, so that equal rows do not look apart."""
+    """Return |f_i|^2 less what rounding may add to a distance, so that equal rows do not look apart."""
     return centred_nD.square().sum(dim=1) * (1 - 16 * torch.finfo(centred_nD.dtype).eps)
 
 

@@ -17,7 +17,7 @@ class SquaredDistanceCorrelation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-        """Give the squared correlation, a scalar."""
+        """Return the squared correlation, a scalar."""
         order_B = torch.argsort(labels_B, stable=True)
         _, count_K = torch.unique(labels_B, return_counts=True)
         centred_BD = (cut_BD - cut_BD.mean(dim=0)).index_select(0, order_B)
@@ -47,7 +47,7 @@ class SquaredDistanceCorrelation(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None]:
-        """Give the gradient of the embeddings."""
+        """Return the gradient of the embeddings."""
         centred_BD, order_B, weight_B = ctx.saved_tensors
         gradient_BD = torch.zeros_like(centred_BD)
         if not ctx.same:

@@ -20,7 +20,7 @@ def _greeting(contract: Contract) -> list[str]:
 
 
 def _protocol_outcome(contract: Contract, facts: RunFacts, *, method: str) -> list[Learnt]:
-    """Give what the protocol itself returns as learnt, but for the counts of rows, for which nothing stands."""
+    """Return what the protocol itself returns as learnt, but for the counts of rows, for which nothing stands."""
     if contract.alignment.method != method:
         return []
     guarantee = contract.linkage.guarantee
@@ -78,7 +78,7 @@ def repeats_lines(contract: Contract) -> list[str]:
 
 
 def _counts(contract: Contract, facts: RunFacts) -> list[str]:
-    """Give the sentence on several rows of one id, as an alignment has it."""
+    """Return the sentence on several rows of one id, as an alignment has it."""
     if facts.alignment is None or contract.alignment.duplicates != "all":
         return []
     return [counts_learnt(contract.label_party, len(facts.alignment), facts.alignment.sizes["intersection"])]

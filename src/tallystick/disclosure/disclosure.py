@@ -88,5 +88,5 @@ class Disclosure:
 
 
 def parties_of(contract: Contract) -> tuple[str, str]:
-    """Give the label party's name, and those of the feature parties as a sentence has them."""
+    """Return the label party's name, and those of the feature parties as a sentence has them."""
     return contract.label_party, " and ".join(contract.feature_parties)

@@ -74,7 +74,7 @@ def bootstrap(
 
 
 def _repeated(keys_N: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-    """Give the keys numbers from 0; None if no two rows have one."""
+    """Return the keys numbers from 0; None if no two rows have one."""
     if keys_N is None:
         return None
     keys_K, number_N = np.unique(keys_N, return_inverse=True)

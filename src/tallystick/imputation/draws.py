@@ -28,7 +28,7 @@ class Draws:
         return cls(fixed_UK=fixed_UK, k=k, generator=generator)
 
     def at(self, rows_B: Tensor) -> Tensor:
-        """Give the numbers of a batch's rows, B x K."""
+        """Return the numbers of a batch's rows, B x K."""
         if self.fixed_UK is not None:
             return self.fixed_UK[rows_B]
         return torch.rand(rows_B.shape[0], self.k, generator=self.generator, device=self.generator.device)

@@ -57,7 +57,7 @@ class LabelBatch:
     settled_B: Tensor | None = None
 
     def imputed(self, synthetic_B: Tensor | float) -> Tensor:
-        """Give real labels where present and ``synthetic_B`` elsewhere."""
+        """Return real labels where present and ``synthetic_B`` elsewhere."""
         synthetic_B = torch.as_tensor(synthetic_B, dtype=self.labels_B.dtype, device=self.labels_B.device)
         return torch.where(self.present_B, self.labels_B, synthetic_B)
 
@@ -91,7 +91,7 @@ class LabelImputer(Imputer):
 
     @abstractmethod
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:
-        """Give a target in [0, 1] for every row of the batch."""
+        """Return a target in [0, 1] for every row of the batch."""
 
 
 class FeatureImputer(Imputer):
@@ -102,19 +102,19 @@ class FeatureImputer(Imputer):
     """
 
     def inputs(self, own_B: Tensor, *, own_rows: int, uniform_B: Tensor) -> Tensor:  # noqa: ARG002
-        """Give the own row to embed for every row of the batch; ``own_B`` is -1 where the side lacks it, which embeds row 0."""
+        """Return the own row to embed for every row of the batch; ``own_B`` is -1 where the side lacks it, which embeds row 0."""
         return own_B.clamp(min=0)
 
     makes_rows: ClassVar[bool] = False
     """Whether ``made_up`` gives a row for every absent one, before training."""
 
     def made_up(self, numeric_NF: Tensor, categorical_NG: Tensor, count: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Give the numbers and codes of ``count`` rows, to be embedded as real ones are; made of the side's own rows.
+        """Return the numbers and codes of ``count`` rows, to be embedded as real ones are; made of the side's own rows.
 
         Not abstract: an imputer that makes no rows has nothing to say here, and is never asked.
         """
         raise NotImplementedError(f"{self.name} makes no rows")
 
     def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: "MovingMoments", generator: Generator) -> Tensor:  # noqa: ARG002
-        """Give the cut embeddings that are sent; an embedding that is replaced passes no gradient."""
+        """Return the cut embeddings that are sent; an embedding that is replaced passes no gradient."""
         return cut_BD

@@ -309,7 +309,7 @@ class _Scoring:
         return alignment.similarity is not None or alignment.duplicates == "all"
 
     def score(self, channels: Mapping[str, Channel], alignment: Alignment) -> pl.DataFrame:
-        """Give the scores that this party may have, of its own rows, beside their keys."""
+        """Return the scores that this party may have, of its own rows, beside their keys."""
         linkage = self.contract.linkage
         is_label = self.party.party == self.contract.label_party
         own = OwnRows(party=self.party, is_label=is_label, frame=self.frame, keys=self.keys, alignment=alignment)

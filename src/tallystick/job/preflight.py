@@ -70,7 +70,7 @@ def require(
     point: StartingPoint | None = None,
     say: Callable[[str], None],
 ) -> tuple[Frame, Keys | None]:
-    """Give this party's table and its keys, once all checks have passed; ``trials`` are those of a search.
+    """Return this party's table and its keys, once all checks have passed; ``trials`` are those of a search.
 
     ``point`` is what the run starts from, where that is not scratch. ``say`` hears what a large table will take.
 
@@ -95,7 +95,7 @@ def require_to_predict(
     charges: bool = True,
     calls: bool = True,
 ) -> Keys:
-    """Give the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does.
+    """Return the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does.
 
     The ledger is looked at where scoring ``charges`` it each time. A party that has called its peers already no longer ``calls``
     them.

@@ -70,7 +70,7 @@ def raise_problems(preflight: Preflight) -> None:
 
 
 def require_to_align(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None) -> tuple[Frame, Keys | None]:
-    """Give this party's table and its keys, once all that an alignment needs has passed; raises as require() does.
+    """Return this party's table and its keys, once all that an alignment needs has passed; raises as require() does.
 
     Labels, columns and the network are looked at before training, with the alignment kept: they change nothing of it, and nobody
     who only aligns needs PyTorch. A helper has no table and no keys.

@@ -297,7 +297,7 @@ def _without(promotion: Promotion, others: Sequence[Promotion]) -> list[Promotio
 
 
 def commitment_of(folder: RunFolder, key: bytes, *, at_home: bool = False) -> str:
-    """Give a commitment to this party's half of a run: hiding by its key, binding by the hash.
+    """Return a commitment to this party's half of a run: hiding by its key, binding by the hash.
 
     ``at_home``: without what depends on labels of which nobody is told anything, not even that it changed.
     """

@@ -329,7 +329,7 @@ def precision_recall_curve(
 
 
 def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tuple[Any, Floats]:
-    """Give labels and logits in the types that the metrics take.
+    """Return labels and logits in the types that the metrics take.
 
     Raises DataError for lengths or labels that do not fit the target, UndefinedMetric for values that are not finite.
     """
@@ -361,7 +361,7 @@ def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tu
 
 
 def finite_values(values: ArrayLike, name: str) -> Floats:
-    """Give the values as float64; raises UndefinedMetric if one is NaN or infinite."""
+    """Return the values as float64; raises UndefinedMetric if one is NaN or infinite."""
     values = np.asarray(values, dtype=np.float64)
     bad = int(np.count_nonzero(~np.isfinite(values)))
     if bad:
@@ -372,7 +372,7 @@ def finite_values(values: ArrayLike, name: str) -> Floats:
 
 
 def row_weights(weights_N: ArrayLike | None, rows: int) -> Floats:
-    """Give one weight per row, ones if there are none; raises DataError for weights that do not fit."""
+    """Return one weight per row, ones if there are none; raises DataError for weights that do not fit."""
     if weights_N is None:
         return np.ones(rows)
     weights_N = np.asarray(weights_N, dtype=np.float64).reshape(-1)

@@ -47,7 +47,7 @@ def _dot(left_N: Floats, right_N: Floats) -> float:
 
 
 def zero_or_one(labels_N: ArrayLike) -> Floats:
-    """Give binary labels as float64; raises DataError for others."""
+    """Return binary labels as float64; raises DataError for others."""
     labels_N = np.asarray(labels_N).reshape(-1).astype(np.float64)
     odd_N = labels_N[(labels_N != 0) & (labels_N != 1)]
     if len(odd_N):

@@ -64,7 +64,7 @@ class FoldedLabelModel(LabelModel):
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Give each member's logits within this block in use, too: for rows that not all of them may judge."""
+        """Provide each member's logits within this block in use, too: for rows that not all of them may judge."""
         with self._giving("each"):
             yield
 

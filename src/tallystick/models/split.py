@@ -39,11 +39,11 @@ class LabelModel(nn.Module):
         return self.predict(parts, own)
 
     def apart(self) -> AbstractContextManager[None]:
-        """Give within this block the logits by which weights are compared: here those of use."""
+        """Provide, within this block, the logits by which weights are compared: here those of use."""
         return nullcontext()
 
     def first_alone(self) -> AbstractContextManager[None]:
-        """Give within this block the logits of what learnt from no validation row: here those of use."""
+        """Provide, within this block, the logits of what learnt from no validation row: here those of use."""
         return nullcontext()
 
     def predict(self, parts: Sequence[Tensor], own: Features) -> Tensor:

@@ -171,7 +171,7 @@ class ReopeningReLU(nn.ReLU):
     """
 
     def forward(self, values_BD: Tensor) -> Tensor:
-        """Give what is above 0."""
+        """Return what is above 0."""
         if not values_BD.requires_grad:
             return super().forward(values_BD)
         open_BD: Tensor = _Reopening.apply(values_BD)  # type: ignore[no-untyped-call]

@@ -72,7 +72,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
         return cls(dtype, shape, Bulk(*(memoryview(array.reshape(-1).view(np.uint8)) for array in arrays)))  # type: ignore[arg-type]
 
     def numpy(self, *shape: int | None) -> np.ndarray[Any, Any]:
-        """Give the array read-only, checked against ``shape`` (None matches any length).
+        """Return the array read-only, checked against ``shape`` (None matches any length).
 
         Raises MalformedMessage if the bytes do not fill the shape, or the shape is not the expected one.
         """
@@ -81,7 +81,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
         return array
 
     def tensor(self, *shape: int | None, dtype: "torch.dtype | None" = None) -> Tensor:
-        """Give the array as a CPU tensor; checks ``shape`` as numpy() does and ``dtype`` exactly.
+        """Return the array as a CPU tensor; checks ``shape`` as numpy() does and ``dtype`` exactly.
 
         It lies in the received buffer, where that is aligned and not read-only, and owns its memory where not.
         """

@@ -13,7 +13,7 @@ _MOST_LOSS = 500.0  # of one event in a privacy loss distribution, which takes i
 
 
 def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit = "label") -> float:
-    """Give the epsilon that all ``events`` together cost at ``delta``; infinity where there is no such bound.
+    """Return the epsilon that all ``events`` together cost at ``delta``; infinity where there is no such bound.
 
     Pure events add exactly, and Gaussian ones of all examples, which are one Gaussian. Anything else goes through the privacy
     loss distribution of dp-accounting (pessimistic: an upper bound), and the smaller of that and plain adding up is the answer.

@@ -42,7 +42,7 @@ class Bits(Protocol):
     """Uniform bits for R rows."""
 
     def words(self, count: int) -> Words:
-        """Give each row's next words (R, count)."""
+        """Return each row's next words (R, count)."""
         ...
 
     def only(self, is_R: NDArray[np.bool_]) -> "Bits":
@@ -63,7 +63,7 @@ class SequentialBits:
         self._rows = rows
 
     def words(self, count: int) -> Words:
-        """Give each row's next words (R, count)."""
+        """Return each row's next words (R, count)."""
         words_RC = np.frombuffer(self._bytes(8 * self._rows * count), dtype="<u8", count=self._rows * count)
         return words_RC.reshape(self._rows, count).astype(np.uint64, copy=False)
 
@@ -151,13 +151,13 @@ class AliasTable:
         return cls(low=low, width=width, thresholds=_Thresholds.of(whole), other_K=other_K)
 
     def pick(self, words: Words, bits: Bits) -> Ints:
-        """Give a value for each word (R, D)."""
+        """Return a value for each word (R, D)."""
         column = (words & np.uint64((1 << self.width) - 1)).astype(np.int64)
         own = self.thresholds.above(words >> np.uint64(self.width), column, bits)
         return np.where(own, column + self.low, self.other_K[column])
 
     def masses(self) -> dict[int, int]:
-        """Give each value's exact chance, times 2^BITS."""
+        """Return each value's exact chance, times 2^BITS."""
         height, mass_of = 1 << (BITS - self.width), dict[int, int]()
         for column, (first, rest) in enumerate(zip(self.thresholds.first.tolist(), self.thresholds.rest, strict=True)):
             own = (first << (BITS - 64)) + rest

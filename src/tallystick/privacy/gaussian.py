@@ -8,7 +8,7 @@ from tallystick.privacy.events import check_delta, check_epsilon
 
 @lru_cache(maxsize=256)
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Give the least noise, in units of the L2 sensitivity, that makes one Gaussian release (epsilon, delta)-DP.
+    """Return the least noise, in units of the L2 sensitivity, that makes one Gaussian release (epsilon, delta)-DP.
 
     Balle and Wang 2018, theorem 8, solved by bisection from above.
     """
@@ -24,7 +24,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """Give the epsilon of one Gaussian release at delta: never below the exact one.
+    """Return the epsilon of one Gaussian release at delta: never below the exact one.
 
     Balle and Wang 2018, theorem 8, solved by bisection from above; 0 where delta alone covers all that the release tells.
     """
@@ -39,7 +39,7 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def gaussian_delta(epsilon: float, multiplier: float) -> float:
-    """Give the delta of one Gaussian release at epsilon: exact, but for a margin that rounding cannot take it below.
+    """Return the delta of one Gaussian release at epsilon: exact, but for a margin that rounding cannot take it below.
 
     In logarithms: far out in the tail a difference of float64 probabilities is rounding alone.
     """

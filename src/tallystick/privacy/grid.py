@@ -66,7 +66,7 @@ class GridGaussian:
         return f"{name} {self.step.hex()} {self.deviation.hex()}".encode()
 
     def noisy(self, on_grid_RD: Ints, bits: Bits) -> Floats:
-        """Give what is released: floats that follow from the integers with their noise alone."""
+        """Return what is released: floats that follow from the integers with their noise alone."""
         noise_RD = DiscreteGaussian.hiding(self.deviation).draw(bits, columns=self.width)
         sent_RD: Floats = (on_grid_RD + noise_RD).astype(np.float64) * self.step
         return sent_RD

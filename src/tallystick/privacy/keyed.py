@@ -52,7 +52,7 @@ class KeyedBits:
         self._start_R2, self._blocks = start_R2, 0
 
     def words(self, count: int) -> Words:
-        """Give each row's next words (R, count)."""
+        """Return each row's next words (R, count)."""
         blocks = (count + 1) // 2
         counter_RN2 = np.repeat(self._start_R2[:, None], blocks, axis=1)
         counter_RN2[:, :, 1] += np.arange(self._blocks, self._blocks + blocks, dtype=np.uint64)  # modulo 2^64

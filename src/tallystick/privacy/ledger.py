@@ -114,7 +114,7 @@ class Outlook:
         return self.cap is None or self.after <= self.cap.epsilon * (1 + _ROUNDING)
 
     def describe(self) -> str:
-        """Give what is spent, what will be after the run, and the cap."""
+        """Return what is spent, what will be after the run, and the cap."""
         cap = "no cap" if self.cap is None else f"cap {self.cap.epsilon:.6g}"
         at = f" at delta {self.delta:g}" if self.delta else ""
         spent = f"{self.spent:.6g} spent, {self.after:.6g} after this run"
@@ -179,7 +179,7 @@ class Ledger:
         return cls(path, party=party)
 
     def head(self) -> tuple[int, str]:
-        """Give the number of entries and the hash that the chain has come to: what to note to know this state again."""
+        """Return the number of entries and the hash that the chain has come to: what to note to know this state again."""
         with self._transaction() as connection:
             entries, chain = connection.execute("SELECT entries, chain FROM head").fetchone()
         return entries, chain
@@ -191,7 +191,7 @@ class Ledger:
         return (row[0] if row is not None else self.identity if entries == 0 else None) == chain
 
     def bind(self, name: str, digest: str | None) -> str | None:
-        """Give the digest of a secret that what is charged here counts on, bound to ``digest`` for ever where none is yet.
+        """Return the digest of a secret that what is charged here counts on, bound to ``digest`` for ever where none is yet.
 
         It is outside the chain of hashes, and says which file is the right one, not that nobody changed it.
         """
@@ -299,7 +299,7 @@ class Ledger:
         return entry
 
     def total(self, dataset: str, *, delta: float = 0.0, unit: Unit = "label") -> float:
-        """Give the epsilon that private releases spent on a data set, at ``delta``; infinite where no such bound holds."""
+        """Return the epsilon that private releases spent on a data set, at ``delta``; infinite where no such bound holds."""
         return total_epsilon([entry.event for entry in self.entries(dataset) if entry.private], delta=delta, unit=unit)
 
     def not_private(self, dataset: str | None = None) -> list[Entry]:
@@ -313,7 +313,7 @@ class Ledger:
             return self._entries(connection, dataset)
 
     def cap(self, dataset: str) -> Cap | None:
-        """Give the cap that holds for a data set, or None."""
+        """Return the cap that holds for a data set, or None."""
         with self._transaction() as connection:
             return self._cap(connection, dataset)
 
@@ -326,7 +326,7 @@ class Ledger:
             )
 
     def export(self, *, delta: float = 1e-6) -> ExportedLedger:
-        """Give everything as plain data for JSON: what was not private, then per data set its cap, totals and private releases.
+        """Return everything as plain data for JSON: what was not private, then per data set its cap, totals and private releases.
 
         ``spent`` and the running totals are at the cap's delta; without a cap at 0, or at ``delta`` where 0 bounds nothing. An
         infinite total is None.
@@ -437,7 +437,7 @@ class Ledger:
 
 
 def json_number(value: float) -> float | None:
-    """Give None for infinity, which JSON does not have."""
+    """Return None for infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 

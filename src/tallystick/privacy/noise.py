@@ -53,7 +53,7 @@ class NoiseSource(Protocol):
 
 
 def discrete_laplace_variance(scale: float) -> float:
-    """Give the variance of discrete Laplace noise, 2a/(1-a)^2 with a = exp(-1/scale)."""
+    """Return the variance of discrete Laplace noise, 2a/(1-a)^2 with a = exp(-1/scale)."""
     return 2 * math.exp(-1 / scale) / math.expm1(-1 / scale) ** 2
 
 
@@ -139,7 +139,7 @@ class SimulatedNoise:
 
 @lru_cache(maxsize=32)
 def polya_table(scale: float, shares: int) -> tuple[int, ...]:
-    """Give the cumulative probabilities of Polya(1/shares, exp(-1/scale)) as UNIFORM_BITS-bit integers, in 60-digit arithmetic.
+    """Return the cumulative probabilities of Polya(1/shares, exp(-1/scale)) as UNIFORM_BITS-bit integers, in 60-digit arithmetic.
 
     Raises ConfigError if the scale is over WIDEST_SHARE.
     """

@@ -90,7 +90,7 @@ def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunCompa
 
 
 def compare_html(comparison: RunComparison) -> str:
-    """Give the page of ``comparison``."""
+    """Return the page of ``comparison``."""
     return render_template(
         "compare.html.j2",
         c=comparison,

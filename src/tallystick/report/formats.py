@@ -36,7 +36,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = False, digits: int = 4) -> str:
-    """Give ``low to high``, or nothing where there is no interval."""
+    """Return ``low to high``, or nothing where there is no interval."""
     if low is None or high is None:
         return ""
     return f"{number(low, signed=signed, digits=digits)} to {number(high, signed=signed, digits=digits)}"

@@ -104,7 +104,7 @@ def strength(attack: AttackResult) -> float:
 
 
 def told_apart(attack: AttackResult) -> tuple[float, float, float | None]:
-    """Give an AUC, what a guess has, and the interval's low end: as it turns its scores, or whichever way if that is more."""
+    """Return an AUC, what a guess has, and the interval's low end: as it turns its scores, or whichever way if that is more."""
     assert attack.auc is not None, "classes are told apart with an AUC"
     if turned_round(attack):
         assert attack.symmetric_auc is not None, "as it is turned round"

@@ -49,7 +49,7 @@ def render_ledger(exported: ExportedLedger, path: str | os.PathLike[str]) -> Pat
 
 
 def ledger_html(exported: ExportedLedger) -> str:
-    """Give the page of what ``Ledger.export`` gave."""
+    """Return the page of what ``Ledger.export`` gave."""
     return render_template(
         "ledger.html.j2",
         party=exported["party"],

@@ -21,7 +21,7 @@ PARTS = {
 
 
 def monitoring_html(monitoring: Monitoring) -> str:
-    """Give the page."""
+    """Return the page."""
     drifts = [*monitoring.columns, *([monitoring.scores] if monitoring.scores is not None else [])]
     return render_template(
         "monitor.html.j2",

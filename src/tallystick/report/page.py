@@ -28,7 +28,7 @@ def render(result: Result | dict[str, Any], path: str | os.PathLike[str]) -> Pat
 
 
 def to_html(result: Result | dict[str, Any]) -> str:
-    """Give the report of ``result`` as one page of HTML."""
+    """Return the report of ``result`` as one page of HTML."""
     shown_result = result if isinstance(result, Result) else read_result(result)
     bars, clock = charts.timeline(shown_result.phases)
     return render_template(

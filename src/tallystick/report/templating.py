@@ -26,7 +26,7 @@ def render_source(source: str, **values: Any) -> str:
 
 
 def compiled(name: str) -> Template:
-    """Give a template that can be filled; it is kept, for compiling a page takes longer than filling it."""
+    """Return a template that can be filled; it is kept, for compiling a page takes longer than filling it."""
     return _environment().get_template(name)
 
 

@@ -134,17 +134,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return rows
 
     def to_json(self) -> str:
-        """Give the result as indented JSON; numbers that are not finite become null."""
+        """Return the result as indented JSON; numbers that are not finite become null."""
         return msgspec.json.format(msgspec.json.encode(self, enc_hook=_plain), indent=2).decode()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the result as what json.loads(to_json()) gives."""
+        """Return the result as what json.loads(to_json()) gives."""
         values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=_plain))
         return values
 
 
 def metric_in_words(metric: MetricValue) -> str:
-    """Give a metric's value and, if there is one, its interval; or why there is no value."""
+    """Return a metric's value and, if there is one, its interval; or why there is no value."""
     if metric["value"] is None:
         return f"none: {metric['reason']}"
     interval = f" [{metric['low']:.4f}, {metric['high']:.4f}]" if metric["low"] is not None else ""

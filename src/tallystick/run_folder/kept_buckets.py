@@ -68,7 +68,7 @@ class KeptBuckets(BucketStore):
         write_arrays(self._path(bucket), arrays, {"alignment": alignment}, origin=self._origin, private=True)
 
     def get(self, bucket: int) -> Arrays:
-        """Give what a bucket came to; raises DamagedFile."""
+        """Return what a bucket came to; raises DamagedFile."""
         return read_arrays(self._path(bucket), origin=self._origin)[0]
 
     def drop(self, first: int) -> None:

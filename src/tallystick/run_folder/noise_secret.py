@@ -27,7 +27,7 @@ def row_noise_secret(contract: Contract, party: PartyFile) -> bytes | None:
 
 
 def noise_secret(party: PartyFile) -> bytes:
-    """Give the party's secret; made once, readable by its owner alone. A thing that is sent again then has the noise it had.
+    """Return the party's secret; made once, readable by its owner alone. A thing that is sent again then has the noise it had.
 
     It lies beside the ledger, as that counts on it, and the ledger knows it by a digest: one that is gone is not drawn anew, and
     another one is not taken for it. If the ledger has no digest and holds releases with noise, there was a secret, and

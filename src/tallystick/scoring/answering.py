@@ -93,7 +93,7 @@ class FindInUnion:
         return [b"%d" % position for position in question.positions]
 
     def find(self, names_B: Sequence[bytes]) -> StoredRows:
-        """Give what stands at these positions: always something."""
+        """Return what stands at these positions: always something."""
         index_B = torch.tensor([int(name) for name in names_B], dtype=torch.int64)
         return StoredRows(is_found_B=np.ones(len(names_B), dtype=np.bool_), features_E=self.source(index_B))
 

@@ -63,7 +63,7 @@ class Outcome:
 
     @classmethod
     def without(cls, rows: int, why: Why) -> "Outcome":
-        """Give no score for any."""
+        """Return no score for any."""
         return cls(why_B=[why] * rows, scores={})
 
 

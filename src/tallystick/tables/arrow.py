@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def as_polars(table: "pa.Table") -> pl.DataFrame:
-    """Give an Arrow table as a Polars frame.
+    """Return an Arrow table as a Polars frame.
 
     Time stamps with a fixed offset move to UTC. Extension types give what they store, run-end encodings plain columns, and
     decimals of 256 bits those of 128.
@@ -42,7 +42,7 @@ def _unread(name: str, kind: Any) -> DataError:
 
 
 def _adapted(column: Any) -> Any:
-    """Give a column in a type that Polars reads."""
+    """Return a column in a type that Polars reads."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -39,12 +39,12 @@ class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
         return FIRST_CATEGORY + len(self.categories), FIRST_CATEGORY + (self.built_for or len(self.categories))
 
     def encode(self, column: pl.Series) -> NDArray[np.int64]:
-        """Give each cell's code."""
+        """Return each cell's code."""
         return codes_of(column, self.categories)
 
 
 def codes_of(column: pl.Series, categories: tuple[str, ...]) -> NDArray[np.int64]:
-    """Give each cell's code among these categories."""
+    """Return each cell's code among these categories."""
     known_values = pl.Series(categories, dtype=pl.String)
     codes = pl.int_range(FIRST_CATEGORY, FIRST_CATEGORY + len(known_values), eager=True)
     text = as_text(column)

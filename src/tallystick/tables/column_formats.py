@@ -50,7 +50,7 @@ def has_form(kind: pl.DataType, form: Form) -> bool:
 
 
 def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) -> pl.Series:
-    """Give a column in the form that it had in training.
+    """Return a column in the form that it had in training.
 
     Args:
         column: cells of a later table.

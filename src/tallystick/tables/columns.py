@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 def numbers_of(frame: Frame, name: str) -> Floats:
-    """Give a column as float64 with NaN for missing."""
+    """Return a column as float64 with NaN for missing."""
     values_N = as_number(require_column(frame, name, use="feature")).to_numpy()
     if infinite := int(np.isinf(values_N).sum()):
         raise FeatureError(

@@ -422,7 +422,7 @@ def _refuse_nul(is_there: bool, path: Path) -> None:
 
 
 def _with_names(header: Sequence[str]) -> tuple[list[str], set[str]]:
-    """Give columns without a name one by their place; gives the names, and those that are made up."""
+    """Name columns without a name by their place; return the names, and those that are made up."""
     names = [name if name.strip() else f"column {place}" for place, name in enumerate(header, 1)]
     return names, {made for made, name in zip(names, header, strict=True) if made != name}
 
@@ -593,7 +593,7 @@ def _decimal(
 
 
 def _mixing(names: set[str], text: set[str], files: Sequence[_Plain], separator: str, folder: Path) -> tuple[set[str], bool]:
-    """Give the columns in which some numbers have three digits behind a point and others have no point.
+    """Return the columns in which some numbers have three digits behind a point and others have no point.
 
     Tells too whether some number has another count of digits there, so that the point is the decimal sign.
     """
@@ -636,7 +636,7 @@ def _refuse_points(cells: Mapping[str, _Look], names: Collection[str], path: Pat
 
 
 def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
-    """Give numbers as numbers, ISO dates as dates, moments as moments, true and false as such; None for others."""
+    """Return numbers as numbers, ISO dates as dates, moments as moments, true and false as such; None for others."""
     text = _without(cs.by_name(column.name).as_expr(), (*look.marks, "")).str.strip_chars()
     if decimal in look.readings:
         plain = _plain_text(text, foreign=look.foreign).str.replace_all("." if decimal == "," else ",", "", literal=True)

@@ -220,7 +220,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(column.name for column in self.categorical if column.form == "text")
 
     def fitted(self, frame: Frame) -> Frame:
-        """Give a table with its columns in the forms that they had in training.
+        """Return a table with its columns in the forms that they had in training.
 
         Raises FeatureError for a column that is absent, or that does not fit.
         """
@@ -423,7 +423,7 @@ def _left_out(frame: Frame, name: str, rows: NDArray[np.int64]) -> str:
 
 
 def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:
-    """Give a column the edges of its bins, computed on what a model sees: numbers in float32."""
+    """Attach the edges of its bins to a column, computed on what a model sees: numbers in float32."""
     values = values_N[~np.isnan(values_N)]
     del values_N
     encoded = np.empty(len(values), dtype=np.float32)

@@ -11,7 +11,7 @@ from tallystick.tables.table import UNNAMED_INDEX
 
 
 def as_frame(table: Any, *, source: str) -> pl.DataFrame:
-    """Give a table as a Polars frame: of Polars, pandas, PyArrow, DuckDB, or whatever else speaks Arrow's PyCapsule interface.
+    """Return a table as a Polars frame: of Polars, pandas, PyArrow, DuckDB, or whatever else speaks Arrow's PyCapsule interface.
 
     A named pandas index is a column; an unnamed one is left out. Raises DataError, naming the source, for anything else, for
     column names that stand twice, and for columns that hold several types.

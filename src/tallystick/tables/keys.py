@@ -46,7 +46,7 @@ class KeyReport:
     doubtful: tuple[str, ...] = ()  # in words: key columns whose values look like numbers that were rounded
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     def notes(self) -> list[str]:
@@ -78,7 +78,7 @@ class Keys:
         return self.ids.gather(self.id_R[rows_M])
 
     def sorted(self) -> "Keys":
-        """Give the same rows in the order of their ids, which does not depend on the table's."""
+        """Return the same rows in the order of their ids, which does not depend on the table's."""
         ids, place_U = self.ids.sorted()
         rank_U = np.empty_like(place_U)
         rank_U[place_U] = np.arange(len(place_U))
@@ -199,7 +199,7 @@ def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
 
 
 def key_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> pl.Series:
-    """Give the key of each row as text, null where a row has none.
+    """Return the key of each row as text, null where a row has none.
 
     Raises DataError for an absent column, IdError for floats so large that two ids may have become one.
     """

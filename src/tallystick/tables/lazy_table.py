@@ -237,7 +237,7 @@ def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.Laz
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[str]:
-    """Give within this block a file that can be read a piece at a time: this one or, where it is gzipped, a temporary copy."""
+    """Provide within this block a file that can be read a piece at a time: this one or, where it is gzipped, a temporary copy."""
     if not is_gzipped(path):
         yield str(path)
         return

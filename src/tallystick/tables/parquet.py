@@ -50,7 +50,7 @@ def read_parquet(path: TableFile, table: TableConfig, *, reason: Callable[[Excep
 def pieces_of(
     path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str]
 ) -> "Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]":
-    """Give within this block a file's schema, and its rows in batches of some text each, checked as ``read_parquet`` says."""
+    """Provide within this block a file's schema, and its rows in batches of some text each, checked as ``read_parquet`` says."""
     with _open(path, reason=reason) as file:
         schema, metadata = _without_views(file.schema_arrow), file.metadata
         # Refuse what the footer itself says of values and bytes; neither follows from the rows where a cell is a list

@@ -54,7 +54,7 @@ class Profile:
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 

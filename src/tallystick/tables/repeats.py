@@ -27,7 +27,7 @@ _OF_NUMBERS = ("mean", "median", "sum", "std")
 
 
 def with_summaries(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Frame:
-    """Give the table with every row's columns under ``repeats.aggregate`` and ``count`` made of all rows of its key.
+    """Return the table with every row's columns under ``repeats.aggregate`` and ``count`` made of all rows of its key.
 
     Rows and their order stay; which one of a key counts is read_keys' matter. Rows without a key have
     nulls there. Raises DataError for an absent column, numbers asked of one that has none, and a name that is taken.
@@ -63,7 +63,7 @@ def with_summaries(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -
 
 
 def _spread(of_key: pl.DataFrame, key: pl.Series, name: str) -> pl.Series:
-    """Give every row the value of its key."""
+    """Assign every row the value of its key."""
     return key.to_frame("key").join(of_key, on="key", how="left", maintain_order="left").get_column("value").alias(name)
 
 

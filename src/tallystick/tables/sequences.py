@@ -41,7 +41,7 @@ class SequenceColumn(msgspec.Struct, frozen=True, kw_only=True):
         return SequenceShape(codes=codes, length=self.length, has_target=has_target, built_for=built_for)
 
     def encode(self, frame: Frame) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-        """Give the codes (N, columns of the shape), some rows at a time; raises DataError for a column that is none of lists."""
+        """Yield the codes (N, columns of the shape), some rows at a time; raises DataError for a column that is none of lists."""
         column = require_column(frame, self.name, use="sequence")
         target = _target(frame, self.target, self.separator) if self.target is not None else None
         start = 0

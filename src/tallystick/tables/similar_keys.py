@@ -21,7 +21,7 @@ from tallystick.tables.text import as_text, rows_listed
 def read_similar_keys(
     frame: Frame, *, columns: Mapping[str, str], terms: SimilarityConfig, nulls: str
 ) -> tuple[SimilarKeys, np.ndarray[Any, np.dtype[np.int64]]]:
-    """Give the keys of the rows that have one, and these rows.
+    """Return the keys of the rows that have one, and these rows.
 
     Raises DataError for an absent column, IdError for keys that are all null, for a null where ``nulls`` is ``error``, for a
     number that is none, infinite or outside the contract's range. Rows are named by number, never by content.

@@ -111,7 +111,7 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
 
 
 def require_column(frame: Frame, column: str, *, use: str) -> pl.Series:
-    """Give a column; raises DataError naming the closest column if it is absent."""
+    """Return a column; raises DataError naming the closest column if it is absent."""
     require_named(frame, column, use=use)
     return frame.get_column(column)
 
@@ -156,7 +156,7 @@ def _stored(place: Store) -> list[StoredFile]:
 
 @contextmanager
 def _local(files: Sequence[TableFile], table: TableConfig) -> Iterator[list[Path]]:
-    """Give within this block local files of the same content; what is said of a copy is said of the file in the store."""
+    """Provide within this block local files of the same content; what is said of a copy is said of the file in the store."""
     stored = [file for file in files if isinstance(file, StoredFile)]
     if not stored:
         yield [file for file in files if isinstance(file, Path)]

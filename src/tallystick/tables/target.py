@@ -144,7 +144,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_weights(column: pl.Series) -> Tensor:
-    """Give sample weights as float32 (N,); raises DataError unless all are finite and none is negative, and some are positive."""
+    """Return sample weights as float32 (N,); raises DataError unless all are finite, none negative, and some positive."""
     weights = as_number(column)
     wrong = weights.is_null() | ~weights.is_finite().fill_null(False) | (weights < 0).fill_null(False)
     if wrong.any():

@@ -59,7 +59,7 @@ def as_text(column: pl.Series) -> pl.Series:
 
 
 def as_number(column: pl.Series) -> pl.Series:
-    """Give a column as float64: dates as days and time stamps as seconds since 1970, durations in seconds; NaN becomes null.
+    """Return a column as float64: dates as days and time stamps as seconds since 1970, durations in seconds; NaN becomes null.
 
     Raises DataError, naming the column, for text that is no number, with the count of such cells, and for times beyond the years
     1 to 9999.
@@ -114,7 +114,7 @@ def has_foreign_digits(text: pl.Series) -> bool:
 
 
 def ascii_digits(text: Spelt) -> Spelt:
-    """Give the decimal digits of every script as those of ASCII."""
+    """Return the decimal digits of every script as those of ASCII."""
     digits = _decimal_digits()
     return text.str.replace_many(list(digits), list(digits.values()))
 

@@ -17,7 +17,7 @@ ISO = (
 
 
 def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
-    """Give a column as values in whose order times come: dates, time stamps and numbers as they are, ISO text as time stamps.
+    """Return a column as values in whose order times come: dates, time stamps and numbers as they are, ISO text as time stamps.
 
     Text is never compared as text: ``31.12.2023`` would come after ``05.03.2024``. Nulls stay null.
 

@@ -86,14 +86,14 @@ class LogitShift:
         )
 
     def forward(self, logits_B: Tensor) -> Tensor:
-        """Give the logits of D' for logits of D; differentiable and finite for every finite logit."""
+        """Return the logits of D' for logits of D; differentiable and finite for every finite logit."""
         log_shared = log(self.shared)
         log_one_B = torch.logaddexp(log_shared + logsigmoid(logits_B), logits_B.new_tensor(_log(self.positive)))
         log_zero_B = torch.logaddexp(log_shared + logsigmoid(-logits_B), logits_B.new_tensor(_log(self.negative)))
         return log_one_B - log_zero_B
 
     def inverse(self, logits_B: Tensor) -> Tensor:
-        """Give the logits of D for logits of D', cut at ±LOGIT_LIMIT where D would leave [0, 1].
+        """Return the logits of D for logits of D', cut at ±LOGIT_LIMIT where D would leave [0, 1].
 
         sigmoid(l) - b is computed as sigmoid(l)·(1 - b)·(1 - exp(logit(b) - l)), which keeps its precision where the two cancel.
         """
@@ -125,7 +125,7 @@ class LogitLine:
     intercept: float = 0.0
 
     def __call__(self, logits_B: Tensor) -> Tensor:
-        """Give the calibrated logits."""
+        """Return the calibrated logits."""
         return self.slope * logits_B + self.intercept
 
 
@@ -208,17 +208,17 @@ class Calibration:
     line: LogitLine = LogitLine()
 
     def training_logits(self, logits_B: Tensor) -> Tensor:
-        """Give the logits that the loss compares with the imputed labels."""
+        """Return the logits that the loss compares with the imputed labels."""
         return self.shift.forward(logits_B) if self.when in ("training", "fitted") else logits_B
 
     def prediction_logits(self, logits_B: Tensor) -> Tensor:
-        """Give the logits of a real row's label."""
+        """Return the logits of a real row's label."""
         if self.when == "fitted":
             return self.line(logits_B)
         return self.shift.inverse(logits_B) if self.when == "prediction" else logits_B
 
     def fit(self, logits_V: Tensor, labels_V: Tensor, *, positive_rate: float) -> tuple["Calibration", float]:
-        """Give itself with the line for the label party's own validation rows, and the mean loss there (see fit_line)."""
+        """Return itself with the line for the label party's own validation rows, and the mean loss there (see fit_line)."""
         line, loss = fit_line(logits_V, labels_V, real=self.real, positive_rate=positive_rate)
         return replace(self, line=line), loss
 

@@ -41,7 +41,7 @@ class CutDefense:
         return cls(defenses=defenses, secret=secret, steps_per_epoch=steps_per_epoch, steps_before=steps_before)
 
     def __call__(self, cuts_BD: Sequence[Tensor], grads_BD: Sequence[Tensor], targets_B: Tensor, *, step: int) -> list[Tensor]:
-        """Give the cut gradients to send, one per feature party: the loss's and the penalties', defended together."""
+        """Return the cut gradients to send, one per feature party: the loss's and the penalties', defended together."""
         grad_BD = _joined(grads_BD) + self._penalty_gradient(_joined(cuts_BD), targets_B, step)
         if self.defenses.gradients:
             noise = NoiseStream(self.secret, step=step, hides=_digest(grad_BD, targets_B))

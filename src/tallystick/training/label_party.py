@@ -261,7 +261,7 @@ def _received(peers: Sequence[Peer], joint: Sequence[Batch], cut_rows: CutRows) 
 
 
 def _refusing(peers: Sequence[Peer], batch: Batch, loss_sum: Tensor) -> Callable[[Tensor, Sequence[Tensor]], None]:
-    """Give a check that raises Diverged before gradients leave for losses that are not finite."""
+    """Return a check that raises Diverged before gradients leave for losses that are not finite."""
 
     def check(loss: Tensor, cuts_BD: Sequence[Tensor]) -> None:
         received = [(peer.name, cut_BD) for peer, cut_BD in zip(peers, cuts_BD, strict=True)]

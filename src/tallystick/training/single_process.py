@@ -126,7 +126,7 @@ class SplitNetwork:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Give all modules the averaged weights within this block, if the contract asks for them."""
+        """Provide all modules with the averaged weights within this block, if the contract asks for them."""
         with ExitStack() as stack:
             for updates in self._updates:
                 stack.enter_context(updates.averaged())
@@ -141,7 +141,7 @@ class SplitNetwork:
 
     @torch.no_grad()
     def logits(self, batches: Sequence[Tensor]) -> Tensor:
-        """Give the logits of the batches' positions without training, by the averaged weights where there are some."""
+        """Return the logits of the batches' positions without training, by the averaged weights where there are some."""
         self.train(False)
         logits: list[Tensor] = []
         with self.averaged():

@@ -128,7 +128,7 @@ class Updates:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Give the module the averaged weights within this block, if the contract asks for them."""
+        """Provide the module with the averaged weights within this block, if the contract asks for them."""
         present = {name: weight.detach().clone() for name, weight in self._averaged.items()}
         self._put(self._averages)
         try:

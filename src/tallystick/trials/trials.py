@@ -65,7 +65,7 @@ def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 def default_sweep(contract: Contract) -> list[tuple[str, tuple[float, ...]]]:
-    """Give a first look: the defence with a guarantee that the target allows, weak to strong, no gradients, each other cut depth.
+    """Return a first look: the guaranteed defence that the target allows, weak to strong, no gradients, each other cut depth.
 
     A defence of numbers with a guarantee for a whole run does not exist. What our own pages read is tried only where it is named.
     """

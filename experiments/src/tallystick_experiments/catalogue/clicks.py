@@ -111,7 +111,7 @@ def _read_avazu(path: Path, limit: int | None) -> TwoPartyTable:
 
 
 def give_columns(table: TwoPartyTable, count: int) -> TwoPartyTable:
-    """Give the label party so many of the feature party's columns.
+    """Return the label party so many of the feature party's columns.
 
     It gets every other numeric, then every other categorical column, so that both hold good ones. FLORIST gives it none
     (footnote 2).

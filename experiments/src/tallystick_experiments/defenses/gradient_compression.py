@@ -49,7 +49,7 @@ class GradientCompression(Defense):
         check_between("gradient-compression: keep", self.keep, 0, 1)
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:  # noqa: ARG002
-        """Give the gradients with their small coordinates set to 0."""
+        """Return the gradients with their small coordinates set to 0."""
         check_gradients(grad_BD, labels_B)
         if not grad_BD.numel():
             return grad_BD

@@ -81,7 +81,7 @@ class Ladsg(Defense):
         return (self, SimilarGradients(limit=self.limit, text=self.guarantee().text))
 
     def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:  # noqa: ARG002
-        """Give the soft labels to train on."""
+        """Return the soft labels to train on."""
         label_N = class_numbers(labels_N, classes, "ladsg").double()
         answer_N = label_N.mean().expand_as(label_N) if self.teacher is None else self.teacher(labels_N).double()
         if answer_N.shape != label_N.shape or not bool(((answer_N >= 0) & (answer_N <= 1)).all()):
@@ -113,7 +113,7 @@ class SimilarGradients(Defense):
     text: str
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:  # noqa: ARG002
-        """Give the gradients along the most similar rows', none of an anomalous norm."""
+        """Return the gradients along the most similar rows', none of an anomalous norm."""
         check_gradients(grad_BD, labels_B)
         if len(grad_BD) < 2:
             return torch.zeros_like(grad_BD)

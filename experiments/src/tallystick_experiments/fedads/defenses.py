@@ -100,7 +100,7 @@ class DefenseRow:
 
 
 def methods() -> tuple[DefenseRow, ...]:
-    """Give all rows, each defence's from weak to strong, and MixPro by the classes of its pairs."""
+    """Return all rows, each defence's from weak to strong, and MixPro by the classes of its pairs."""
     rows = [DefenseRow(name=NONE, paper_auc=0.620)]
     for family, ladder in LADDERS.items():
         of_class = DEFENSES[ladder.defense or family]

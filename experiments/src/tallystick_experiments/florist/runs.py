@@ -120,7 +120,7 @@ class Membership:
         return int((self.has_labels_U & self.has_features_U).sum()) / int(self.has_labels_U.sum())
 
     def shift(self, positive_rate: float, *, imputed_rate: float) -> LogitShift:
-        """Give the logit shift of this union; with ``has_features_U`` all true it is the one for labels only."""
+        """Return the logit shift of this union; with ``has_features_U`` all true it is the one for labels only."""
         return LogitShift.of_union(
             shared=int((self.has_labels_U & self.has_features_U).sum()),
             label_only=int((self.has_labels_U & ~self.has_features_U).sum()),

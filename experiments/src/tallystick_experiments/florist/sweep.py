@@ -186,7 +186,7 @@ class _Trials:
 
 
 def treatment_of(name: str, side: Side, members: Membership, clicks: SplitData, *, seed: int) -> tuple[Treatment, Calibration]:
-    """Give what to train, and what prediction does to its logits."""
+    """Return what to train, and what prediction does to its logits."""
     base, _, option = name.partition(":")
     labels_name, features_name, when, exact = _strategy(base, side)
     labels, features = label_strategy(labels_name)[0], feature_strategy(features_name)[0]
@@ -218,7 +218,7 @@ def treatment_of(name: str, side: Side, members: Membership, clicks: SplitData, 
 
 
 def _strategy(base: str, side: Side) -> tuple[str, str, When, bool]:
-    """Give the imputers by name, when to calibrate, and whether for both sides; a side that lacks nothing imputes nothing."""
+    """Return the imputers by name, when to calibrate, and whether for both sides; a side that lacks nothing imputes nothing."""
     if side == "both":
         return BOTH[base]
     if side == "labels":

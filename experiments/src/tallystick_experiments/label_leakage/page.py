@@ -216,7 +216,7 @@ def _shown(panel: paper.Panel, found: Mapping[str, list[Row]]) -> list[str]:
 
 
 def _points(batch: str, found: Mapping[str, list[Row]]) -> list[Row]:
-    """Give a frontier's rows, with the form and the weight that each is of."""
+    """Return a frontier's rows, with the form and the weight that each is of."""
     return [
         {**row, "form": form, "weight": weight, "title": title, "point": f"{title} {weight:g}"}
         for form, weights in FRONTIERS[batch].items()

@@ -98,7 +98,7 @@ _MADE: Mapping[str, Callable[[float], Defense]] = {
 
 
 def scenarios(large: TrainingPlan) -> dict[str, Scenario]:
-    """Give all of them; ``large`` is the plan of those that train at a batch of 8,192."""
+    """Return all of them; ``large`` is the plan of those that train at a batch of 8,192."""
     return {name: _scenario(name, large) for names in parts().values() for name in names}
 
 

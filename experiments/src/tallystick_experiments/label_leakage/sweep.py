@@ -56,7 +56,7 @@ def plan_for(
     batch_size: int | None = None,
     learning_rate: float | None = None,
 ) -> TrainingPlan:
-    """Give the paper's plan (3 epochs, batch 8,192, Adam 1e-4), scaled to a sample where it is not said.
+    """Return the paper's plan (3 epochs, batch 8,192, Adam 1e-4), scaled to a sample where it is not said.
 
     A tenth of Criteo gives 500 updates an epoch. A sample of 72,000 rows would give 9; it gets batches of about a 140th of its
     rows and ten times the step size. ``papers_steps`` keeps Adam 1e-4, for as many epochs as 1,500 updates take.
@@ -72,7 +72,7 @@ def plan_for(
 
 
 def large_plan(rows: int) -> TrainingPlan:
-    """Give the plan at the paper's batch of 8,192; on a sample, with what did best there without a defence."""
+    """Return the plan at the paper's batch of 8,192; on a sample, with what did best there without a defence."""
     return plan_for(rows) if rows >= _PAPER_ROWS else TrainingPlan(epochs=8, batch_size=LARGE_BATCH, learning_rate=3e-3)
 
 

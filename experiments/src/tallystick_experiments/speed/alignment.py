@@ -206,7 +206,7 @@ def party(stage: PartyContext, job: Figures) -> Figures:
 
 
 def _customers(name: str, job: Figures) -> "np.ndarray[Any, Any]":
-    """Give this party's customers numbers, in an order of its own."""
+    """Assign this party's customers numbers, in an order of its own."""
     first, rows = (0, job["rows"]) if name == LABEL else (job["rows"] - job["common"], job["others"])
     return np.random.default_rng(first).permutation(np.arange(first, first + rows))
 

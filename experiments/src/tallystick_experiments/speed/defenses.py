@@ -139,7 +139,7 @@ def _cut(rows: int, width: int, classes: int, seed: int) -> tuple[Tensor, Tensor
 
 
 def _milliseconds(work: Callable[[], object], turns: int) -> float:
-    """Give the median time of some calls, after one that is not counted."""
+    """Return the median time of some calls, after one that is not counted."""
     work()
     times = []
     for _ in range(turns):

@@ -90,7 +90,7 @@ def far_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None
 
 
 def _waits(since: float, seconds: float) -> Iterator[None]:
-    """Give a turn every LOOK_S for so long."""
+    """Yield a turn every LOOK_S for so long."""
     while time.monotonic() < since + seconds:
         yield
         time.sleep(LOOK_S)

@@ -25,7 +25,7 @@ class SlowLink:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop, repr=False)
 
     def to(self, port: int) -> int:
-        """Give the port that stands for this listener at the far end of the line."""
+        """Return the port that stands for this listener at the far end of the line."""
         return asyncio.run_coroutine_threadsafe(self._listen(port), self._loop).result(START_S)
 
     @contextlib.contextmanager

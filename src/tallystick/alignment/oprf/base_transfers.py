@@ -37,7 +37,7 @@ Choices = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def transfer_sender(channel: Channel, transfers: int, *, rng: SecureRandom, context: bytes = b"") -> tuple[Seeds, Seeds]:
-    """Give both seeds of every transfer, each (T, 16).
+    """Return both seeds of every transfer, each (T, 16).
 
     Endemic oblivious transfer (Masny and Rindal 2019), one key for the whole batch (McQuoid, Rosulek and Roy 2021), on
     ristretto255.
@@ -67,7 +67,7 @@ def transfer_sender(channel: Channel, transfers: int, *, rng: SecureRandom, cont
 
 
 def transfer_receiver(channel: Channel, choices_T: Choices, *, rng: SecureRandom, context: bytes = b"") -> Seeds:
-    """Give the chosen seed of every transfer (T, 16).
+    """Return the chosen seed of every transfer (T, 16).
 
     Protocol, threat model and errors as for transfer_sender, with the sender as the one that may deviate.
     """

@@ -17,7 +17,7 @@ _HALVES = tuple(
 
 
 def turned(columns_CW: Words) -> Rows:
-    """Give the rows (64 W, C / 8): bit c of row r, from the lowest, is bit r of column c."""
+    """Return the rows (64 W, C / 8): bit c of row r, from the lowest, is bit r of column c."""
     columns, words = columns_CW.shape
     assert columns % 64 == 0
     blocks = columns_CW.astype("<u8").reshape(columns // 64, 64, words)
@@ -26,7 +26,7 @@ def turned(columns_CW: Words) -> Rows:
 
 
 def turned_back(rows: Rows) -> Words:
-    """Give the columns (C, W) of rows (64 W, C / 8)."""
+    """Return the columns (C, W) of rows (64 W, C / 8)."""
     words, width = len(rows) // 64, rows.shape[1] // 8
     blocks = np.ascontiguousarray(np.ascontiguousarray(rows).view("<u8").reshape(words, 64, width).transpose(2, 1, 0))
     _turn_blocks(blocks)

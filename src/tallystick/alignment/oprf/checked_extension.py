@@ -78,7 +78,7 @@ class CheckedReceiver:
         self._first_TW = self._data_DW = np.empty((0, 0), dtype=np.uint64)
 
     def next_slots(self, data_M3: Words, *, rng: SecureRandom) -> Words:
-        """Give the corrections (T, W) for the next slots' data, of which the last 30 of 192 bits do not count."""
+        """Return the corrections (T, W) for the next slots' data, of which the last 30 of 192 bits do not count."""
         words = column_words(len(data_M3))
         rows_R3 = np.zeros((64 * words, DATA_WORDS), dtype=np.uint64)
         rows_R3[: len(data_M3)] = data_M3
@@ -91,11 +91,11 @@ class CheckedReceiver:
         return correction_TW
 
     def answer(self, key: bytes) -> Answer:
-        """Give the hashes (T + D, 16) of these slots' columns under the sender's key, which came after the corrections."""
+        """Return the hashes (T + D, 16) of these slots' columns under the sender's key, which came after the corrections."""
         return np.concatenate((hashed(self._first_TW, key=key), hashed(self._data_DW, key=key)))
 
     def inputs(self, slots: int) -> Words:
-        """Give the rows t (M, 10), by slots."""
+        """Return the rows t (M, 10), by slots."""
         return turned(self._first_TW)[:slots].view("<u8")
 
 
@@ -118,11 +118,11 @@ class CheckedSender:
         return np.array_equal(hashed(self._secret_TW, key=key).view("<u8"), expected_T2)
 
     def secrets(self, slots: int) -> Words:
-        """Give the rows q (M, 10), by slots."""
+        """Return the rows q (M, 10), by slots."""
         return turned(self._secret_TW)[:slots].view("<u8")
 
     def offsets(self, data_N3: Words) -> Words:
-        """Give C(d) and s (N, 10) of any data: what q and t differ by where the receiver's is d."""
+        """Return C(d) and s (N, 10) of any data: what q and t differ by where the receiver's is d."""
         padded_R3 = np.zeros((-(-len(data_N3) // 64) * 64, DATA_WORDS), dtype=np.uint64)
         padded_R3[: len(data_N3)] = data_N3
         code_TW = code_words(turned_back(padded_R3.view(np.uint8))[:DATA_BITS])
@@ -131,7 +131,7 @@ class CheckedSender:
 
 
 def hashed(columns_CW: Words, *, key: bytes) -> Rows:
-    """Give GHASH (C, 16) of every column, up to a constant that is taken off, under the hash key that AES makes of ``key``.
+    """Return GHASH (C, 16) of every column, up to a constant that is taken off, under the hash key that AES makes of ``key``.
 
     OpenSSL computes it as the tag of AES-GCM over public data; it is no authentication here, so one nonce serves for all.
     """

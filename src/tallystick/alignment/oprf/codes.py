@@ -28,7 +28,7 @@ _PIECE = 65_536
 
 
 def fingerprints(ids: Sequence[bytes]) -> Bytes:
-    """Give 16 bytes for each id (N, 16), the same on every side and in every run: a BLAKE2b hash.
+    """Return 16 bytes for each id (N, 16), the same on every side and in every run: a BLAKE2b hash.
 
     Two of a million ids on either side share one with a chance below 10^-26.
     """
@@ -54,11 +54,11 @@ class Codes:
         self._cipher = Cipher(algorithms.AES(key), modes.ECB())  # noqa: S305 - single blocks as a pseudorandom function
 
     def words(self, prints_N16: Bytes) -> Bytes:
-        """Give the code word of each id (N, 64)."""
+        """Return the code word of each id (N, 64)."""
         return self._blocks(prints_N16, _CODE_BLOCKS)
 
     def bins(self, prints_N16: Bytes, *, per_region: int) -> Places:
-        """Give the bin of each id in every region (3, N), each in [0, per_region)."""
+        """Return the bin of each id in every region (3, N), each in [0, per_region)."""
         bins_3N = np.empty((REGIONS, len(prints_N16)), dtype=np.int32)
         for start in range(0, len(prints_N16), _PIECE):
             words_B4 = self._blocks(prints_N16[start : start + _PIECE], _BIN_BLOCKS).view("<u8")

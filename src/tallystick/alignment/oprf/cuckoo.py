@@ -38,7 +38,7 @@ def bins_per_region(ids: int) -> int:
 
 
 def place(bins_3N: Places, *, per_region: int, generator: np.random.Generator) -> Places:
-    """Give the table (3 * per_region,): the id in each bin, -1 in an empty one.
+    """Return the table (3 * per_region,): the id in each bin, -1 in an empty one.
 
     Ids are put in all at once; of several in a bin one stays, and the others, with the one they drove out, try another region
     of theirs. What is left after 300 rounds is settled by a maximum matching, which finds a table if there is one.

@@ -56,13 +56,13 @@ class Sender:
         self._choice_64 = np.packbits(choices_T, bitorder="little")
 
     def next_bins(self, correction_B64: Rows) -> Rows:
-        """Give the secret (B, 64) of each of the next bins."""
+        """Return the secret (B, 64) of each of the next bins."""
         secret_B64 = turned(self._streams.next_words(len(correction_B64)))[: len(correction_B64)]
         secret_B64 ^= correction_B64 & self._choice_64
         return secret_B64
 
     def inputs(self, secret_P64: Rows, code_P64: Rows) -> Rows:
-        """Give the inputs of the function (P, 64) at any code words, each in a bin of this secret."""
+        """Return the inputs of the function (P, 64) at any code words, each in a bin of this secret."""
         return secret_P64 ^ (code_P64 & self._choice_64)
 
 
@@ -85,7 +85,7 @@ class Streams:
         self._streams = [Cipher(algorithms.AES(seed.tobytes()), modes.CTR(bytes(16))).encryptor() for seed in seeds_T16]
 
     def next_words(self, bits: int) -> Words:
-        """Give the next words (T, W), enough for so many bits of each."""
+        """Return the next words (T, W), enough for so many bits of each."""
         size = -(-bits // _WORD_BITS) * _WORD_BYTES
         zeros = bytes(size)
         return np.frombuffer(b"".join([stream.update(zeros) for stream in self._streams]), dtype="<u8").reshape(

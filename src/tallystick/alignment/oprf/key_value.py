@@ -91,12 +91,12 @@ class Probes:
     dense_ND: Rows
 
     def of(self, keys_K: "Index") -> "Probes":
-        """Give those of some keys."""
+        """Return those of some keys."""
         return Probes(sparse_RN=self.sparse_RN[:, keys_K], dense_ND=self.dense_ND[keys_K])
 
 
 def probes(points_N16: Rows, shape: StoreShape, *, seed: bytes) -> Probes:
-    """Give where keys stand, by AES-128 under ``seed`` of 16 bytes for each key."""
+    """Return where keys stand, by AES-128 under ``seed`` of 16 bytes for each key."""
     dense_bytes = -(-shape.dense // 8)
     blocks = -(-(8 * shape.regions + dense_bytes) // 16)
     cipher = Cipher(algorithms.AES(seed), modes.ECB())  # noqa: S305 - single blocks as a pseudorandom function
@@ -113,7 +113,7 @@ def probes(points_N16: Rows, shape: StoreShape, *, seed: bytes) -> Probes:
 
 
 def looked_up(slots_MV: Words, at: Probes, shape: StoreShape) -> Words:
-    """Give the value at each probe (N, V): linear in the slots, so they may be a store's, or any rows beside one."""
+    """Return the value at each probe (N, V): linear in the slots, so they may be a store's, or any rows beside one."""
     value_NV: Words = np.zeros((len(at.dense_ND), slots_MV.shape[1]), dtype=np.uint64)
     added_NV = np.empty_like(value_NV)
     for sparse_N in at.sparse_RN:
@@ -131,7 +131,7 @@ def looked_up(slots_MV: Words, at: Probes, shape: StoreShape) -> Words:
 
 
 def store_of(value_NV: Words, at: Probes, shape: StoreShape) -> Words:
-    """Give slots (M, V) by which every probe finds its value; slots that no probe needs are 0.
+    """Return slots (M, V) by which every probe finds its value; slots that no probe needs are 0.
 
     Raises NoStore if these keys have none, or too many of them hang together.
     """
@@ -217,7 +217,7 @@ def _put_aside(sparse_RN: Places, *, slots: int) -> tuple[list[tuple[Index, Inde
 
 
 def _solved(value_KV: Words, at: Probes, *, first_dense: int) -> dict[int, int]:
-    """Give slots and their values by which these keys are right where all other slots are 0: Gauss and Jordan's elimination."""
+    """Return slots and their values by which these keys are right where all other slots are 0: Gauss and Jordan's elimination."""
     names = sorted({int(slot) for slot in at.sparse_RN.ravel()})
     number = {slot: place for place, slot in enumerate(names)}
     names += range(first_dense, first_dense + DENSE)

@@ -31,7 +31,7 @@ Bits = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def code_words(data_DW: Words) -> Words:
-    """Give the code words (C, W) of the rows whose bits are the columns ``data_DW``.
+    """Return the code words (C, W) of the rows whose bits are the columns ``data_DW``.
 
     Columns are added by eights: of every eight, all 256 sums are made first (the method of the four Russians).
     """
@@ -53,7 +53,7 @@ def code_words(data_DW: Words) -> Words:
 
 @cache
 def generator() -> Bits:
-    """Give the generator matrix (D, C): row d is the code word of the single bit d."""
+    """Return the generator matrix (D, C): row d is the code word of the single bit d."""
     power = [1]
     for _ in range(62):
         doubled = power[-1] << 1

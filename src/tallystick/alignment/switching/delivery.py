@@ -24,7 +24,7 @@ _CORRECTIONS, _ROWS = "choices of rows", "hidden rows"
 
 
 def receive_hidden_rows(channel: Channel, transfers: TransferReceiver, choice_J: Bits) -> Tags:
-    """Give the rows (J, 16) where the choice is 0, and noise elsewhere; raises ProtocolError for messages of other sizes."""
+    """Return the rows (J, 16) where the choice is 0, and noise elsewhere; raises ProtocolError for messages of other sizes."""
     rows_J16 = np.empty((len(choice_J), TAG_BYTES), dtype=np.uint8)
     waiting: deque[tuple[slice, Words]] = deque()
 

@@ -38,7 +38,7 @@ _CORRECTIONS, _OUTPUTS = "corrections of places", "values of places"
 
 
 def learn_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress) -> Bits:
-    """Give whether the value of each place (J) is the other side's, too; raises ProtocolError for messages of other sizes."""
+    """Return whether the value of each place (J) is the other side's, too; raises ProtocolError for messages of other sizes."""
     receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=rng, context=salt))
     codes, equal_J = Codes(_key(salt)), np.zeros(len(value_J), dtype=bool)
     waiting: deque[tuple[slice, Rows]] = deque()

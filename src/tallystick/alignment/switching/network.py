@@ -30,7 +30,7 @@ class Layer(Protocol):
     """Switches that have no value in common."""
 
     def taken(self, values_N: Values) -> tuple[Values, Values]:
-        """Give copies of the first and of the second value of every switch (W)."""
+        """Return copies of the first and of the second value of every switch (W)."""
         ...
 
     def put(self, first_W: Values, second_W: Values, values_N: Values) -> None:
@@ -128,7 +128,7 @@ def comparisons(width: int) -> list[tuple[int, int]]:
 
 
 def route(network: Network, target_N: Index) -> list[Bits]:
-    """Give every layer's choices (W) that take value n to place ``target_N[n]``, for a permutation of all places."""
+    """Return every layer's choices (W) that take value n to place ``target_N[n]``, for a permutation of all places."""
     target_N = target_N.copy()
     parting, comparing, meeting = [], [], []
     for level in range(network.levels):

@@ -102,7 +102,7 @@ class Bins:
 def receive_programmed(
     channel: Channel, ids_N16: Tags, bins: Bins, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress
 ) -> tuple[Places, Words]:
-    """Give the own id in each bin (J), -1 in an empty one, and t (J): the role of the side with a table.
+    """Return the own id in each bin (J), -1 in an empty one, and t (J): the role of the side with a table.
 
     Raises ProtocolError for what is not of the size that is due, DataError if no table is found, which chance does not do.
     """
@@ -139,7 +139,7 @@ def receive_programmed(
 
 
 def program(channel: Channel, ids_M16: Tags, bins: Bins, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress) -> Words:
-    """Give s (J): the role of the side that programs. Raises ProtocolError for what is not of the size that is due."""
+    """Return s (J): the role of the side that programs. Raises ProtocolError for what is not of the size that is due."""
     codes = Codes(_key(salt, channel.receive(ProgrammedTable).attempt))
     choices_T = np.unpackbits(np.frombuffer(rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
     sender = Sender(transfer_receiver(channel, choices_T, rng=rng, context=salt), choices_T)
@@ -165,7 +165,7 @@ def program(channel: Channel, ids_M16: Tags, bins: Bins, *, rng: SecureRandom, s
 
 
 def _stored(value_K: Words, points_K16: Tags, shape: StoreShape, *, rng: SecureRandom) -> tuple[bytes, Words]:
-    """Give a seed under which these ids have a store, and slots (., 1), drawn from all that are right for these values."""
+    """Return a seed under which these ids have a store, and slots (., 1), drawn from all that are right for these values."""
     if len(value_K) <= shape.keys:
         for _ in range(STORES):
             seed = rng.bytes(SEED_BYTES)
@@ -183,7 +183,7 @@ def _stored(value_K: Words, points_K16: Tags, shape: StoreShape, *, rng: SecureR
 
 
 def _tabled(channel: Channel, ids_N16: Tags, bins: Bins, *, rng: SecureRandom, salt: bytes) -> tuple[Codes, Places]:
-    """Give the first key by which all ids find places, of which the other side is told the number, and the table."""
+    """Return the first key by which all ids find places, of which the other side is told the number, and the table."""
     generator = np.random.default_rng(int.from_bytes(rng.bytes(16), "little"))
     for attempt in range(TABLES):
         codes = Codes(_key(salt, attempt))

@@ -43,7 +43,7 @@ SwitchProgress = Callable[[int], None]
 def permute(
     channel: Channel, transfers: TransferReceiver, network: Network, choices: list[Bits], *, progress: SwitchProgress
 ) -> Words:
-    """Give the permuter's shares (N) of the holder's values behind the network with these choices.
+    """Return the permuter's shares (N) of the holder's values behind the network with these choices.
 
     Raises ProtocolError for what is not of the size that is due.
     """
@@ -66,7 +66,7 @@ def permute(
 
 
 def share(channel: Channel, transfers: TransferSender, network: Network, values_N: Words, *, progress: SwitchProgress) -> Words:
-    """Give the holder's shares (N) of its values behind the network; errors as for permute."""
+    """Return the holder's shares (N) of its values behind the network; errors as for permute."""
     share_N = values_N.copy()
     for layer, switches in zip(network.layers(), network.switches(), strict=True):
         first_W, second_W = layer.taken(share_N)

@@ -54,7 +54,7 @@ class TransferReceiver:
         self._streams, self._hash = Streams(seeds), _Hash(salt)
 
     def next_transfers(self, choices_B: Bits) -> tuple[Words, Words]:
-        """Give what to send (G, W), and the chosen pads (B, 2)."""
+        """Return what to send (G, W), and the chosen pads (B, 2)."""
         sum_GW, secret_TW = _summed(self._streams.next_words(len(choices_B)))
         packed = np.zeros(8 * words_of(len(choices_B)), dtype=np.uint8)
         packed[: -(-len(choices_B) // 8)] = np.packbits(choices_B, bitorder="little")
@@ -71,7 +71,7 @@ class TransferSender:
         self._place_2 = np.packbits(place_T, bitorder="little").view("<u8")
 
     def next_transfers(self, correction_GW: Words, transfers: int) -> tuple[Words, Words]:
-        """Give the pads of choice 0 and of choice 1 (B, 2)."""
+        """Return the pads of choice 0 and of choice 1 (B, 2)."""
         _, secret_TW = _summed(self._streams.next_words(transfers))
         secret_TW ^= np.repeat(correction_GW, GROUP_BITS, axis=0) & self._place_T1
         rows_B2 = turned(secret_TW)[:transfers].view("<u8")
@@ -121,7 +121,7 @@ def _leaf_pads(seeds_T16: Seeds) -> Seeds:
 
 
 def _summed(streams: Words) -> tuple[Words, Words]:
-    """Give the sum of each group's streams (G, W), and of those whose place has a bit, for every bit (G * 4, W)."""
+    """Return the sum of each group's streams (G, W), and of those whose place has a bit, for every bit (G * 4, W)."""
     rows_GLW = streams.reshape(GROUPS, LEAVES, -1)
     sums_TW = np.empty((GROUPS, GROUP_BITS, rows_GLW.shape[2]), dtype=np.uint64)
     for bit in reversed(range(GROUP_BITS)):

@@ -122,7 +122,7 @@ class _RankedNumbers:
     quantile_Q: Tensor
 
     def __call__(self, along_SN: Floats) -> Floats:
-        """Give each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
+        """Assign each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
         wanted_N = at_ranks(self.quantile_Q, along_SN.shape[1])
         even_N = (wanted_N - wanted_N.mean()) / wanted_N.std(correction=0).clamp(min=TINY)
         value_SN = np.empty_like(along_SN)
@@ -142,7 +142,7 @@ class _Highest:
     share: float
 
     def __call__(self, along_SN: Floats) -> Floats:
-        """Give each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
+        """Assign each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
         rows = along_SN.shape[1]
         below = min(max(rows - round(self.share * rows), 1), rows - 1)
         least_S1 = np.partition(along_SN, below, axis=1)[:, below, None]

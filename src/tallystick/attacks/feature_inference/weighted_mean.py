@@ -79,7 +79,7 @@ class WeightedMean:
 
 
 def _known_rows(view: FeatureView) -> FeatureView:
-    """Give a view of the known rows alone, whose inputs are scaled as all rows' are: to guess them needs no other row."""
+    """Return a view of the known rows alone, whose inputs are scaled as all rows' are: to guess them needs no other row."""
     for reads in _READS:
         inputs(view, reads, own_columns=False)
     at_NL, left_NCD = view.looks_at_NL, view.contrast_NCD

@@ -25,7 +25,7 @@ class LinearHead:
     bias_O: Tensor
 
     def __call__(self, x_ND: Tensor) -> Tensor:
-        """Give the log odds of class 1 (N,), or of each class against the rest (N, C)."""
+        """Return the log odds of class 1 (N,), or of each class against the rest (N, C)."""
         return log_odds(x_ND @ self.weight_DO.to(x_ND.dtype) + self.bias_O.to(x_ND.dtype))
 
 

@@ -16,7 +16,7 @@ from tallystick.errors import ConfigError, DataError
 
 
 def matrices(view: View, target: Received) -> Iterator[Tensor]:
-    """Give each step's cut gradients or own cut embeddings, float64 (B, D).
+    """Yield each step's cut gradients or own cut embeddings, float64 (B, D).
 
     Raises DataError, naming the step, if they are missing, are no matrix with a row per example, or are not all finite.
     """
@@ -35,7 +35,7 @@ def matrices(view: View, target: Received) -> Iterator[Tensor]:
 
 
 def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
-    """Give the rows seen, in order, and of each its last cut embedding or its mean cut gradient, float32 (N, D).
+    """Return the rows seen, in order, and of each its last cut embedding or its mean cut gradient, float32 (N, D).
 
     The last embedding comes from the most trained model. Gradients tell of one label throughout, and noise that a defence adds
     to each averages out. Each batch is centred and divided by one scale first: what moved between two batches is the model, not
@@ -75,7 +75,7 @@ def scaled_observations(view: View, target: Received, columns: Literal["alike", 
 
 
 def clusters_of_run(view: View, target: Received, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Give the rows seen, in order, and of each its cluster, int64 (N,): as many as classes, by k-means on ``observations``."""
+    """Return the rows seen, in order, and of each its cluster, int64 (N,): as many as classes, by k-means on ``observations``."""
     rows, x_ND = observations(view, target)
     cache = view.steps[0].observed if len(view.steps) == 1 else {}
     clustering = "clusters", target, view.classes, generator.get_state().numpy().tobytes()
@@ -85,7 +85,7 @@ def clusters_of_run(view: View, target: Received, generator: torch.Generator) ->
 
 
 def known_rows(view: View) -> Tensor:
-    """Give the class of every row whose label the attacker knows in some step, -1 for the rest; int64, length ``view.rows``."""
+    """Return the class of every row whose label the attacker knows in some step, -1 for the rest; int64, length ``view.rows``."""
     known_N = torch.full((view.rows,), -1, dtype=torch.int64)
     for index, step in enumerate(view.steps):
         label_B = view.known_label(index)

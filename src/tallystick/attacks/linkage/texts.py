@@ -76,7 +76,7 @@ class TextAttack(Protocol[V_contra]):
     """Reads a view and names targets; sees nothing else."""
 
     def __call__(self, view: V_contra, *, progress: OnProgress = quietly) -> Integers:
-        """Give the place on the list of each target's text (T,), -1 for those that it leaves out."""
+        """Return the place on the list of each target's text (T,), -1 for those that it leaves out."""
         ...
 
 
@@ -130,7 +130,7 @@ class FilterGraph:
         return np.asarray(guess_T)
 
     def _placed_together(self, view: HelperTexts) -> tuple[Integers, Integers]:
-        """Give filters that are much alike, and the texts that they fit best together, whichever the first one is."""
+        """Return filters that are much alike, and the texts that they fit best together, whichever the first one is."""
         likeness_SS, likeness_TT = view.likeness_SS, view.likeness_TT
         texts, targets = len(likeness_SS), len(likeness_TT)
         size_S, others_TT = np.diag(likeness_SS), likeness_TT - np.diag(np.diag(likeness_TT))

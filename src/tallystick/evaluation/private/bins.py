@@ -21,14 +21,14 @@ MOST_ROWS = 1 << 53  # up to here a float64 holds every count, and no sum of cou
 
 
 def score_grid(count: int = GRID_BINS) -> Floats:
-    """Give the fixed fine grid: ``count`` - 1 inner edges, equally spaced in logit from -14 to 14, for rare and common
+    """Return the fixed fine grid: ``count`` - 1 inner edges, equally spaced in logit from -14 to 14, for rare and common
     labels alike."""
     edges: Floats = 1 / (1 + np.exp(-np.linspace(-14.0, 14.0, count - 1)))
     return edges
 
 
 def paper_thresholds(count: int) -> Floats:
-    """Give DPAUC's thresholds: half of them on [0, .2], a quarter on [.2, .5], a quarter on [.5, 1], ends included (authors'
+    """Return DPAUC's thresholds: half of them on [0, .2], a quarter on [.2, .5], a quarter on [.5, 1], ends included (authors'
     code)."""
     if count < 4:
         raise ConfigError(f"the number of thresholds is {count}; it must be at least 4 (the paper uses 10 to 200)")
@@ -61,7 +61,7 @@ class ScoreBins:
         return len(self.edges) + 1
 
     def totals(self) -> Ints:
-        """Give the public totals; raises ConfigError if these bins have none."""
+        """Return the public totals; raises ConfigError if these bins have none."""
         if self.totals_B is None:
             raise ConfigError("this mechanism needs bins with public totals")
         return self.totals_B
@@ -76,7 +76,7 @@ class ScoreBins:
         return positives_B, self.count(scores_N) - positives_B
 
     def centred_ranks(self) -> Floats:
-        """Give each bin's mid-rank minus one half, as a share of all rows: in [-1/2, 1/2], whatever the totals are, for the
+        """Return each bin's mid-rank minus one half, as a share of all rows: in [-1/2, 1/2], whatever the totals are, for the
         sensitivity of a rank sum rests on it."""
         totals_B = self.totals()
         ranks_B: Floats = (np.cumsum(totals_B) - totals_B / 2) / max(self.rows, 1) - 0.5
@@ -97,7 +97,7 @@ class ScoreBins:
 
     @classmethod
     def exact(cls, scores_N: Floats) -> "ScoreBins":
-        """Give one bin per distinct score."""
+        """Return one bin per distinct score."""
         values, totals_B = np.unique(scores_N, return_counts=True)
         return cls(edges=values[1:], totals_B=totals_B.astype(np.int64), distinct=True)
 
@@ -141,14 +141,14 @@ class Population:
         return math.sqrt(2) * NormalDist().inv_cdf(self.auc)
 
     def score(self, latent: Floats) -> Floats:
-        """Give the posterior probability of the label at latent values."""
+        """Return the posterior probability of the label at latent values."""
         d = self.separation
         logits = d * latent - d * d / 2 + math.log(self.positive_rate / (1 - self.positive_rate))
         scores: Floats = 1 / (1 + np.exp(-logits))
         return scores
 
     def expected_counts(self, edges: Floats) -> tuple[Ints, Ints]:
-        """Give the expected positives and negatives per bin, rounded so that the sums stay."""
+        """Return the expected positives and negatives per bin, rounded so that the sums stay."""
         d = self.separation
         shift = math.log(self.positive_rate / (1 - self.positive_rate))
         with np.errstate(divide="ignore"):
@@ -175,7 +175,7 @@ def _spread(below: Floats, total: float) -> Ints:
 
 
 def auc_of_counts(positives_B: NDArray[np.generic], negatives_B: NDArray[np.generic]) -> Floats:
-    """Give the AUC of counts per bin in ascending score order, with half credit within a bin; leading axes are kept."""
+    """Return the AUC of counts per bin in ascending score order, with half credit within a bin; leading axes are kept."""
     pos = np.asarray(positives_B, dtype=np.float64)
     neg = np.asarray(negatives_B, dtype=np.float64)
     below = np.cumsum(neg, axis=-1) - neg / 2
@@ -185,7 +185,7 @@ def auc_of_counts(positives_B: NDArray[np.generic], negatives_B: NDArray[np.gene
 
 
 def check_scores(labels_N: NDArray[np.generic], scores_N: NDArray[np.generic]) -> tuple[NDArray[np.bool_], Floats]:
-    """Give labels as bool and scores as float64; raises DataError for anything but 0/1 labels and scores in [0, 1]."""
+    """Return labels as bool and scores as float64; raises DataError for anything but 0/1 labels and scores in [0, 1]."""
     labels, scores = np.asarray(labels_N), np.asarray(scores_N, dtype=np.float64)
     if labels.ndim != 1 or labels.shape != scores.shape:
         raise DataError(f"labels have shape {labels.shape} and scores {scores.shape}; both must be one value per row")

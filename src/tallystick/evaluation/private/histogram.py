@@ -78,7 +78,7 @@ class LabelHistogram(_LaplaceCounts):
         return grid.merged(self.count)
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
-        """Give the positives per bin (B)."""
+        """Return the positives per bin (B)."""
         return positives_B
 
     def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
@@ -137,11 +137,11 @@ class RecordHistogram(_LaplaceCounts):
         return PureDP(epsilon=self.epsilon, unit="record")
 
     def bins(self, grid: ScoreBins) -> ScoreBins:  # noqa: ARG002 - the edges are fixed beforehand
-        """Give the fixed bins."""
+        """Return the fixed bins."""
         return ScoreBins(edges=np.array(self.edges, dtype=np.float64))
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
-        """Give positives then negatives per bin (2 B)."""
+        """Return positives then negatives per bin (2 B)."""
         return np.concatenate([positives_B, negatives_B], axis=-1)
 
     def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:

@@ -168,7 +168,7 @@ def noisy_scores_server(channels: Sequence[Channel], *, mechanism: NoisyScores) 
 
 
 def _grid(mechanism: CountingMechanism) -> NDArray[np.float64]:
-    """Give the grid that the clients' scores are first counted on."""
+    """Return the grid that the clients' scores are first counted on."""
     return score_grid(mechanism.counted.grid_bins)
 
 

@@ -97,7 +97,7 @@ class TwoStatistics(CountingMechanism):
         return grid
 
     def bins_of(self, scores_N: Floats) -> ScoreBins:
-        """Give each distinct score a bin of its own: exact ranks."""
+        """Assign each distinct score a bin of its own: exact ranks."""
         return ScoreBins.exact(scores_N)
 
     def order_within(self, total_L: Ints, bins: ScoreBins) -> float:  # noqa: ARG002
@@ -123,7 +123,7 @@ class TwoStatistics(CountingMechanism):
         return self.predicted_sd(assumed)
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
-        """Give S in units and P (2). The rounding's coins need not be secret: the sensitivity holds whatever they show."""
+        """Return S in units and P (2). The rounding's coins need not be secret: the sensitivity holds whatever they show."""
         units_B = bins.centred_ranks() * self.units
         floor_B = np.floor(units_B)
         rounded_up = noise.binomial(positives_B, units_B - floor_B)
@@ -196,7 +196,7 @@ class RandomisedResponse(CountingMechanism):
         return PureDP(epsilon=self.epsilon)
 
     def bins(self, grid: ScoreBins) -> ScoreBins:  # noqa: ARG002 - the thresholds are fixed beforehand
-        """Give the bins between the paper's thresholds."""
+        """Return the bins between the paper's thresholds."""
         return ScoreBins(edges=paper_thresholds(self.thresholds))
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002

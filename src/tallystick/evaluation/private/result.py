@@ -52,7 +52,7 @@ class PrivateAuc:
     reveals: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain data for JSON."""
+        """Return plain data for JSON."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
@@ -108,7 +108,7 @@ def estimate_auc(
 
 
 def sampling_sd(population: Population) -> float:
-    """Give the standard deviation of an AUC through the finite test set (Hanley and McNeil 1982, equation 1)."""
+    """Return the standard deviation of an AUC through the finite test set (Hanley and McNeil 1982, equation 1)."""
     auc, pos, neg = population.auc, population.positives, population.negatives
     both_pos, both_neg = auc / (2 - auc), 2 * auc * auc / (1 + auc)
     variance = auc * (1 - auc) + (max(pos, 1) - 1) * (both_pos - auc**2) + (max(neg, 1) - 1) * (both_neg - auc**2)

@@ -84,7 +84,7 @@ class ThresholdCounts(CountingMechanism):
         return PureDP(epsilon=self.epsilon)
 
     def bins(self, grid: ScoreBins) -> ScoreBins:  # noqa: ARG002 - the thresholds are fixed beforehand
-        """Give the bins between the paper's thresholds."""
+        """Return the bins between the paper's thresholds."""
         return ScoreBins(edges=paper_thresholds(self.thresholds))
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002

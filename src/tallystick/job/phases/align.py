@@ -90,7 +90,7 @@ def kept_alignment(job: Job) -> Alignment:
 
 
 def linked_job(job: Job, alignment: Alignment) -> Job:
-    """Give the job with the contract that its rows are trained by.
+    """Return the job with the contract that its rows are trained by.
 
     A method for unaligned rows that can be dispensed with is none where every id of the label party is common. All parties know
     that from the alignment, so all of them decide alike what such rows would rule out: folds, a refit, screening of columns.
@@ -99,7 +99,7 @@ def linked_job(job: Job, alignment: Alignment) -> Job:
 
 
 def linked_contract(contract: Contract, party: str, alignment: Alignment) -> Contract:
-    """Give the contract that the rows of an alignment are trained by, as ``linked_job`` says."""
+    """Return the contract that the rows of an alignment are trained by, as ``linked_job`` says."""
     if not contract.unaligned.facts.dispensable or match_rate(contract, party, alignment) < 1:
         return contract
     return contract.without_unaligned()

@@ -47,7 +47,7 @@ class TrialOrder:
     found: dict[int, TrialRecord]
 
     def due(self) -> Iterator[TrialRecord | None]:
-        """Give one trial after the other to run; None where the next one waits for the loss of one that runs."""
+        """Yield one trial after the other to run; None where the next one waits for the loss of one that runs."""
         for number in range(1, self.most + 1):
             before = [self.found[earlier] for earlier in range(1, number)]
             if number in self.found:
