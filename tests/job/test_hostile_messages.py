@@ -264,6 +264,8 @@ ELSEWHERE = {
     "StoreSeed": "alignment/test_psi_malicious.py",
     "CheckKey": "alignment/test_psi_malicious.py",
     "TagsCommitment": "alignment/test_psi_malicious.py",
+    "OverlapGroups": "alignment/test_overlap.py",
+    "OverlapCounts": "alignment/test_overlap.py",
     "ProgrammedTable": "alignment/switching/test_parts.py",
     "ProgrammedStore": "alignment/switching/test_parts.py",
     "RowQuestion": "scoring/test_asking.py",

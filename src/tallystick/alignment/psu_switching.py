@@ -43,7 +43,7 @@ An id that only one side has then counts as common, and is left out of the union
 Shapes: M own ids; N ids of the union; J places of the network.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 
@@ -53,21 +53,20 @@ from tallystick.alignment import union
 from tallystick.alignment.exchange import send_list, send_size
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import TAG_BYTES, Tags, repeated, sorted_order
-from tallystick.alignment.oprf.bit_matrix import Words
 from tallystick.alignment.oprf.codes import CODE_BITS
 from tallystick.alignment.oprf.linear_code import COLUMNS
 from tallystick.alignment.pairwise import LocalOptions, Side
 from tallystick.alignment.psi_malicious import pseudonyms
-from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.switching.delivery import receive_hidden_rows, send_hidden_rows
 from tallystick.alignment.switching.equality import answer_equal, learn_equal
 from tallystick.alignment.switching.network import Network, route
+from tallystick.alignment.switching.places import padded_values, steps_of
 from tallystick.alignment.switching.programmed import Bins, program, receive_programmed
 from tallystick.alignment.switching.shuffle import permute, share
 from tallystick.alignment.switching.transfers import TRANSFERS, begin_as_receiver, begin_as_sender
 from tallystick.alignment.union import UIDS, WHAT, Named, UnionSide
 from tallystick.errors import ProtocolError
-from tallystick.network.channel import Channel, Progress
+from tallystick.network.channel import Channel
 
 MULTIPLICATIONS = 4 * COLUMNS + 4 * CODE_BITS + 4 * TRANSFERS + 3
 """Of base transfers, on either side, with a key for each of the three batches of which it is the sender."""
@@ -91,7 +90,7 @@ def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel
     own_M16, salt = _pseudonyms(members, others, channel, side)
     bins = Bins(table_ids=own, programmed_ids=others)
     network = Network(least=bins.count)
-    report = _told(side.progress, bins, network)
+    report = steps_of(side.progress, bins, network, what=WHAT)
     target_J = rng.permutation(network.size)
     with ThreadPoolExecutor(1) as pool:
         routing = pool.submit(route, network, target_J.astype(np.int32))  # while the other side programs
@@ -100,7 +99,7 @@ def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel
     transfers = begin_as_receiver(channel, rng=rng, salt=_of(salt, b"switches"))
     shares_J = permute(channel, transfers, network, choices, progress=report)
     del choices
-    shares_J[target_J] ^= _with_random(value_J, network, rng)
+    shares_J[target_J] ^= padded_values(value_J, network, rng)
     answer_equal(channel, shares_J, rng=rng, salt=_of(salt, b"equal"), progress=report)
 
     size = union.receive_union(channel, _MERGED, own, others)
@@ -123,10 +122,10 @@ def merge_by_switching(members: Sequence[bytes], others: int, channel: Channel, 
     own_M16, salt = _pseudonyms(members, others, channel, side)
     bins = Bins(table_ids=others, programmed_ids=own)
     network = Network(least=bins.count)
-    report = _told(side.progress, bins, network)
+    report = steps_of(side.progress, bins, network, what=WHAT)
     value_J = program(channel, own_M16, bins, rng=rng, salt=_of(salt, b"bins"), progress=report)
     transfers = begin_as_sender(channel, rng=rng, salt=_of(salt, b"switches"))
-    shares_J = share(channel, transfers, network, _with_random(value_J, network, rng), progress=report)
+    shares_J = share(channel, transfers, network, padded_values(value_J, network, rng), progress=report)
     equal_J = learn_equal(channel, shares_J, rng=rng, salt=_of(salt, b"equal"), progress=report)
 
     common = int(equal_J.sum())
@@ -164,23 +163,6 @@ def _pseudonyms(members: Sequence[bytes], others: int, channel: Channel, side: U
     return pseudonyms(of, channel, others, leads=side.label)
 
 
-def _with_random(value_J: Words, network: Network, rng: SecureRandom) -> Words:
-    """Fill the network's places beyond the bins with random values, which no value of the other side equals."""
-    return np.concatenate((value_J, np.frombuffer(rng.bytes(8 * (network.size - len(value_J))), dtype="<u8")))
-
-
 def _of(salt: bytes, part: bytes) -> bytes:
     """Derive a salt for one part of this run."""
     return blake2b(salt + part, digest_size=32, person=b"tallystick union").digest()
-
-
-def _told(progress: Progress, bins: Bins, network: Network) -> Callable[[int], None]:
-    """Count bins, switches and places and tell ``progress``."""
-    steps, total = 0, bins.count + sum(network.switches()) + network.size
-
-    def told(more: int) -> None:
-        nonlocal steps
-        steps += more
-        progress(WHAT, steps, total)
-
-    return told

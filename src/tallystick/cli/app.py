@@ -34,6 +34,7 @@ for command in (
     setup.check,
     jobs.run,
     jobs.align,
+    jobs.overlap,
     jobs.train,
     jobs.evaluate,
     jobs.predict,

@@ -46,6 +46,18 @@ def align(
     _run("align", contract, party, progress, as_json, resume=resume, phases=("alignment",))
 
 
+def overlap(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
+    """Count the ids that both parties have, as the contract's overlap allows, and tell nothing else."""
+
+    def work() -> None:
+        from tallystick.job.overlap import run_overlap
+
+        agreed, own, watcher = read_files(contract, party, progress)
+        finish(run_overlap(agreed, own, watcher=watcher), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=(*ALIGN_LOADS, "tallystick.job.overlap"), interrupted=_INTERRUPTED)
+
+
 def train(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
     """Train on the latest alignment; goes on where an interrupted training stopped."""
     _run("train", contract, party, progress, as_json, phases=("training",))

@@ -15,6 +15,7 @@ from tallystick.config.imputation import (
     defended_imputation_problems,
     imputation_problems,
 )
+from tallystick.config.overlap import OverlapConfig
 from tallystick.config.promotion import PromotionConfig, promotion_problems
 from tallystick.config.sections import (
     FULL_ALONE,
@@ -78,6 +79,9 @@ class Contract(Model):
     )
     serving: ServingConfig | None = Field(
         default=None, description="whether `tallystick serve` may answer requests one by one, and how; null allows none"
+    )
+    overlap: OverlapConfig | None = Field(
+        default=None, description="whether `tallystick overlap` may count common ids, and who is told; null allows it to nobody"
     )
     seed: int = Field(
         default=1, strict=True, ge=0, le=100_000_000_000_000, description="seed of everything random that the parties share"
@@ -278,10 +282,10 @@ class Contract(Model):
     def canonical_json(self) -> str:
         """Write the contract with sorted keys and all defaults, so that layout, aliases and omissions do not matter.
 
-        A contract that allows no serving is written without that key, as it was before there was serving; and so is one whose
-        training has no bound in minutes.
+        A contract that allows no serving, or no count of common ids, is written without that key, as it was before there was one;
+        and so is one whose training has no bound in minutes.
         """
-        values = self.model_dump(mode="json", exclude={"serving"} if self.serving is None else None)
+        values = self.model_dump(mode="json", exclude={key for key in ("serving", "overlap") if getattr(self, key) is None})
         if self.training.minutes is None:
             del values["training"]["minutes"]
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -325,11 +329,28 @@ def _party_problems(contract: Contract) -> list[str]:
         )
     if not linkage.several and features > 1:
         problems.append(f"alignment.method = {shown(method)}: takes exactly one feature party, found {features}")
+    problems += _overlap_problems(contract)
     problems += [
         f"model.bottoms.{name}: is not a party with a table; allowed: label and feature parties of this contract"
         for name in contract.model.bottoms
         if name not in contract.parties or contract.parties[name].role == "helper"
     ]
+    return problems
+
+
+def _overlap_problems(contract: Contract) -> list[str]:
+    """List what does not go with a count of common ids, which two parties make of keys that are equal or not."""
+    overlap, problems = contract.overlap, []
+    if overlap is None:
+        return []
+    if len(contract.parties) != 2 or contract.linkage.similar:
+        problems.append("overlap: is counted by two parties, by equal keys; leave it out, or make a contract of two for it")
+    elif overlap.groups is not None and overlap.groups not in contract.parties:
+        problems.append(f"overlap.groups = {shown(overlap.groups)}: is not a party; allowed: {', '.join(contract.parties)}")
+    elif overlap.groups is not None and overlap.told_to == contract.role_of(overlap.groups):
+        problems.append(
+            f"overlap.told_to = {overlap.told_to}: the party without groups counts, so it is told; take both, or the other side"
+        )
     return problems
 
 

@@ -295,6 +295,11 @@ class PartyFile(Model):
     )
     tuning: TuningPermission = Field(default_factory=TuningPermission, description="what this party lets `tallystick tune` try")
     report: ReportOptions = Field(default_factory=ReportOptions, description="what the label party's report goes into")
+    overlap_groups: Text | None = Field(
+        default=None,
+        description="own column by whose groups common ids are counted, where overlap.groups in the contract names this party; "
+        "more than 20 values become the 20 largest groups and all others, numbers quarters",
+    )
     serving: ServingOptions = Field(
         default_factory=ServingOptions, description="how `tallystick serve` answers here, where the contract allows it"
     )

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
+from tallystick.errors import ConfigError
 from tallystick.privacy.events import ApproximateDP, Bounded, Entered, GaussianDP, NotPrivate, PureDP, Unit, UnsentGaussianDP
 
 _MOST_LOSS = 500.0  # of one event in a privacy loss distribution, which takes its exponential
@@ -98,8 +99,13 @@ def _pld_epsilon(events: Sequence[Bounded], delta: float) -> float:
     """Compose by privacy loss distributions; infinity, which leaves the plain sum to the caller, where a loss is too large."""
     if any(event.epsilon > _MOST_LOSS for event in events if not isinstance(event, GaussianDP)):
         return math.inf
-    from dp_accounting import NeighboringRelation  # a second to import, and pure DP does without
-    from dp_accounting.pld import common, privacy_loss_distribution
+    try:
+        from dp_accounting import NeighboringRelation  # a second to import, and pure DP does without
+        from dp_accounting.pld import common, privacy_loss_distribution
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"privacy.cap: {error.name}, which adds up releases, is missing; run: pip install dp-accounting"
+        ) from None
 
     # A coarser grid for large losses keeps the convolutions short; every grid is pessimistic, so only tightness varies.
     rough = sum(

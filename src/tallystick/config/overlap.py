@@ -1,0 +1,67 @@
+"""Overlap as a number: what `tallystick overlap` may tell, and to whom."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from tallystick.alignment.overlap import OverlapNoise, OverlapTerms
+from tallystick.defenses.checks import LEAST_EPSILON, MOST_EPSILON
+from tallystick.reading import Count, Model, Name, Problems
+
+
+class OverlapConfig(Model):
+    """Size of the intersection as far as `tallystick overlap` may tell it; a contract without this section allows none."""
+
+    told_to: Literal["both", "label", "feature"] = Field(
+        default="both", description="which side learns it, by its role: both, or one; the other then learns that it was counted"
+    )
+    groups: Name | None = Field(
+        default=None,
+        description="the party whose ids are counted by group, by the column that its file names under overlap_groups; both "
+        "sides learn the names and sizes of the groups; null counts all together",
+    )
+    least: int = Field(
+        default=100,
+        strict=True,
+        ge=0,
+        le=1_000_000_000,
+        description="an exact count below this, or that leaves fewer of a set, is withheld; not with epsilon",
+    )
+    answers: Count = Field(
+        default=1,
+        description="most exact counts that a party's `runs` folder has with the same party, over all contracts: two on sets "
+        "that differ by one id tell whether it is common; not with epsilon, whose ledger counts",
+    )
+    epsilon: float | None = Field(
+        default=None,
+        strict=True,
+        ge=LEAST_EPSILON,
+        le=MOST_EPSILON,
+        description="each side learns a count with discrete Laplace noise: epsilon-DP of the other side's ids but for delta, "
+        "charged to both ledgers; null tells exact counts",
+    )
+    delta: float = Field(
+        default=1e-9, strict=True, gt=0, lt=0.01, description="chance that epsilon does not hold; with epsilon only"
+    )
+
+    @model_validator(mode="after")
+    def _keys_together(self) -> "OverlapConfig":
+        extra = [key for key in ("least", "answers") if key in self.model_fields_set]
+        if self.epsilon is not None and extra:
+            Problems.raise_any(
+                [f"{', '.join(extra)}: bound exact counts, and epsilon = {self.epsilon:g} tells none; leave them out"]
+            )
+        if self.epsilon is None and "delta" in self.model_fields_set:
+            Problems.raise_any([f"delta = {self.delta:g}: goes with epsilon only; give it, or leave delta out"])
+        return self
+
+    @property
+    def noise(self) -> OverlapNoise | None:
+        """Return the noise on counts; None for exact ones."""
+        return OverlapNoise(epsilon=self.epsilon, delta=self.delta) if self.epsilon is not None else None
+
+    def terms(self, *, permuting: Literal["label", "feature"]) -> OverlapTerms:
+        """Return what both sides of the protocol agree on, where the side of this role permutes."""
+        return OverlapTerms(
+            least=self.least if self.epsilon is None else 0, noise=self.noise, told=self.told_to in ("both", permuting)
+        )

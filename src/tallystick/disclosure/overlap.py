@@ -1,0 +1,39 @@
+"""State what a count of common ids discloses."""
+
+from tallystick.config.contract import Contract
+from tallystick.disclosure.disclosure import Disclosure, parties_of
+
+
+def _overlap(contract: Contract) -> list[str]:
+    config = contract.overlap
+    if config is None:
+        return []
+    label, feature = parties_of(contract)
+    told = {"both": f"{label} and {feature}", "label": label, "feature": feature}[config.told_to]
+    by_group = f", by the groups of {config.groups}, whose names and sizes cross" if config.groups is not None else ""
+    if config.epsilon is not None:
+        bound = f"with noise: {config.epsilon:g}-DP of the other side's ids but for a chance of {config.delta:g}, for each count"
+    else:
+        bound = (
+            f"exact from {config.least:,} on, and not where fewer of a set are left; at most {config.answers} with one party. "
+            "Two on tables that differ by one id tell whether it is common"
+        )
+    other = (
+        []
+        if config.told_to == "both"
+        else [f"`tallystick overlap`: {feature if config.told_to == 'label' else label} learns no count"]
+    )
+    return [f"`tallystick overlap`: both learn how many ids the other has; {told} how many are common{by_group}; {bound}", *other]
+
+
+OVERLAP = (
+    Disclosure(
+        name="`tallystick overlap`",
+        label_party="how many ids the other has, and how many are common, by group if agreed; not which",
+        feature_party="the same",
+        guarantee="honest-but-curious peers; exact counts have no formal guarantee; with `overlap.epsilon` (ε, δ)-DP of the "
+        "other's ids",
+        fields=("Size.rows", "Chunk.rows", "OverlapGroups.names", "OverlapCounts.counts"),
+        sentences=_overlap,
+    ),
+)

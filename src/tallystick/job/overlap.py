@@ -1,0 +1,197 @@
+"""`tallystick overlap`: two parties learn how many ids they have in common, and nothing else, before there is anything to train.
+
+Nothing here loads PyTorch. Counts lie in a folder of their own under ``runs``, which also tells how often exact ones were told.
+"""
+
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+
+from tallystick.alignment.overlap import (
+    MOST_GROUPS,
+    GroupNumbers,
+    Overlap,
+    overlap_comparing_side,
+    overlap_permuting_side,
+)
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.config.contract import Contract
+from tallystick.config.overlap import OverlapConfig
+from tallystick.config.party import PartyFile
+from tallystick.errors import ConfigError, DataError
+from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
+from tallystick.job.log import RunLog
+from tallystick.job.phases.align import max_rows
+from tallystick.job.process import with_sessions
+from tallystick.job.side_checks import require_to_align
+from tallystick.network.channel import Channel
+from tallystick.privacy.ledger import BudgetExceeded, outlook
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import KEYS, charged, data_set, known_budget
+from tallystick.tables.groups import groups_of
+from tallystick.tables.keys import Keys
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.table import require_column
+from tallystick.watcher import Watcher
+
+COMMAND = "overlap"
+NOTE = "overlap"
+
+
+def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> dict[str, Any]:
+    """Count the ids that both parties have, as the contract's ``overlap`` says; gives the counts and where they are kept.
+
+    Raises ConfigError or DataError before anybody is called where the contract allows none, enough exact counts were told, or a
+    table, a budget or a file is not usable; PeerError for what the other party does.
+    """
+    config = contract.overlap
+    if config is None:
+        raise ConfigError("overlap: the contract has no such section, so nobody may count; agree on one, such as overlap: {}")
+    frame, keys = require_to_align(contract, party)
+    assert keys is not None, "a contract with an overlap has no helper"
+    (peer,) = (name for name in contract.parties if name != party.party)
+    names, group_M = _groups(config, party, frame, keys)
+    _require_answers_left(config, party, peer)
+    _require_budget(config, party)
+    log = RunLog(watcher)
+    with ExitStack() as stack, log.recording():
+
+        def work(channels: dict[str, Channel], _leave: object) -> dict[str, Any]:
+            channel, is_label = channels[peer], party.party == contract.label_party
+            state = ResumeState(command=COMMAND)
+            watcher.phase("handshake")
+            agreement = (
+                shake_hands_label_party(contract, state, {peer: channel}) if is_label else shake_hands(contract, state, channel)
+            )
+            folder = RunFolder.new(party.runs, contract, party.party, use=COMMAND, key=party.run_key)
+            stack.enter_context(folder.locked())
+            log.keep_in(folder.path)
+            watcher.say(f"run folder: {folder.path}")
+            facts = {"run_id": agreement.run_id, "peer": peer, "exact": config.epsilon is None}
+            folder.note(NOTE, facts | {"began": datetime.now(UTC).isoformat()})  # a killed count is counted
+            if (noise := config.noise) is not None:
+                with charged(party, folder, KEYS) as ledger:
+                    what = f"{contract.name}, run {agreement.run_id}: size of the overlap with {peer}"
+                    ledger.spend(data_set(party, KEYS), noise.event, what=what)
+            watcher.phase("overlap")
+            clock = time.monotonic()
+            overlap = _counted(contract, config, channel, keys, names, group_M, is_label=is_label, watcher=watcher)
+            seconds, traffic = time.monotonic() - clock, channel.traffic
+            cost = {"seconds": round(seconds, 3), "bytes": traffic.bytes_sent + traffic.bytes_received}
+            outcome = {**facts, **_described(config, overlap, peer), **cost}
+            folder.note(NOTE, outcome)
+            return {"folder": str(folder.path), **outcome}
+
+        return with_sessions(contract, party, work, watcher=log)
+
+
+def permuting_role(contract: Contract) -> Literal["label", "feature"]:
+    """Return which side permutes: the one with groups, or that alone is not told, or the label party."""
+    assert contract.overlap is not None
+    if contract.overlap.groups is not None:
+        return "label" if contract.overlap.groups == contract.label_party else "feature"
+    return "feature" if contract.overlap.told_to == "label" else "label"
+
+
+def _counted(
+    contract: Contract,
+    config: OverlapConfig,
+    channel: Channel,
+    keys: Keys,
+    names: tuple[str, ...],
+    group_M: GroupNumbers | None,
+    *,
+    is_label: bool,
+    watcher: Watcher,
+) -> Overlap:
+    permutes = permuting_role(contract)
+    terms, most = config.terms(permuting=permutes), max_rows(contract, len(keys.ids))
+    common: dict[str, Any] = {
+        "rng": SecureRandom(),
+        "terms": terms,
+        "leads": is_label,
+        "max_rows": most,
+        "progress": watcher.progress,
+    }
+    if is_label == (permutes == "label"):
+        return overlap_permuting_side(keys.ids, channel, group_M=group_M, groups=names, **common)
+    return overlap_comparing_side(keys.ids, channel, **common)
+
+
+def _groups(config: OverlapConfig, party: PartyFile, frame: Frame, keys: Keys) -> tuple[tuple[str, ...], GroupNumbers | None]:
+    """Give the names of this side's groups and the number of each id's; one nameless group where it has none."""
+    if config.groups != party.party:
+        return ("",), None
+    if party.overlap_groups is None:
+        raise ConfigError(
+            f"overlap_groups: is missing; overlap.groups = {config.groups} in the contract asks {party.party} for a column"
+        )
+    names, code_N = groups_of(require_column(frame, party.overlap_groups, use="overlap_groups"))
+    if len(names) > MOST_GROUPS or not names:
+        raise DataError(f"overlap_groups = {party.overlap_groups}: has {len(names)} groups; 1 to {MOST_GROUPS} can be counted")
+    rows_M = keys.rows_R
+    if keys.id_R is not None:  # several rows of an id: the first counts
+        rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
+    return tuple(name[:200] for name in names), code_N[rows_M].astype(np.uint8)
+
+
+def _require_answers_left(config: OverlapConfig, party: PartyFile, peer: str) -> None:
+    """Refuse one more exact count with this party than the contract allows; raises ConfigError."""
+    if config.epsilon is not None:
+        return
+    told = 0
+    for path in party.runs.glob(f"*-{COMMAND}-*"):
+        noted = RunFolder.open(path, key=party.run_key).noted(NOTE)
+        told += noted.get("peer") == peer and bool(noted.get("exact"))
+    if told >= config.answers:
+        raise ConfigError(
+            f"overlap.answers = {config.answers}: {party.runs} has {told} exact counts with {peer} already; two on sets that "
+            "differ by one id tell whether it is common, so agree on more only where the tables stay the same, or on an epsilon"
+        )
+
+
+def _require_budget(config: OverlapConfig, party: PartyFile) -> None:
+    """Refuse a noisy count that the cap of this party's file does not allow; raises BudgetExceeded."""
+    if config.noise is None:
+        return
+    spent, cap = known_budget(party, KEYS)
+    if cap is None:
+        return
+    ahead = outlook(data_set(party, KEYS), spent, [config.noise.event], cap=cap)
+    if not ahead.fits:
+        raise BudgetExceeded(f"privacy.cap: {ahead.describe()}; take a smaller overlap.epsilon, or raise the cap")
+
+
+def _described(config: OverlapConfig, overlap: Overlap, peer: str) -> dict[str, Any]:
+    """Put what this side learnt in values and in sentences."""
+    counts = overlap.counts
+    grouped = overlap.groups != ("",)
+    total = None if counts is None or None in counts else sum(count for count in counts if count is not None)
+    learnt = [f"{peer} has {overlap.others:,} ids."]
+    if grouped:
+        learnt.append(f"{peer if config.groups == peer else 'This side'} has the groups {', '.join(overlap.groups)}.")
+    if counts is None:
+        learnt.append("How many are common was counted, and not told to this side.")
+    elif total is None:
+        learnt.append(
+            f"Counts of fewer than {config.least:,} ids, or that leave fewer of a set, are withheld: "
+            f"{sum(count is None for count in counts)} of {len(counts)}."
+        )
+    elif config.noise is not None:
+        learnt.append(
+            f"Some {total:,} ids are common; a count is off by at most {config.noise.most} (epsilon = {config.noise.epsilon:g})."
+        )
+    else:
+        learnt.append(f"{total:,} ids are common.")
+    outcome: dict[str, Any] = {
+        "own": overlap.own,
+        "others": overlap.others,
+        "common": total,
+        "withheld": counts is not None and total is None,
+    }
+    if grouped and counts is not None:
+        outcome["groups"] = dict(zip(overlap.groups, counts, strict=True))
+    return outcome | {"learnt": learnt}

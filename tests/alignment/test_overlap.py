@@ -1,0 +1,286 @@
+"""The size of an overlap: right, by group, withheld or noisy as agreed, and nothing else in either side's view."""
+
+import math
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tallystick.alignment import overlap
+from tallystick.alignment.exchange import Chunk, Size
+from tallystick.alignment.overlap import (
+    OverlapCounts,
+    OverlapGroups,
+    OverlapNoise,
+    OverlapTerms,
+    overlap_comparing_side,
+    overlap_permuting_side,
+)
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.errors import DataError, ProtocolError
+from tallystick.network.channel import memory_channels
+from tallystick.network.messages import Array
+
+from .roles import RNG, in_threads
+
+EXACT = OverlapTerms()
+
+
+def ids(start, stop):
+    return [b"id %d" % number for number in range(start, stop)]
+
+
+def both(permuting, comparing, *, terms=EXACT, rng=RNG, channels=None, **groups):
+    ours, theirs = channels or memory_channels("permuting", "comparing", timeout_s=30)
+    return in_threads(
+        lambda: overlap_permuting_side(permuting, ours, rng=rng, terms=terms, **groups),
+        lambda: overlap_comparing_side(comparing, theirs, rng=rng, terms=terms),
+    )
+
+
+@pytest.mark.parametrize(
+    ("permuting", "comparing"),
+    [
+        (ids(0, 1), ids(0, 1)),
+        (ids(0, 1), ids(1, 2)),
+        (ids(0, 7), ids(3, 50)),
+        (ids(0, 500), ids(100, 130)),
+        (ids(0, 300), ids(0, 300)),
+        (ids(0, 2000), ids(1500, 5000)),
+    ],
+)
+def test_both_learn_how_many_ids_they_have_in_common(permuting, comparing):
+    first, second = both(permuting, comparing)
+    common = len({*permuting} & {*comparing})
+    assert first.counts == second.counts == (common,)
+    assert (first.own, first.others) == (second.others, second.own) == (len(permuting), len(comparing))
+
+
+def test_groups_are_counted_each():
+    permuting, comparing = ids(0, 900), ids(450, 2000)
+    group_M = (np.arange(900) % 3).astype(np.uint8)
+    first, second = both(permuting, comparing, group_M=group_M, groups=["north", "south", "none here"])
+    true = Counter(group for one, group in zip(permuting, group_M.tolist(), strict=True) if one in {*comparing})
+    assert first.counts == second.counts == tuple(true[group] for group in range(3))
+    assert first.groups == second.groups == ("north", "south", "none here")
+
+
+@pytest.mark.parametrize(
+    ("common", "told"),
+    [(9, None), (10, 10), (190, 190), (191, None), (200, None)],
+    ids=["few", "least", "most", "nearly all", "all"],
+)
+def test_a_count_of_few_ids_or_of_all_but_a_few_is_withheld_from_both(common, told):
+    first, second = both(ids(0, 200), ids(200 - common, 500), terms=OverlapTerms(least=10))
+    assert first.counts == second.counts == (told,)
+
+
+def test_who_is_not_to_be_told_learns_no_count():
+    first, second = both(ids(0, 50), ids(20, 90), terms=OverlapTerms(told=False))
+    assert first.counts is None
+    assert second.counts == (30,)
+
+
+# --- noise
+
+
+@pytest.mark.parametrize("groups", [("",), ("a", "b")])
+def test_each_side_learns_the_count_with_the_other_side_s_noise(monkeypatch, groups):
+    """So a side that takes off what it knows is left with noise that it does not know."""
+    noise = OverlapNoise(epsilon=1.0, delta=1e-6)
+    drawn = {}
+    draw = OverlapNoise.draw
+
+    def kept(self, count, rng):
+        drawn[threading.current_thread().name] = noise_G = draw(self, count, rng)
+        return noise_G
+
+    monkeypatch.setattr(OverlapNoise, "draw", kept)
+    group_M = (np.arange(400) % len(groups)).astype(np.uint8)
+    first, second = both(ids(0, 400), ids(100, 700), terms=OverlapTerms(noise=noise), group_M=group_M, groups=groups)
+    true_G = np.bincount(group_M[100:], minlength=len(groups))
+    assert (np.array(first.counts) - true_G == drawn["role 1"]).all()
+    assert (np.array(second.counts) - true_G == drawn["role 0"]).all()
+    assert (first.own, first.others) == (400, 600)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-3), (1.0, 1e-9), (3.0, 1e-2)])
+def test_noise_is_a_discrete_laplace_number_within_its_bounds_and_its_outermost_value_has_a_chance_below_delta(epsilon, delta):
+    """6,000 draws beside the exact chances: their chi-squared lies 7 deviations above its mean with a chance below 1e-7."""
+    noise = OverlapNoise(epsilon=epsilon, delta=delta)
+    values = np.arange(-noise.most, noise.most + 1)
+    chance = np.exp(-epsilon * np.abs(values))
+    chance /= chance.sum()
+    assert chance[0] <= delta
+    assert (chance[1:] / chance[:-1]).max() <= math.exp(epsilon) * (1 + 1e-12)
+    drawn = noise.draw(6_000, SecureRandom(source=np.random.default_rng(5).bytes))
+    assert np.abs(drawn).max() <= noise.most
+    counts = np.array([(drawn == value).sum() for value in values])
+    many = chance * len(drawn) >= 5
+    cells = (counts[many] - chance[many] * len(drawn)) ** 2 / (chance[many] * len(drawn))
+    assert cells.sum() < many.sum() + 7 * math.sqrt(2 * many.sum())
+
+
+# --- views
+
+
+class Watching:
+    """A channel that keeps the bytes of every list that was received, and the kind and size of every message."""
+
+    def __init__(self, channel):
+        self._channel, self.peer, self.send = channel, channel.peer, channel.send
+        self.lists, self.sizes = {}, []
+
+    def receive(self, kind):
+        message = self._channel.receive(kind)
+        size = message.rows if isinstance(message, Size) else None
+        if isinstance(message, Chunk):
+            size = message.of, message.rows.shape
+            self.lists.setdefault(message.of, bytearray()).extend(message.rows.numpy().tobytes())
+        self.sizes.append((type(message).__name__, size))
+        return message
+
+
+def watched(permuting, comparing):
+    equal = []
+    honest = overlap.learn_equal
+
+    def kept(*args, **options):
+        equal.append(honest(*args, **options))
+        return equal[0]
+
+    channels = tuple(Watching(channel) for channel in memory_channels("permuting", "comparing"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap, "learn_equal", kept)
+        group_M = (np.arange(500) % 2).astype(np.uint8)
+        both(permuting, comparing, rng=SecureRandom(), channels=channels, groups=["x", "y"], group_M=group_M)
+    return channels, equal[0]
+
+
+COMMON = [b"common %d" % number for number in range(300)]
+PERMUTING = COMMON + [b"permuting only %d" % number for number in range(200)]
+COMPARING = COMMON + [b"comparing only %d" % number for number in range(300)]
+UNIFORM = {"slots of a store": 0, "differences at switches": 0, "corrections of places": 0}
+UNIFORM |= {"corrections of bins": 1, "choices of switches": 1, "values of places": 1}
+
+
+@pytest.fixture(scope="module")
+def views():
+    return watched(PERMUTING, COMPARING)
+
+
+@pytest.mark.unseeded
+@pytest.mark.parametrize("of", UNIFORM)
+def test_received_bits_look_random(views, of):
+    """Each bit is a fair coin: their mean is off by 6.5 standard deviations with a chance below 1e-10."""
+    bits = np.unpackbits(np.frombuffer(views[0][UNIFORM[of]].lists[of], dtype=np.uint8))
+    assert abs(bits.mean() - 0.5) * 2 * np.sqrt(len(bits)) < 6.5
+
+
+@pytest.mark.unseeded
+def test_a_view_holds_these_lists_and_no_other(views):
+    """It holds for whatever is drawn."""
+    transfers = {"seeds of transfers", "base transfers: the sender's key", "base transfers: the receiver's choices"}
+    for side, channel in enumerate(views[0]):
+        assert {of for of, at in UNIFORM.items() if at == side} <= set(channel.lists)
+        assert (
+            set(channel.lists)
+            <= set(UNIFORM) | {"groups of places"} | {of for of in channel.lists if "transfers" in of} | transfers
+        )
+
+
+@pytest.mark.unseeded
+def test_the_comparing_side_sees_equal_places_and_groups_in_a_uniform_arrangement(views):
+    """Both as many as the counts say; ranks of either beyond 5.5 standard deviations have a chance below 8e-8."""
+    (_, comparing), equal_J = views
+    group_J = np.frombuffer(comparing.lists["groups of places"], dtype=np.uint8)
+    assert Counter(group_J[equal_J].tolist()) == {0: 150, 1: 150}
+    for inside in (equal_J, group_J == 0):
+        inner, outer = int(inside.sum()), int((~inside).sum())
+        ranks = np.flatnonzero(inside).sum() - inner * (inner - 1) / 2
+        assert abs(ranks - inner * outer / 2) / np.sqrt(inner * outer * (inner + outer + 1) / 12) < 5.5
+
+
+@pytest.mark.unseeded
+def test_messages_depend_on_sizes_alone(views):
+    """Other ids, of which another number is common, in another order, come in messages of the same kinds and sizes."""
+    (ours, theirs), _ = views
+    (others, their_others), _ = watched(ids(0, 500)[::-1], ids(490, 1090))
+    assert (others.sizes, their_others.sizes) == (ours.sizes, theirs.sizes)
+
+
+def test_the_order_of_a_table_changes_no_message():
+    """With the same draws each side sends the same bytes, whatever the order of its table and of the groups in it."""
+
+    def lists(permuting, comparing):
+        channels = tuple(Watching(channel) for channel in memory_channels("permuting", "comparing"))
+        both(permuting, comparing, channels=channels)
+        return [channel.lists for channel in channels]
+
+    assert lists(PERMUTING, COMPARING) == lists(PERMUTING[::-1], sorted(COMPARING))
+
+
+# --- a peer that does not follow the protocol
+
+
+def cheated(role, kind, change):
+    """Run both, of which one side's messages of a kind are changed; gives the other side's error."""
+    ours, theirs = memory_channels("permuting", "comparing", timeout_s=5)
+    cheat = theirs if role == "comparing" else ours
+    send = cheat.send
+    cheat.send = lambda message: send(change(message) if isinstance(message, kind) else message)
+    outcomes = both(ids(0, 300), ids(100, 400), channels=(ours, theirs))
+    return outcomes[0 if role == "comparing" else 1]
+
+
+def with_groups(chunk, *, group):
+    """Change the groups of places to this one, also of places where nothing stands."""
+    if chunk.of != "groups of places":
+        return chunk
+    return Chunk(of=chunk.of, rows=Array.of(np.full_like(chunk.rows.numpy(), group)))
+
+
+@pytest.mark.parametrize(
+    ("role", "kind", "change"),
+    [
+        ("comparing", OverlapCounts, lambda _: OverlapCounts(counts=[301])),
+        ("comparing", OverlapCounts, lambda _: OverlapCounts(counts=[])),
+        ("comparing", OverlapCounts, lambda _: OverlapCounts(counts=[1, 1])),
+        ("permuting", OverlapGroups, lambda _: OverlapGroups(names=[])),
+        ("permuting", OverlapGroups, lambda _: OverlapGroups(names=["a"] * 65)),
+        ("permuting", OverlapGroups, lambda _: OverlapGroups(names=["a", "b"] * 32)),
+        (
+            "permuting",
+            Chunk,
+            lambda chunk: (
+                Chunk(of=chunk.of, rows=Array.of(np.zeros_like(chunk.rows.numpy()))) if chunk.of == "groups of places" else chunk
+            ),
+        ),
+        (
+            "permuting",
+            Chunk,
+            lambda chunk: (
+                Chunk(of=chunk.of, rows=Array.of(np.full_like(chunk.rows.numpy(), 7)))
+                if chunk.of == "groups of places"
+                else chunk
+            ),
+        ),
+    ],
+)
+def test_what_the_protocol_does_not_allow_is_named(role, kind, change):
+    error = cheated(role, kind, change)
+    if isinstance(error, overlap.Overlap):  # 64 names for one group: the others are empty
+        assert sum(error.counts) == 200
+    else:
+        assert isinstance(error, ProtocolError)
+        assert role in str(error)
+
+
+@pytest.mark.parametrize(
+    ("permuting", "comparing"), [([], ids(0, 5)), ([b"a", b"a"], ids(0, 5)), ([b"\0tallystick/x"], ids(0, 5))]
+)
+def test_ids_that_cannot_be_counted_are_refused(permuting, comparing):
+    first, second = both(permuting, comparing)
+    assert isinstance(first, DataError)
+    assert not isinstance(second, overlap.Overlap)

@@ -1,0 +1,141 @@
+"""`tallystick overlap`: two processes without PyTorch count common ids as the contract says, and no more often than it says."""
+
+import json
+
+import polars as pl
+import pytest
+from test_without_pytorch import PARTIES, both, start
+from tiny import contract_values, files_of, lay_out
+
+from tallystick.config.contract import parse_contract
+from tallystick.config.party import load_party
+from tallystick.disclosure.table import disclosure_lines
+from tallystick.errors import ConfigError
+from tallystick.job.overlap import run_overlap
+from tallystick.privacy.ledger import BudgetExceeded
+from tallystick.run_folder.ledger import create_ledger, known_ledger
+from tallystick.watcher import Silent
+
+
+@pytest.fixture
+def counted(tmp_path):
+    def lay(rows=300, **overlap):
+        return lay_out(tmp_path, PARTIES, contract_values(PARTIES, overlap=overlap), rows=rows)
+
+    return lay
+
+
+def ids_of(job):
+    return [set(pl.read_parquet(job.home(party) / "table.parquet")["id"]) for party in PARTIES]
+
+
+def codes(ends):
+    return [code for code, _, _ in ends.values()]
+
+
+def test_both_are_told_how_many_are_common_once(counted):
+    job = counted(least=5)
+    bank, shop = ids_of(job)
+    ends = both(job, "overlap")
+    assert codes(ends) == [0, 0], ends
+    for (_, facts, _), own, others in zip(ends.values(), (bank, shop), (shop, bank), strict=True):
+        assert (facts["common"], facts["own"], facts["others"]) == (len(bank & shop), len(own), len(others))
+        assert facts["learnt"][-1] == f"{len(bank & shop):,} ids are common."
+    again = both(job, "overlap")
+    assert codes(again) == [2, 2]
+    assert all("overlap.answers = 1" in facts["error"]["message"] for _, facts, _ in again.values())
+
+
+def test_a_small_overlap_is_withheld(counted):
+    ends = both(counted(least=280), "overlap")
+    assert codes(ends) == [0, 0], ends
+    for _, facts, _ in ends.values():
+        assert (facts["common"], facts["withheld"]) == (None, True)
+        assert "withheld" in facts["learnt"][-1]
+
+
+def test_groups_of_one_party_are_counted_and_one_side_alone_is_told(counted):
+    job = counted(least=0, groups="bank", told_to="feature")
+    job.change("bank", overlap_groups="kind")
+    ends = both(job, "overlap")
+    assert codes(ends) == [0, 0], ends
+    _, shop = ids_of(job)
+    table = pl.read_parquet(job.home("bank") / "table.parquet")
+    true = table.filter(pl.col("id").is_in(list(shop)))["kind"].value_counts()
+    assert ends["shop"][1]["groups"] == dict(true.iter_rows())
+    assert "groups" not in ends["bank"][1]
+    assert ends["bank"][1]["common"] is None
+
+
+def test_a_noisy_count_is_charged_to_both_ledgers_each_time(counted):
+    job = counted(epsilon=1.0, delta=1e-6)
+    out, _ = start(job, "shop", "overlap").communicate(timeout=240)  # bank has a ledger
+    assert "tallystick ledger" in json.loads(out)["error"]["message"]
+    parties = [load_party(job.home(name) / "party.yaml") for name in PARTIES]
+    create_ledger(parties[1])
+    bank, shop = ids_of(job)
+    for times in (1, 2):
+        ends = both(job, "overlap")
+        assert codes(ends) == [0, 0], ends
+        assert all(abs(facts["common"] - len(bank & shop)) <= 14 for _, facts, _ in ends.values())
+        for party in parties:
+            entries = known_ledger(party).entries(f"{party.privacy.dataset}-keys")
+            assert [entry.event.epsilon for entry in entries] == [1.0] * times
+    job.change("bank", privacy={"cap": 2.0, "delta": 1e-5})
+    with pytest.raises(BudgetExceeded, match=r"privacy\.cap"):  # before anybody is called
+        run_overlap(*files_of(job, "bank"), watcher=Silent())
+    out, _ = start(job, "bank", "overlap").communicate(timeout=240)  # the light install adds up no releases
+    assert "pip install dp-accounting" in json.loads(out)["error"]["message"]
+
+
+def test_a_killed_count_ends_the_other_side_and_counts(counted):
+    job = counted(rows=300, least=5, answers=2)
+    running = {party: start(job, party, "overlap", "--progress", "json") for party in PARTIES}
+    for line in running["shop"].stderr:
+        if json.loads(line).get("phase") == "overlap":
+            break
+    running["shop"].kill()
+    running["shop"].communicate(timeout=240)
+    out, _ = running["bank"].communicate(timeout=240)
+    assert running["bank"].returncode in (0, 3)  # it may have been quicker
+    assert json.loads(out.splitlines()[-1])
+    assert codes(both(job, "overlap")) == [0, 0]
+    assert codes(both(job, "overlap")) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("overlap", "message"),
+    [
+        ({"epsilon": 1.0, "least": 5}, "least: bound exact counts, and epsilon = 1 tells none"),
+        ({"delta": 1e-6}, "delta = 1e-06: goes with epsilon only"),
+        ({"groups": "nobody"}, "overlap.groups = .nobody.: is not a party"),
+        ({"groups": "bank", "told_to": "label"}, "the party without groups counts"),
+        ({"epsilon": 0.0}, "overlap.epsilon"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(overlap, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_contract(contract_values(PARTIES, overlap=overlap))
+
+
+def test_a_party_without_a_column_for_its_groups_is_told(counted):
+    job = counted(groups="bank")
+    out, _ = start(job, "bank", "overlap").communicate(timeout=240)
+    assert "overlap_groups: is missing" in json.loads(out)["error"]["message"]
+
+
+def test_a_contract_without_it_has_the_hash_that_it_had():
+    values = contract_values(PARTIES)
+    assert "overlap" not in parse_contract(values).canonical_json()
+    assert parse_contract(values | {"overlap": {}}).hash != parse_contract(values).hash
+
+
+def test_check_says_who_learns_what():
+    def lines(**overlap):
+        contract = parse_contract(contract_values(PARTIES, overlap=overlap))
+        return [line for line in disclosure_lines(contract, own_columns=True) if "tallystick overlap" in line]
+
+    assert "bank and shop how many are common; exact from 100 on" in lines()[0]
+    assert "epsilon" not in lines(epsilon=2.0)[0]
+    assert "2-DP of the other side's ids" in lines(epsilon=2.0)[0]
+    assert lines(told_to="label")[1] == "`tallystick overlap`: shop learns no count"
