@@ -292,9 +292,8 @@ def test_a_feature_party_measures_at_home_what_a_column_as_label_would_tell(trai
     (group,) = audit["groups"]
     rows = group["attacked"]
     figures = {(each["name"], each["known"]): each["value"] for each in group["columns"]}
-    # Of some 44 known rows a category is told by; a number, which many features carry a part of, takes more rows than that
-    assert figures["kind", rows // 2] > 0.5
-    assert figures["kind", rows // 2] > figures["kind", 20]
+    # All columns are among the features, so half of the rows tell them; a draw of some 44 rows hardly moves that
+    assert min(figures[name, rows // 2] for name in ("x", "noise", "kind")) > 0.9
     assert any("neither side has both the scores and the columns" in line for line in audit["not_measured"])
     page = (job.runs("shop")[-1] / "report.html").read_text()
     assert "Through the scores of a run that takes the column for its label, yes" in page
