@@ -13,7 +13,7 @@ import os
 import secrets
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,9 +50,9 @@ PRAGMA user_version = 2;
 COMMIT;
 """
 
-_SCORES = """
-CREATE TABLE IF NOT EXISTS scores (
-    party TEXT NOT NULL, dataset TEXT NOT NULL, model TEXT NOT NULL, scores INTEGER NOT NULL, rows BLOB NOT NULL
+_OPENED = """
+CREATE TABLE IF NOT EXISTS opened (
+    dataset TEXT NOT NULL, shares TEXT NOT NULL, scores INTEGER NOT NULL, rows BLOB NOT NULL
 )
 """
 
@@ -82,6 +82,15 @@ class Entry:
     def private(self) -> bool:
         """Tell whether it has a guarantee, and so a place in a sum."""
         return not isinstance(self.event, NotPrivate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedScores:
+    """Scores that were opened together: a digest of their shares, how many scores of each row, and digests of the rows."""
+
+    shares: str
+    scores: int
+    rows: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,32 +223,32 @@ class Ledger:
             is_last = connection.execute("UPDATE held SET token = ? WHERE name = ? AND token = ?", (successor, name, token))
             return is_last.rowcount == 1
 
-    def enter_scores(self, dataset: str, rows: bytes, *, model: str, scores: int, what: str) -> None:
-        """Record that so many scores of each of these rows are about to be opened; what is entered a second time counts once.
+    def enter_scores(
+        self, dataset: str, rows: bytes, *, shares: str, scores: int, judge: Callable[[Sequence[OpenedScores]], str]
+    ) -> None:
+        """Record that so many scores of each of these rows are about to be opened; the same shares count once.
 
         Args:
-            dataset: the rows that are counted.
+            dataset: the rows that are counted, whatever name a contract gives the party.
             rows: digests of the rows, 8 bytes each.
-            model: whose scores these are.
+            shares: a digest of the shares that are opened.
             scores: how many of each row.
-            what: the entry that stands beside it, as not private.
+            judge: says what the entry is, which stands beside it as not private, by what was opened before; or it raises, and
+                nothing is entered. No other process enters anything meanwhile.
         """
         with self._transaction() as connection:
             self._check(connection)
-            connection.execute(_SCORES)
-            row = (self.party, dataset, model, scores, rows)
-            known = "SELECT 1 FROM scores WHERE party = ? AND dataset = ? AND model = ? AND scores = ? AND rows = ?"
-            if connection.execute(known, row).fetchone() is None:
-                connection.execute("INSERT INTO scores VALUES (?, ?, ?, ?, ?)", row)
+            before = _opened(connection, dataset)
+            if not any((each.shares, each.scores, each.rows) == (shares, scores, rows) for each in before):
+                what = judge(before)
+                connection.execute("INSERT INTO opened VALUES (?, ?, ?, ?)", (dataset, shares, scores, rows))
                 self._enter(connection, dataset, NotPrivate(), what)
 
-    def scores(self, dataset: str) -> list[tuple[str, int, bytes]]:
-        """List the scores that were opened: by whose model, how many of each row, and the rows' digests."""
+    def scores(self, dataset: str) -> list[OpenedScores]:
+        """List the scores that were opened, under any name of this party."""
         with self._transaction() as connection:
             self._check(connection)
-            connection.execute(_SCORES)
-            query = "SELECT model, scores, rows FROM scores WHERE party = ? AND dataset = ?"
-            return list(connection.execute(query, (self.party, dataset)))
+            return _opened(connection, dataset)
 
     def enter_not_private(self, dataset: str, *, what: str) -> Entry:
         """Record what is about to leave without any guarantee; no cap can judge it, and no sum will count it."""
@@ -469,6 +478,12 @@ def _create(path: Path) -> None:
         raise
     except (OSError, sqlite3.Error) as error:
         raise StorageError(f"the privacy ledger {path} cannot be created: {error}; give a folder that can be written") from error
+
+
+def _opened(connection: sqlite3.Connection, dataset: str) -> list[OpenedScores]:
+    connection.execute(_OPENED)
+    rows = connection.execute("SELECT shares, scores, rows FROM opened WHERE dataset = ?", (dataset,))
+    return [OpenedScores(shares=shares, scores=scores, rows=digests) for shares, scores, digests in rows]
 
 
 def _entry(row: tuple[int, str, str, str, str, str]) -> Entry:

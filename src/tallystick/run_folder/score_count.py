@@ -1,70 +1,97 @@
 """Count the scores of a feature party's rows that heads on shares opened, over all runs, predictions and label parties.
 
 The count stands in the party's ledger. A score that is opened again, because a party was killed or the same rows are predicted a
-second time, is the same number and counts once.
+second time, comes of the same shares, is the same number and counts once. A copy of a run folder opens other shares.
+
+A row is known by its linking key, as the contract spells it.
 
 Shapes: N rows.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tallystick.config.party import PartyFile
-from tallystick.privacy.ledger import BudgetExceeded, Ledger
+from tallystick.privacy.ledger import BudgetExceeded, Ledger, OpenedScores
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import SCORES, charged, data_set, known_ledger
 
+SHARES = "score-shares-*.safetensors"
+"""Files in which a run folder keeps shares of scores, one for each set of rows."""
 
-def count_scores(party: PartyFile, folder: RunFolder, ids: Iterable[bytes], *, outputs: int) -> None:
-    """Enter the scores of these rows by a run's head, before they are opened; a party without a ledger counts none.
 
-    Raises BudgetExceeded as ``refuse_scores`` does: a head that was trained anew, because a folder was put back as it was before,
-    is another model than the ledger knows.
+def count_scores(party: PartyFile, folder: RunFolder, ids: Iterable[bytes], *, shares: Path, outputs: int) -> None:
+    """Enter the scores of these rows, before they are opened; a party without a ledger counts none.
+
+    Args:
+        party: the feature party.
+        folder: of the run.
+        ids: of the rows.
+        shares: the file of this party's shares of them.
+        outputs: how many scores a row has.
+
+    Raises BudgetExceeded where rows would have more scores than ``privacy.scores_per_row``, and nothing is entered.
     """
-    if party.privacy.scores_per_row is None and not party.privacy.ledger.exists():
+    if not _counts(party):
         return
-    refuse_scores(party, ids, outputs=outputs, folder=folder)
     with charged(party, folder, SCORES) as ledger:
-        rows_N, dataset = np.unique(_digests(ledger, ids)), data_set(party, SCORES)
-        most = int(opened_of(ledger, dataset, rows_N).max(initial=0)) + outputs
-        each = f"{outputs} scores" if outputs > 1 else "one score"
-        what = f"{each} of each of {len(rows_N):,} rows, by the head of run {folder.run_id}; a row has up to {most} now"
-        ledger.enter_scores(dataset, rows_N.tobytes(), model=_head_of(folder), scores=outputs, what=what)
+        rows_N = np.unique(_digests(ledger, ids))
+
+        def judge(before: Sequence[OpenedScores]) -> str:
+            opened_N = _opened(before, rows_N)
+            _require_within(party, opened_N, opened_N + outputs)
+            each = f"{outputs} scores" if outputs > 1 else "one score"
+            most = int(opened_N.max(initial=0)) + outputs
+            return f"{each} of each of {len(rows_N):,} rows, by the head of run {folder.run_id}; a row has up to {most} now"
+
+        ledger.enter_scores(data_set(party, SCORES), rows_N.tobytes(), shares=_digest_of(shares), scores=outputs, judge=judge)
 
 
 def refuse_scores(party: PartyFile, ids: Iterable[bytes], *, outputs: int, folder: RunFolder | None) -> None:
-    """Refuse to open scores beyond ``privacy.scores_per_row``; those by the folder's head that are entered do not count twice.
+    """Refuse to open scores beyond ``privacy.scores_per_row``; those whose shares the folder keeps do not count twice.
 
     Raises BudgetExceeded; ConfigError where there is no ledger to count in, StorageError for one that was lost.
     """
-    if (most := party.privacy.scores_per_row) is None:
+    if not _counts(party):
         return
     ledger = known_ledger(party)
-    rows_N, dataset = _digests(ledger, ids), data_set(party, SCORES)
-    opened_N = opened_of(ledger, dataset, rows_N)
-    again_N = opened_of(ledger, dataset, rows_N, model=_head_of(folder)) if folder is not None else np.zeros_like(opened_N)
-    after_N = np.where(again_N > 0, opened_N, opened_N + outputs)
-    if beyond := int((after_N > most).sum()):
+    if party.privacy.scores_per_row is None:
+        return
+    rows_N, before = _digests(ledger, ids), ledger.scores(data_set(party, SCORES))
+    kept = {_digest_of(path) for path in folder.path.glob(SHARES)} if folder is not None else ()
+    opened_N = _opened(before, rows_N)
+    _require_within(party, opened_N, np.where(_opened(before, rows_N, kept) > 0, opened_N, opened_N + outputs))
+
+
+def _counts(party: PartyFile) -> bool:
+    """Tell whether this party has a ledger, had one, or needs one."""
+    budget = party.privacy
+    return budget.scores_per_row is not None or budget.identity is not None or budget.ledger.exists()
+
+
+def _require_within(party: PartyFile, opened_N: NDArray[np.int64], after_N: NDArray[np.int64]) -> None:
+    most = party.privacy.scores_per_row
+    if most is not None and (beyond := int((after_N > most).sum())):
         raise BudgetExceeded(
             f"privacy.scores_per_row = {most}: of {beyond:,} rows there would be up to {int(after_N.max())} scores (so far up to "
             f"{int(opened_N.max())}, over all runs in {party.privacy.ledger}); leave these rows out of the table, or raise it"
         )
 
 
-def _head_of(folder: RunFolder) -> str:
-    """Name the head that a run folder keeps; empty before it is trained."""
-    return blake2b(folder.model.read_bytes(), digest_size=16).hexdigest() if folder.trained else ""
+def _digest_of(shares: Path) -> str:
+    return blake2b(shares.read_bytes(), digest_size=16).hexdigest()
 
 
-def opened_of(ledger: Ledger, dataset: str, rows_N: NDArray[np.int64], *, model: str | None = None) -> NDArray[np.int64]:
-    """Count how many scores of each of these rows were opened, by one model or by all."""
+def _opened(before: Sequence[OpenedScores], rows_N: NDArray[np.int64], shares: Container[str] | None = None) -> NDArray[np.int64]:
+    """Count how many scores of each of these rows were opened, of these shares or of all."""
     opened_N = np.zeros(len(rows_N), dtype=np.int64)
-    for by, scores, rows in ledger.scores(dataset):
-        if model in (None, by):
-            opened_N += scores * np.isin(rows_N, np.frombuffer(rows, dtype=np.int64))
+    for each in before:
+        if shares is None or each.shares in shares:
+            opened_N += each.scores * np.isin(rows_N, np.frombuffer(each.rows, dtype=np.int64))
     return opened_N
 
 

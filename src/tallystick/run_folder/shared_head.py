@@ -17,6 +17,7 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.models.fixed_features import FixedFeatures
 from tallystick.run_folder.folder import START, RunFolder
 from tallystick.run_folder.own_network import OwnNetwork
+from tallystick.run_folder.score_count import SHARES
 from tallystick.run_folder.trained import Architecture
 from tallystick.secret_sharing.matrix_products import Shares
 from tallystick.secret_sharing.ring import Words
@@ -103,19 +104,25 @@ def keep_score_shares(folder: RunFolder, ids: Iterable[bytes], share_NC: Words) 
     """
     rows_N = _digests(folder, ids)
     tensors = {"rows": torch.from_numpy(rows_N), "shares": torch.from_numpy(share_NC.view(np.int64).copy())}
-    write_tensors(_shares_path(folder, rows_N), tensors, {}, origin=folder.origin, private=True)
+    write_tensors(shares_path(folder, ids), tensors, {}, origin=folder.origin, private=True)
 
 
 def kept_score_shares(folder: RunFolder, ids: Iterable[bytes]) -> Words | None:
     """Return this party's shares of the scores of exactly these rows, in the ids' order; None if there are none."""
     rows_N = _digests(folder, ids)
-    path = _shares_path(folder, rows_N)
+    path = shares_path(folder, ids)
     if not path.exists():
         return None
     tensors, _ = read_tensors(path, origin=folder.origin)
     kept_N = tensors["rows"].numpy()
     order_N = np.argsort(kept_N)
     return _words(tensors["shares"])[order_N[np.searchsorted(kept_N, rows_N, sorter=order_N)]]
+
+
+def shares_path(folder: RunFolder, ids: Iterable[bytes]) -> Path:
+    """Name the file of the shares of these rows, in whichever order they come."""
+    name = blake2b(np.sort(_digests(folder, ids)).tobytes(), digest_size=16).hexdigest()
+    return folder.path / SHARES.replace("*", name)
 
 
 def keep_opened(folder: RunFolder, index_N: Tensor, scores_NC: NDArray[np.float64]) -> None:
@@ -141,12 +148,6 @@ def _digests(folder: RunFolder, ids: Iterable[bytes]) -> NDArray[np.int64]:
 def _scored(folder: RunFolder) -> NDArray[np.int64]:
     path = folder.path / _SCORED
     return read_tensors(path, origin=folder.origin)[0]["rows"].numpy() if path.exists() else np.empty(0, dtype=np.int64)
-
-
-def _shares_path(folder: RunFolder, rows_N: NDArray[np.int64]) -> Path:
-    """Name the file of the shares of these rows, in whichever order they come."""
-    name = blake2b(np.sort(rows_N).tobytes(), digest_size=16).hexdigest()
-    return folder.path / f"score-shares-{name}.safetensors"
 
 
 def _words(tensor: Tensor) -> Words:

@@ -41,6 +41,7 @@ from tallystick.run_folder.shared_head import (
     keep_score_shares,
     kept_score_shares,
     require_unscored,
+    shares_path,
 )
 from tallystick.secret_sharing.head import (
     LARGEST_DECAY,
@@ -203,7 +204,8 @@ class DueScores:
     def open_as_feature_party(self, peer: Channel) -> None:
         """Send own shares, once both parties keep theirs."""
         self._agree(peer)
-        count_scores(self.party, self.folder, self.ids, outputs=self.outputs)
+        shares = shares_path(self.folder, self.ids)
+        count_scores(self.party, self.folder, self.ids, shares=shares, outputs=self.outputs)
         enter_scored(self.folder, self.ids)
         open_scores_feature_party(self._kept(), peer)
 

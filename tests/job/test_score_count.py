@@ -1,0 +1,117 @@
+"""How scores of a row are counted, and which shares are opened: over copies of a folder, names, processes and kills."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tiny import columns, contract_values
+
+from tallystick.alignment.ids import Ids
+from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
+from tallystick.errors import StorageError
+from tallystick.privacy.ledger import BudgetExceeded
+from tallystick.run_folder import score_count
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import create_ledger
+from tallystick.run_folder.score_count import count_scores, refuse_scores
+from tallystick.run_folder.shared_head import keep_score_shares, shares_path
+
+PARTIES = ("bank", "shop")
+CONTRACT = parse_contract(contract_values(PARTIES))
+IDS = Ids.of([b"a", b"b", b"c"])
+
+
+def party_in(root, *, name="shop", **privacy):
+    values = {**columns(PARTIES)["shop"], "party": name, "table": {"path": "table.parquet"}, "privacy": privacy}
+    return parse_party(values, folder=root)
+
+
+@pytest.fixture
+def party(tmp_path):
+    """A feature party that allows one score of a row, with a ledger."""
+    create_ledger(party_in(tmp_path))
+    return party_in(tmp_path, scores_per_row=1)
+
+
+def folder_in(party):
+    return RunFolder.new(party.runs, CONTRACT, party.party, key=None)
+
+
+def keep_fresh(folder, ids=IDS):
+    """Keep shares as a session leaves them."""
+    keep_score_shares(folder, ids, np.random.default_rng().integers(0, 2**64, (len(ids), 1), dtype=np.uint64))
+    return shares_path(folder, ids)
+
+
+def open_fresh(party, folder):
+    count_scores(party, folder, IDS, shares=keep_fresh(folder), outputs=1)
+
+
+def test_the_same_shares_count_once(party):
+    folder = folder_in(party)
+    open_fresh(party, folder)
+    count_scores(party, folder, IDS, shares=shares_path(folder, IDS), outputs=1)
+    refuse_scores(party, IDS, outputs=1, folder=folder)
+
+
+def test_a_copy_of_a_trained_folder_opens_no_second_score(party):
+    # Of the same head: beside other columns of the label party it would be another number
+    folder = folder_in(party)
+    folder.start_secret()
+    copy = RunFolder.open(shutil.copytree(folder.path, folder.path.with_name(f"{folder.path.name}-copy")))
+    open_fresh(party, folder)
+    with pytest.raises(BudgetExceeded, match="up to 2 scores"):
+        open_fresh(party, copy)
+    shares_path(copy, IDS).unlink()
+    with pytest.raises(BudgetExceeded, match="up to 2 scores"):  # before anybody is told of it
+        refuse_scores(party, IDS, outputs=1, folder=copy)
+
+
+def test_another_name_of_the_party_opens_no_second_score(party, tmp_path):
+    # A contract says what the party is called: another label party may call it another name
+    open_fresh(party, folder_in(party))
+    other = party_in(tmp_path, name="supplier", scores_per_row=1)
+    with pytest.raises(BudgetExceeded, match="up to 2 scores"):
+        refuse_scores(other, IDS, outputs=1, folder=None)
+    with pytest.raises(BudgetExceeded, match="up to 2 scores"):
+        open_fresh(other, folder_in(other))
+
+
+def test_of_runs_at_once_one_opens_scores(party, monkeypatch):
+    # Each looks at the ledger before any of them enters
+    digest, waiting = score_count._digest_of, []
+
+    def late(path):
+        waiting.append(path)
+        while len(waiting) < 4:
+            pass
+        return digest(path)
+
+    folders = [folder_in(party) for _ in range(4)]
+    for folder in folders:
+        keep_fresh(folder)
+    monkeypatch.setattr(score_count, "_digest_of", late)
+
+    def opens(folder):
+        try:
+            count_scores(party, folder, IDS, shares=shares_path(folder, IDS), outputs=1)
+        except BudgetExceeded:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(opens, folders)) == 1
+
+
+def test_no_score_goes_uncounted_while_a_ledger_is_away(party, tmp_path):
+    # No bound is set now, but the party file knows the ledger, by which a later bound counts
+    identity = score_count.known_ledger(party).identity
+    unbounded = party_in(tmp_path, identity=identity)
+    folder = folder_in(unbounded)
+    unbounded.privacy.ledger.rename(tmp_path / "away.sqlite")
+    with pytest.raises(StorageError, match="is gone"):
+        refuse_scores(unbounded, IDS, outputs=1, folder=folder)
+    with pytest.raises(StorageError, match="is gone"):
+        open_fresh(unbounded, folder)
