@@ -11,6 +11,8 @@ from tallystick.alignment.ids import Ids
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.errors import StorageError
+from tallystick.job.phases.shared_head import DueScores
+from tallystick.network.channel import memory_channels
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.run_folder import score_count
 from tallystick.run_folder.folder import RunFolder
@@ -115,3 +117,22 @@ def test_no_score_goes_uncounted_while_a_ledger_is_away(party, tmp_path):
         refuse_scores(unbounded, IDS, outputs=1, folder=folder)
     with pytest.raises(StorageError, match="is gone"):
         open_fresh(unbounded, folder)
+
+
+def test_shares_of_a_session_that_one_party_lost_are_never_opened_beside_those_of_the_next(tmp_path):
+    # Killed twice: shop keeps shares of the first session, bank of the second. Their sum would be noise, and pass for scores.
+    parties = {name: party_in(tmp_path / name, name=name) for name in PARTIES}
+    due = {name: DueScores(folder=folder_in(each), party=each, ids=IDS, outputs=1) for name, each in parties.items()}
+    ends = dict(zip(PARTIES, memory_channels(*PARTIES), strict=True))
+
+    def kept_by_both():
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(lambda name: due[name].kept_by_both(ends[name]), PARTIES))
+
+    keep_fresh(due["shop"].folder)
+    assert kept_by_both() == [False, False]
+    keep_fresh(due["bank"].folder)
+    assert kept_by_both() == [False, False]
+    for each in due.values():
+        keep_fresh(each.folder)
+    assert kept_by_both() == [True, True]

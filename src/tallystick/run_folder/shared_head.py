@@ -119,6 +119,11 @@ def kept_score_shares(folder: RunFolder, ids: Iterable[bytes]) -> Words | None:
     return _words(tensors["shares"])[order_N[np.searchsorted(kept_N, rows_N, sorter=order_N)]]
 
 
+def forget_score_shares(folder: RunFolder, ids: Iterable[bytes]) -> None:
+    """Delete this party's shares of these rows, which the other party does not keep: they fit no others."""
+    shares_path(folder, ids).unlink(missing_ok=True)
+
+
 def shares_path(folder: RunFolder, ids: Iterable[bytes]) -> Path:
     """Name the file of the shares of these rows, in whichever order they come."""
     name = blake2b(np.sort(_digests(folder, ids)).tobytes(), digest_size=16).hexdigest()

@@ -37,6 +37,7 @@ from tallystick.run_folder.shared_head import (
     SharedHead,
     enter_scored,
     features_of,
+    forget_score_shares,
     keep_opened,
     keep_score_shares,
     kept_score_shares,
@@ -184,11 +185,15 @@ class DueScores:
         return cls(folder=folder, party=rows.party, ids=ids, outputs=contract.scores_of_a_row)
 
     def kept_by_both(self, peer: Channel) -> bool:
-        """Tell whether both parties keep their shares of these scores; raises ConfigError where new ones would be second ones."""
+        """Tell whether both parties keep their shares of these scores; raises ConfigError where new ones would be second ones.
+
+        Shares that one party alone keeps are deleted: beside new ones of the other party they would be no score.
+        """
         is_kept = kept_score_shares(self.folder, self.ids) is not None
         if exchange_kept(peer, kept=is_kept) and is_kept:
             return True
         require_unscored(self.folder, self.ids)
+        forget_score_shares(self.folder, self.ids)
         return False
 
     def keep(self, share_NC: Words) -> None:
