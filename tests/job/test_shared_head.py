@@ -21,6 +21,7 @@ from tallystick.job.phases import shared_head
 from tallystick.network.addresses import free_port
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
+from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.scoring.explain import check_explained
 from tallystick.secret_sharing.ring import MaskStream
 from tallystick.simulation import simulate
@@ -227,6 +228,28 @@ def test_training_scores_near_the_edge_are_said_at_home(monkeypatch):
     monkeypatch.setattr(shared_head, "LEAST_NEAR_EDGE", 0)
     simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, watcher=heard)
     assert any("in training, scores came near 32, where training on shares goes wrong, about 0 times" in x for x in heard.lines)
+
+
+def test_a_training_whose_scores_are_not_counted_tells_nothing(monkeypatch):
+    # A label party that stops before scores are opened would else have the count at the edge of as many trainings as it likes
+    crossed, send = [], MemoryChannel.send
+
+    def noted(channel, message):
+        crossed.append(type(message).__name__)
+        send(channel, message)
+
+    def refused(*_, **__):
+        raise BudgetExceeded("privacy.scores_per_row = 1")
+
+    monkeypatch.setattr(MemoryChannel, "send", noted)
+    simulate(parse_contract(shared()), tables(PARTIES, rows=60), columns(PARTIES), secret_seed=1)
+    assert crossed.count("EdgeShares") == 1
+    crossed.clear()
+    monkeypatch.setattr(shared_head, "count_scores", refused)
+    with pytest.raises(BudgetExceeded):
+        simulate(parse_contract(shared()), tables(PARTIES, rows=60), columns(PARTIES), secret_seed=1)
+    assert "MaskedSteps" in crossed
+    assert not {"EdgeShares", "ScoreShares"} & set(crossed)
 
 
 def lay_out(root, contract, frames):

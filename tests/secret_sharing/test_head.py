@@ -73,10 +73,25 @@ def in_floats(label_ND, feature_ND, labels_NC, plan, function=logistic, seen=lis
 def trained(plan, label_ND, feature_ND, labels_NC, decay=DECAY, **more):
     return run(
         lambda side: head.train_head_label_party(label_ND, labels_NC, side, plan, decay=decay)[0],
-        lambda side: head.train_head_feature_party(feature_ND, side, plan),
+        lambda side: head.train_head_feature_party(feature_ND, side, plan)[0],
         lambda dealer: head.deal_training(dealer, plan),
         **more,
     )
+
+
+def edge_count(plan, label_ND, feature_ND, labels_NC, decay=DECAY):
+    """Train, and learn how often scores came near the edge."""
+
+    def label(side):
+        _, edge_E1 = head.train_head_label_party(label_ND, labels_NC, side, plan, decay=decay)
+        return head.open_edge_label_party(edge_E1, side.peer)
+
+    def feature(side):
+        _, edge_E1 = head.train_head_feature_party(feature_ND, side, plan)
+        head.open_edge_feature_party(edge_E1, side.peer)
+
+    count, *_ = run(label, feature, lambda dealer: head.deal_training(dealer, plan))
+    return count
 
 
 @pytest.mark.parametrize(
@@ -108,22 +123,14 @@ def test_training_scores_near_the_edge_are_counted(size, is_near):
     # Two features of 2, their product as .49, and a rate that brings their scores to this size in one step
     plan = plan_of(rows=64, columns=(1, 1), epochs=4, batch=64, rate=size / 4.12, momentum=0.0)
     ones_N1, labels_NC = np.full((64, 1), 2.0), np.full((64, 1), 1.0)
-    (_, count), *_ = run(
-        lambda side: head.train_head_label_party(ones_N1, labels_NC, side, plan, decay=0.0),
-        lambda side: head.train_head_feature_party(ones_N1, side, plan),
-        lambda dealer: head.deal_training(dealer, plan),
-    )
+    count = edge_count(plan, ones_N1, ones_N1, labels_NC, decay=0.0)
     assert (count > 2) == is_near, count
 
 
 def test_the_count_at_the_edge_is_that_of_the_scores_in_floats():
     plan = plan_of(rows=300, columns=(4, 4), epochs=8, batch=64, rate=8.0)
     label_ND, feature_ND, labels_NC = data(plan)
-    (_, count), *_ = run(
-        lambda side: head.train_head_label_party(label_ND, labels_NC, side, plan, decay=DECAY),
-        lambda side: head.train_head_feature_party(feature_ND, side, plan),
-        lambda dealer: head.deal_training(dealer, plan),
-    )
+    count = edge_count(plan, label_ND, feature_ND, labels_NC)
     seen = []
     in_floats(label_ND, feature_ND, labels_NC, plan, by_sines, seen.append)
     expected = (np.sin(np.pi * np.concatenate(seen) / PERIOD) ** 32).sum()

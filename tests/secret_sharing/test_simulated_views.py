@@ -59,12 +59,15 @@ def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, decay, *, coin
             return words if added is None else words + added.reshape(shape)
 
     def label(side):
-        weights, _ = head.train_head_label_party(label_ND, labels_NC, side, PLAN, decay=decay)
-        return head.open_scores_label_party(head.score_shares(scored[0], weights, side), side.peer)
+        weights, edge_E1 = head.train_head_label_party(label_ND, labels_NC, side, PLAN, decay=decay)
+        scores_NC = head.open_scores_label_party(head.score_shares(scored[0], weights, side), side.peer)
+        head.open_edge_label_party(edge_E1, side.peer)
+        return scores_NC
 
     def feature(side):
-        weights = head.train_head_feature_party(feature_NE, side, PLAN)
+        weights, edge_E1 = head.train_head_feature_party(feature_NE, side, PLAN)
         head.open_scores_feature_party(head.score_shares(scored[1], weights, side), side.peer)
+        head.open_edge_feature_party(edge_E1, side.peer)
 
     def helper(dealer):
         head.deal_training(dealer, PLAN)

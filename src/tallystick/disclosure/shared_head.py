@@ -63,8 +63,8 @@ def _edge(contract: Contract, label: str) -> list[str]:
     if contract.target.type == "regression":
         return []
     return [
-        f"{label} learns one whole number of each training: how often, over all rows and steps, training scores came near the "
-        "edge of the range in which training on shares works. In a sound training it is 0 or a few"
+        f"{label} learns, with the first scores, one whole number of each training: how often, over all rows and steps, training "
+        "scores came near the edge of the range in which training on shares works. In a sound training it is 0 or a few"
     ]
 
 

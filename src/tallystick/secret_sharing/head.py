@@ -10,8 +10,9 @@
             gradients  g = X' e        <======== masked errors =======>
             decay      d w             <== masked weights, masked d ==>
             weights    w + m u - r (g + d w)   <== masked steps ======>
-    end:    each party keeps its share of w; the label party learns how often z came near the edge of the sigmoid's range
-    score:  z = X w of other rows, cut to 12 places, each party keeps its shares; then the feature party's are sent
+    end:    each party keeps its share of w, and of how often z came near the edge of the sigmoid's range
+    score:  z = X w of other rows, cut to 12 places, each party keeps its shares; then the feature party's are sent, and after
+            them its share of how often z came near the edge
 
 Mohassel and Zhang 2017 ("SecureML"), with a helper (Beaver 1997) in place of their two servers' preparation, and with the
 logistic function by dealt sines (sigmoid.py) in place of their piecewise one. Stochastic gradient descent with momentum, with
@@ -19,11 +20,11 @@ weight decay, at a rate that falls evenly to 0. The label party chooses the deca
 depends on the labels.
 
 Threat model: three sides that follow the protocol, and a helper that works with neither party. Guarantee: in training a party
-receives uniform words, and nothing that depends on the other's columns, labels or weights, but for one whole number at the end
-of a training, how often scores came near the edge, which the label party learns; of scored rows the label party learns
-the scores, and the feature party nothing (under AES-256 in counter mode as a pseudorandom generator). The helper learns how many
-rows, columns and steps there are, and which rows stand together in a batch. Not protected: what the scores themselves tell of the
-feature party's columns, first of all where the label party chose a label for it; a helper together with a party; deviations.
+receives uniform words, and nothing that depends on the other's columns, labels or weights; of scored rows the label party learns
+the scores, and with them one whole number, how often scores came near the edge in training. The feature party learns nothing
+(under AES-256 in counter mode as a pseudorandom generator). The helper learns how many rows, columns and steps there are, and
+which rows stand together in a batch. Not protected: what the scores themselves tell of the feature party's columns, first of all
+where the label party chose a label for it; a helper together with a party; deviations.
 
 Shapes: N rows, B rows of a batch, D own columns, E the other's, C outputs.
 """
@@ -156,8 +157,8 @@ def train_head_label_party(
     *,
     decay: float,
     progress: Progress = no_progress,
-) -> tuple[Shares, int]:
-    """Train, as the label party; returns its shares of the weights, and how often scores came near the edge of the range.
+) -> tuple[Shares, Words]:
+    """Train, as the label party; returns its shares of the weights, and of how often scores came near the edge of the range.
 
     Args:
         features_ND: its numbers, within -3 to 3.
@@ -171,22 +172,14 @@ def train_head_label_party(
     """
     to_words(labels_NC, bits=0, limit=LARGEST_LABEL, what="labels")
     to_words(np.array(decay), bits=0, limit=LARGEST_DECAY, what="the weight decay")
-    weights, edge_11 = _train(side, plan, features_ND, labels_NC, decay, progress)
-    if plan.loss == "squared":
-        return weights, 0
-    opened_11 = edge_11 + receive_words(side.peer, EdgeShares, 1, 1)
-    mean = EDGE_MEAN * plan.outputs * sum(map(len, plan.batches()))
-    return weights, max(0, round(int(opened_11.view(np.int64)[0, 0]) + mean))
+    return _train(side, plan, features_ND, labels_NC, decay, progress)
 
 
 def train_head_feature_party(
     features_ND: NDArray[np.float64], side: ShareHolder, plan: HeadPlan, *, progress: Progress = no_progress
-) -> Shares:
-    """Train, as the feature party; returns its shares of the weights. Arguments and errors are the label party's."""
-    weights, edge_11 = _train(side, plan, features_ND, None, None, progress)
-    if plan.loss == "logistic":
-        send_words(side.peer, EdgeShares, edge_11)
-    return weights
+) -> tuple[Shares, Words]:
+    """Train, as the feature party; returns what the label party's role does. Arguments and errors are the label party's."""
+    return _train(side, plan, features_ND, None, None, progress)
 
 
 def _train(
@@ -197,8 +190,8 @@ def _train(
     decay: float | None,
     progress: Progress,
 ) -> tuple[Shares, Words]:
-    """Return own shares of the weights, and of how often scores came near the edge, beyond what they would on average."""
-    edge_11 = np.zeros((1, 1), dtype=np.uint64)
+    """Return own shares of the weights, and of how often scores came near the edge, (1, 1), or (0, 1) for squared loss."""
+    edge_E1 = np.zeros((1 if plan.loss == "logistic" else 0, 1), dtype=np.uint64)
     matrices = _matrices(side, features_ND, plan.columns)
     weights = step = _split(side, np.zeros((plan.all_columns, plan.outputs), dtype=np.uint64), plan.columns)
     for number, rows_B in enumerate(plan.batches()):
@@ -206,14 +199,14 @@ def _train(
         scores_BC = scores(side, matrices, rows_B, weights)
         labels_BC = labels_NC[rows_B] if labels_NC is not None else None
         errors_BC, edges_BC = _ERRORS[plan.loss](side, scores_BC, labels_BC, plan, plan.scale_at(number, len(rows_B)))
-        edge_11 = edge_11 + edges_BC.sum(dtype=np.uint64)
+        edge_E1 = edge_E1 + edges_BC.sum(dtype=np.uint64)
         gradient = gradients(side, matrices, rows_B, errors_BC)
         step = _next_step(side, step, gradient, weights, plan, rate * decay if decay is not None else None)
         weights = weights + step
         progress("training on shares", number + 1, plan.steps)
     if plan.loss == "logistic":
-        edge_11 = cut_places(side, MaskedSteps, edge_11, bits=DEALT_BITS + EDGE_BITS)
-    return weights, edge_11
+        edge_E1 = cut_places(side, MaskedSteps, edge_E1, bits=DEALT_BITS + EDGE_BITS)
+    return weights, edge_E1
 
 
 def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_progress) -> None:
@@ -257,6 +250,24 @@ def open_scores_feature_party(share_NC: Words, peer: Channel) -> None:
     """Send own shares of the scores, as the feature party, which learns nothing."""
     for rows_B in _tiles(len(share_NC)):
         send_words(peer, ScoreShares, share_NC[rows_B])
+
+
+def open_edge_label_party(edge_E1: Words, peer: Channel) -> int:
+    """Learn how often training scores came near the edge of the range, as the label party; 0 for squared loss, which has none.
+
+    It comes after the scores: what a training tells is told once its scores are counted, and a training without scores tells
+    nothing.
+    """
+    if not edge_E1.size:
+        return 0
+    opened_11 = edge_E1 + receive_words(peer, EdgeShares, 1, 1)
+    return max(0, int(opened_11.view(np.int64)[0, 0]))
+
+
+def open_edge_feature_party(edge_E1: Words, peer: Channel) -> None:
+    """Send own share of how often training scores came near the edge, as the feature party, which learns nothing."""
+    if edge_E1.size:
+        send_words(peer, EdgeShares, edge_E1)
 
 
 def deal_scoring(dealer: Dealer, columns: tuple[int, int], rows: int, outputs: int) -> None:
@@ -315,6 +326,7 @@ def _logistic_errors(
     )
     if labels_BC is not None:
         errors_BC = errors_BC + to_words((0.5 - labels_BC) * scale, bits=ERROR_BITS + plan.more_bits, limit=1.0, what="errors")
+        edges_BC = edges_BC + to_words(np.array(EDGE_MEAN), bits=DEALT_BITS + EDGE_BITS, limit=1.0, what="edges")
     return errors_BC, edges_BC
 
 

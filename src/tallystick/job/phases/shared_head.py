@@ -50,6 +50,8 @@ from tallystick.secret_sharing.head import (
     HeadPlan,
     deal_scoring,
     deal_training,
+    open_edge_feature_party,
+    open_edge_label_party,
     open_scores_feature_party,
     open_scores_label_party,
     score_shares,
@@ -108,24 +110,27 @@ def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> Score
     due = DueScores.of(job.folder, rows, index_N, job.contract)
     if due.kept_by_both(peer):
         begin_side(job.contract, job.name, job.channels, NOTHING_DUE)
-        head, near_edge = SharedHead.load(job.folder, job.architecture, dataset.encoder, is_label=True), 0
+        head, edge_E1 = SharedHead.load(job.folder, job.architecture, dataset.encoder, is_label=True), None
     else:
         features = _fitted(job, dataset)
         own_network, logits_NC = _own_network(job, dataset)
         own_NC = own_network.scaled(logits_NC) if own_network is not None and logits_NC is not None else None
         training_ND, labels_NC = _columns(features, dataset, dataset.train_N, own_NC), _labels(job.contract, dataset)
 
-        def role(columns_ND: NDArray[np.float64], *, side: ShareHolder, plan: HeadPlan, progress: Progress) -> tuple[Shares, int]:
+        def role(
+            columns_ND: NDArray[np.float64], *, side: ShareHolder, plan: HeadPlan, progress: Progress
+        ) -> tuple[Shares, Words]:
             decay = job.contract.training.weight_decay * min(sum(plan.columns) / plan.rows, _MOST_FEATURES_A_ROW)
             if logits_NC is not None:
                 decay *= unexplained_share(logits_NC, torch.from_numpy(labels_NC), job.contract.target.type)
             return train_head_label_party(columns_ND, labels_NC, side, plan, decay=min(decay, LARGEST_DECAY), progress=progress)
 
-        (shares, near_edge), side, state = _train(job, dataset, training_ND, role)
+        (shares, edge_E1), side, state = _train(job, dataset, training_ND, role)
         head = SharedHead(features=features, shares=shares, state=state, own_network=own_network)
         head.keep(job.folder)
         due.keep(shares_of_scores(head, dataset, index_N, side, progress=job.logbook.watcher.progress))
     scores_NC = due.open_as_label_party(peer)
+    near_edge = open_edge_label_party(edge_E1, peer) if edge_E1 is not None else 0
     job.leave()
     _say_of_range(job, dataset, near_edge, scores_NC)
     if job.contract.audit:
@@ -144,14 +149,18 @@ def train_shared_feature_party(job: Job, dataset: Dataset, rows: OwnRows, *, run
     due = DueScores.of(job.folder, rows, index_N, job.contract)
     if due.kept_by_both(peer):
         begin_side(job.contract, job.name, job.channels, NOTHING_DUE)
-        head = SharedHead.load(job.folder, job.architecture, dataset.encoder, is_label=False)
+        head, edge_E1 = SharedHead.load(job.folder, job.architecture, dataset.encoder, is_label=False), None
     else:
         features = _fitted(job, dataset)
-        shares, side, state = _train(job, dataset, _columns(features, dataset, dataset.train_N), train_head_feature_party)
+        (shares, edge_E1), side, state = _train(
+            job, dataset, _columns(features, dataset, dataset.train_N), train_head_feature_party
+        )
         head = SharedHead(features=features, shares=shares, state=state)
         head.keep(job.folder)
         due.keep(shares_of_scores(head, dataset, index_N, side, progress=job.logbook.watcher.progress))
     due.open_as_feature_party(peer)
+    if edge_E1 is not None:
+        open_edge_feature_party(edge_E1, peer)
     job.leave()
     if job.contract.audit:
         features_ND = torch.from_numpy(_columns(head.features, dataset, index_N))
