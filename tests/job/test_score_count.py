@@ -47,15 +47,15 @@ def keep_fresh(folder, ids=IDS):
     return shares_path(folder, ids)
 
 
-def open_fresh(party, folder):
-    count_scores(party, folder, IDS, shares=keep_fresh(folder), outputs=1)
+def open_fresh(party, folder, contract=CONTRACT):
+    count_scores(party, folder, IDS, contract, shares=keep_fresh(folder))
 
 
 def test_the_same_shares_count_once(party):
     folder = folder_in(party)
     open_fresh(party, folder)
-    count_scores(party, folder, IDS, shares=shares_path(folder, IDS), outputs=1)
-    refuse_scores(party, IDS, outputs=1, folder=folder)
+    count_scores(party, folder, IDS, CONTRACT, shares=shares_path(folder, IDS))
+    refuse_scores(party, IDS, CONTRACT, folder=folder)
 
 
 def test_a_copy_of_a_trained_folder_opens_no_second_score(party):
@@ -68,7 +68,7 @@ def test_a_copy_of_a_trained_folder_opens_no_second_score(party):
         open_fresh(party, copy)
     shares_path(copy, IDS).unlink()
     with pytest.raises(BudgetExceeded, match="up to 2 scores"):  # before anybody is told of it
-        refuse_scores(party, IDS, outputs=1, folder=copy)
+        refuse_scores(party, IDS, CONTRACT, folder=copy)
 
 
 def test_another_name_of_the_party_opens_no_second_score(party, tmp_path):
@@ -76,9 +76,21 @@ def test_another_name_of_the_party_opens_no_second_score(party, tmp_path):
     open_fresh(party, folder_in(party))
     other = party_in(tmp_path, name="supplier", scores_per_row=1)
     with pytest.raises(BudgetExceeded, match="up to 2 scores"):
-        refuse_scores(other, IDS, outputs=1, folder=None)
+        refuse_scores(other, IDS, CONTRACT, folder=None)
     with pytest.raises(BudgetExceeded, match="up to 2 scores"):
         open_fresh(other, folder_in(other))
+
+
+def test_a_contract_of_another_key_opens_no_second_score(party):
+    # Under another key, or spelt in another way, the same rows have other ids
+    open_fresh(party, folder_in(party))
+    keys = {"method": "intersection", "keys": [{"name": "id", "normalise": ["trim", "lower"]}]}
+    spelt = parse_contract(contract_values(PARTIES, alignment=keys))
+    assert spelt.alignment.keys != CONTRACT.alignment.keys
+    with pytest.raises(BudgetExceeded, match="agree on the same key"):
+        refuse_scores(party, Ids.of([b"A"]), spelt, folder=None)
+    with pytest.raises(BudgetExceeded, match="agree on the same key"):
+        open_fresh(party, folder_in(party), spelt)
 
 
 def test_of_runs_at_once_one_opens_scores(party, monkeypatch):
@@ -98,7 +110,7 @@ def test_of_runs_at_once_one_opens_scores(party, monkeypatch):
 
     def opens(folder):
         try:
-            count_scores(party, folder, IDS, shares=shares_path(folder, IDS), outputs=1)
+            count_scores(party, folder, IDS, CONTRACT, shares=shares_path(folder, IDS))
         except BudgetExceeded:
             return False
         return True
@@ -114,7 +126,7 @@ def test_no_score_goes_uncounted_while_a_ledger_is_away(party, tmp_path):
     folder = folder_in(unbounded)
     unbounded.privacy.ledger.rename(tmp_path / "away.sqlite")
     with pytest.raises(StorageError, match="is gone"):
-        refuse_scores(unbounded, IDS, outputs=1, folder=folder)
+        refuse_scores(unbounded, IDS, CONTRACT, folder=folder)
     with pytest.raises(StorageError, match="is gone"):
         open_fresh(unbounded, folder)
 
@@ -122,7 +134,7 @@ def test_no_score_goes_uncounted_while_a_ledger_is_away(party, tmp_path):
 def test_shares_of_a_session_that_one_party_lost_are_never_opened_beside_those_of_the_next(tmp_path):
     # Killed twice: shop keeps shares of the first session, bank of the second. Their sum would be noise, and pass for scores.
     parties = {name: party_in(tmp_path / name, name=name) for name in PARTIES}
-    due = {name: DueScores(folder=folder_in(each), party=each, ids=IDS, outputs=1) for name, each in parties.items()}
+    due = {name: DueScores(folder=folder_in(each), party=each, ids=IDS, contract=CONTRACT) for name, each in parties.items()}
     ends = dict(zip(PARTIES, memory_channels(*PARTIES), strict=True))
 
     def kept_by_both():

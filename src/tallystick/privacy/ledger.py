@@ -52,7 +52,7 @@ COMMIT;
 
 _OPENED = """
 CREATE TABLE IF NOT EXISTS opened (
-    dataset TEXT NOT NULL, shares TEXT NOT NULL, scores INTEGER NOT NULL, rows BLOB NOT NULL
+    dataset TEXT NOT NULL, shares TEXT NOT NULL, scores INTEGER NOT NULL, key TEXT NOT NULL, rows BLOB NOT NULL
 )
 """
 
@@ -86,10 +86,18 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedScores:
-    """Scores that were opened together: a digest of their shares, how many scores of each row, and digests of the rows."""
+    """Scores that were opened together.
+
+    Args:
+        shares: a digest of the shares that were opened.
+        scores: how many of each row.
+        key: the linking key by which the rows are known, in words.
+        rows: digests of the rows, 8 bytes each.
+    """
 
     shares: str
     scores: int
+    key: str
     rows: bytes
 
 
@@ -223,25 +231,22 @@ class Ledger:
             is_last = connection.execute("UPDATE held SET token = ? WHERE name = ? AND token = ?", (successor, name, token))
             return is_last.rowcount == 1
 
-    def enter_scores(
-        self, dataset: str, rows: bytes, *, shares: str, scores: int, judge: Callable[[Sequence[OpenedScores]], str]
-    ) -> None:
-        """Record that so many scores of each of these rows are about to be opened; the same shares count once.
+    def enter_scores(self, dataset: str, opened: OpenedScores, *, judge: Callable[[Sequence[OpenedScores]], str]) -> None:
+        """Record scores that are about to be opened; the same ones count once.
 
         Args:
             dataset: the rows that are counted, whatever name a contract gives the party.
-            rows: digests of the rows, 8 bytes each.
-            shares: a digest of the shares that are opened.
-            scores: how many of each row.
+            opened: what will be opened.
             judge: says what the entry is, which stands beside it as not private, by what was opened before; or it raises, and
                 nothing is entered. No other process enters anything meanwhile.
         """
         with self._transaction() as connection:
             self._check(connection)
             before = _opened(connection, dataset)
-            if not any((each.shares, each.scores, each.rows) == (shares, scores, rows) for each in before):
+            if opened not in before:
                 what = judge(before)
-                connection.execute("INSERT INTO opened VALUES (?, ?, ?, ?)", (dataset, shares, scores, rows))
+                row = (dataset, opened.shares, opened.scores, opened.key, opened.rows)
+                connection.execute("INSERT INTO opened VALUES (?, ?, ?, ?, ?)", row)
                 self._enter(connection, dataset, NotPrivate(), what)
 
     def scores(self, dataset: str) -> list[OpenedScores]:
@@ -482,8 +487,8 @@ def _create(path: Path) -> None:
 
 def _opened(connection: sqlite3.Connection, dataset: str) -> list[OpenedScores]:
     connection.execute(_OPENED)
-    rows = connection.execute("SELECT shares, scores, rows FROM opened WHERE dataset = ?", (dataset,))
-    return [OpenedScores(shares=shares, scores=scores, rows=digests) for shares, scores, digests in rows]
+    rows = connection.execute("SELECT shares, scores, key, rows FROM opened WHERE dataset = ?", (dataset,))
+    return [OpenedScores(shares=shares, scores=scores, key=key, rows=digests) for shares, scores, key, digests in rows]
 
 
 def _entry(row: tuple[int, str, str, str, str, str]) -> Entry:

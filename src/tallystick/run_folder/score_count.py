@@ -3,7 +3,7 @@
 The count stands in the party's ledger. A score that is opened again, because a party was killed or the same rows are predicted a
 second time, comes of the same shares, is the same number and counts once. A copy of a run folder opens other shares.
 
-A row is known by its linking key, as the contract spells it.
+A row is known by its linking key, as the contract spells it, so that a bound holds for contracts of one key.
 
 Shapes: N rows.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.privacy.ledger import BudgetExceeded, Ledger, OpenedScores
 from tallystick.run_folder.folder import RunFolder
@@ -24,47 +25,48 @@ SHARES = "score-shares-*.safetensors"
 """Files in which a run folder keeps shares of scores, one for each set of rows."""
 
 
-def count_scores(party: PartyFile, folder: RunFolder, ids: Iterable[bytes], *, shares: Path, outputs: int) -> None:
+def count_scores(party: PartyFile, folder: RunFolder, ids: Iterable[bytes], contract: Contract, *, shares: Path) -> None:
     """Enter the scores of these rows, before they are opened; a party without a ledger counts none.
 
     Args:
         party: the feature party.
         folder: of the run.
         ids: of the rows.
-        shares: the file of this party's shares of them.
-        outputs: how many scores a row has.
+        contract: of the run.
+        shares: the file of this party's shares of the scores.
 
-    Raises BudgetExceeded where rows would have more scores than ``privacy.scores_per_row``, and nothing is entered.
+    Raises what ``refuse_scores`` does, and nothing is entered.
     """
     if not _counts(party):
         return
     with charged(party, folder, SCORES) as ledger:
-        rows_N = np.unique(_digests(ledger, ids))
+        rows_N, outputs = np.unique(_digests(ledger, ids)), contract.scores_of_a_row
 
         def judge(before: Sequence[OpenedScores]) -> str:
             opened_N = _opened(before, rows_N)
-            _require_within(party, opened_N, opened_N + outputs)
+            _require_within(party, contract, before, opened_N, opened_N + outputs)
             each = f"{outputs} scores" if outputs > 1 else "one score"
             most = int(opened_N.max(initial=0)) + outputs
             return f"{each} of each of {len(rows_N):,} rows, by the head of run {folder.run_id}; a row has up to {most} now"
 
-        ledger.enter_scores(data_set(party, SCORES), rows_N.tobytes(), shares=_digest_of(shares), scores=outputs, judge=judge)
+        opened = OpenedScores(shares=_digest_of(shares), scores=outputs, key=_key(party, contract), rows=rows_N.tobytes())
+        ledger.enter_scores(data_set(party, SCORES), opened, judge=judge)
 
 
-def refuse_scores(party: PartyFile, ids: Iterable[bytes], *, outputs: int, folder: RunFolder | None) -> None:
+def refuse_scores(party: PartyFile, ids: Iterable[bytes], contract: Contract, *, folder: RunFolder | None) -> None:
     """Refuse to open scores beyond ``privacy.scores_per_row``; those whose shares the folder keeps do not count twice.
 
-    Raises BudgetExceeded; ConfigError where there is no ledger to count in, StorageError for one that was lost.
+    Raises BudgetExceeded, also where rows were counted by another linking key, under which nobody can tell which row is which;
+    ConfigError where there is no ledger to count in, StorageError for one that was lost.
     """
     if not _counts(party):
         return
     ledger = known_ledger(party)
-    if party.privacy.scores_per_row is None:
-        return
     rows_N, before = _digests(ledger, ids), ledger.scores(data_set(party, SCORES))
     kept = {_digest_of(path) for path in folder.path.glob(SHARES)} if folder is not None else ()
     opened_N = _opened(before, rows_N)
-    _require_within(party, opened_N, np.where(_opened(before, rows_N, kept) > 0, opened_N, opened_N + outputs))
+    after_N = np.where(_opened(before, rows_N, kept) > 0, opened_N, opened_N + contract.scores_of_a_row)
+    _require_within(party, contract, before, opened_N, after_N)
 
 
 def _counts(party: PartyFile) -> bool:
@@ -73,13 +75,32 @@ def _counts(party: PartyFile) -> bool:
     return budget.scores_per_row is not None or budget.identity is not None or budget.ledger.exists()
 
 
-def _require_within(party: PartyFile, opened_N: NDArray[np.int64], after_N: NDArray[np.int64]) -> None:
-    most = party.privacy.scores_per_row
-    if most is not None and (beyond := int((after_N > most).sum())):
+def _require_within(
+    party: PartyFile,
+    contract: Contract,
+    before: Sequence[OpenedScores],
+    opened_N: NDArray[np.int64],
+    after_N: NDArray[np.int64],
+) -> None:
+    if (most := party.privacy.scores_per_row) is None:
+        return
+    key = _key(party, contract)
+    if other := next((each.key for each in before if each.key != key), None):
+        raise BudgetExceeded(
+            f"privacy.scores_per_row = {most}: {party.privacy.ledger} counted scores of rows by the key {other}, and this "
+            f"contract's key {key} does not tell which rows these are; agree on the same key and steps, or give rows of which no "
+            "score was opened a privacy.dataset of their own"
+        )
+    if beyond := int((after_N > most).sum()):
         raise BudgetExceeded(
             f"privacy.scores_per_row = {most}: of {beyond:,} rows there would be up to {int(after_N.max())} scores (so far up to "
             f"{int(opened_N.max())}, over all runs in {party.privacy.ledger}); leave these rows out of the table, or raise it"
         )
+
+
+def _key(party: PartyFile, contract: Contract) -> str:
+    """Say by which columns of this party a row is known, and how they are spelt."""
+    return " and ".join(f"{party.keys[key.name]} ({', '.join(key.normalise) or 'as it is'})" for key in contract.alignment.keys)
 
 
 def _digest_of(shares: Path) -> str:

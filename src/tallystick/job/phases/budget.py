@@ -192,4 +192,4 @@ def _refuse_scores(ahead: Ahead) -> None:
     rows_N = np.arange(len(keys.rows_R))
     if contract.split.method == "hash" and not ahead.predicts:
         rows_N = np.flatnonzero(split_by_hash(keys.ids_of(rows_N), contract.split, seed=contract.seed) != TRAINING)
-    refuse_scores(party, keys.ids_of(rows_N), outputs=contract.scores_of_a_row, folder=folder)
+    refuse_scores(party, keys.ids_of(rows_N), contract, folder=folder)

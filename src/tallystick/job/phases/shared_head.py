@@ -179,19 +179,19 @@ class DueScores:
         folder: of the run.
         party: this party, whose ledger counts them if it is the feature party.
         ids: of the rows, in the order of their positions.
-        outputs: how many scores a row has.
+        contract: of the run.
     """
 
     folder: RunFolder
     party: PartyFile
     ids: Ids
-    outputs: int
+    contract: Contract
 
     @classmethod
     def of(cls, folder: RunFolder, rows: OwnRows, index_N: Tensor, contract: Contract) -> "DueScores":
         """Take the rows at these positions."""
         ids = rows.keys.ids_of(rows.rows_at(index_N))
-        return cls(folder=folder, party=rows.party, ids=ids, outputs=contract.scores_of_a_row)
+        return cls(folder=folder, party=rows.party, ids=ids, contract=contract)
 
     def kept_by_both(self, peer: Channel) -> bool:
         """Tell whether both parties keep their shares of these scores; raises ConfigError where new ones would be second ones.
@@ -219,7 +219,7 @@ class DueScores:
         """Send own shares, once both parties keep theirs."""
         self._agree(peer)
         shares = shares_path(self.folder, self.ids)
-        count_scores(self.party, self.folder, self.ids, shares=shares, outputs=self.outputs)
+        count_scores(self.party, self.folder, self.ids, self.contract, shares=shares)
         enter_scored(self.folder, self.ids)
         open_scores_feature_party(self._kept(), peer)
 
