@@ -451,6 +451,23 @@ def test_a_party_that_is_killed_while_scores_are_opened_loses_none_and_opens_no_
         assert np.array_equal(opened(job), together)
 
 
+def die_before_the_head_is_kept():
+    shared_head.SharedHead.keep = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_halves_of_two_trainings_never_score_rows_together(tmp_path):
+    # Killed twice: bank has the half of the first training, shop that of the second
+    job = lay_out(tmp_path, shared(), tables(PARTIES, rows=200))
+    for command, dying in (("run",), partial(die, "label", "keep", False)), (("run", "--resume"), die_before_the_head_is_kept):
+        running = {name: job.start(name, *command, before=dying if name == "bank" else None) for name in job.parties}
+        assert running["bank"].end() == -signal.SIGKILL
+        for name in PARTIES:
+            running[name].end()
+    predicted = job.start("bank", "predict", "--output", "scores.csv")
+    assert predicted.end() != 0
+    assert "holds no trained model" in predicted.error
+
+
 @pytest.mark.parametrize(("who", "step"), [("shop", "enter_scored"), ("bank", "open_scores_label_party")])
 def test_a_prediction_that_is_killed_while_scores_are_opened_loses_none(who, step, tmp_path):
     frames = tables(PARTIES, rows=240)

@@ -310,7 +310,11 @@ def plan_of(contract: Contract, sizes: HeadSizes) -> HeadPlan:
 def _train(
     job: Job, dataset: Dataset, columns_ND: NDArray[np.float64], role: Callable[..., Learnt]
 ) -> tuple[Learnt, ShareHolder, TrainingState]:
-    """Play a role of the training; gives what it returns, the side for what follows, and how it went."""
+    """Play a role of the training; gives what it returns, the side for what follows, and how it went.
+
+    A half of an earlier training is deleted first: beside the other party's half of this one it would be a head of noise.
+    """
+    job.folder.model.unlink(missing_ok=True)
     rows = SharedRows(training=len(dataset.train_N), scored=len(_scored(dataset)), columns=columns_ND.shape[1])
     side, sizes = begin_side(job.contract, job.name, job.channels, rows)
     plan = plan_of(job.contract, sizes)
