@@ -122,11 +122,15 @@ def test_a_cap_with_delta_composes_gaussian_releases(path):
     assert len(ledger.entries()) == 1
 
 
-def test_parties_in_one_file_are_counted_apart(path):
-    Ledger(path, party="bank").spend("test", TENTH, what="AUC")
-    assert Ledger(path, party="shop").entries() == []
-    Ledger(path, party="shop").spend("test", PureDP(epsilon=5.0), what="AUC")
-    assert Ledger(path, party="bank").total("test") == 0.1
+def test_a_party_that_a_contract_names_otherwise_has_the_same_total_and_cap(path):
+    Ledger(path, party="bank").set_cap("test", Cap(epsilon=1.0))
+    Ledger(path, party="bank").spend("test", PureDP(epsilon=0.6), what="labels")
+    lender = Ledger(path, party="lender")
+    assert lender.total("test") == 0.6
+    with pytest.raises(BudgetExceeded, match=r"lender's .* from 0\.6 to 1\.2"):
+        lender.spend("test", PureDP(epsilon=0.6), what="labels")
+    lender.spend("test", PureDP(epsilon=0.4), what="labels")
+    assert [entry.party for entry in Ledger(path, party="bank").entries("test")] == ["bank", "lender"]
 
 
 def test_export_is_json_with_running_totals_and_no_infinities(path):

@@ -1,9 +1,10 @@
 """The privacy ledger: an append-only, crash-safe record of every DP release, and the cap that refuses one too many.
 
-One SQLite file per party, created once and known by its identity: one that is gone is never started anew. A release is spent,
-which means committed and on disk, before its noise is drawn: a crash between the two wastes budget and never under-counts. The
-rollback journal with synchronous=EXTRA is chosen over WAL because a WAL cut short loses its last commits silently, while a
-database file cut short is refused when it is opened.
+One SQLite file per party, created once and known by its identity: one that is gone is never started anew. A data set has one
+total and one cap, under whatever name a contract gives the party. A release is spent, which means committed and on disk, before
+its noise is drawn: a crash between the two wastes budget and never under-counts. The rollback journal with synchronous=EXTRA is
+chosen over WAL because a WAL cut short loses its last commits silently, while a database file cut short is refused when it is
+opened.
 """
 
 import hashlib
@@ -321,7 +322,7 @@ class Ledger:
         return [entry for entry in self.entries(dataset) if not entry.private]
 
     def entries(self, dataset: str | None = None) -> list[Entry]:
-        """List this party's releases, oldest first."""
+        """List the releases, oldest first, under whatever name a contract gives the party."""
         with self._transaction() as connection:
             self._check(connection)
             return self._entries(connection, dataset)
@@ -389,16 +390,15 @@ class Ledger:
 
     def _entries(self, connection: sqlite3.Connection, dataset: str | None) -> list[Entry]:
         rows = connection.execute(
-            "SELECT id, time, party, dataset, what, event FROM entries "
-            "WHERE party = ? AND (? IS NULL OR dataset = ?) ORDER BY id",
-            (self.party, dataset, dataset),
+            "SELECT id, time, party, dataset, what, event FROM entries WHERE ? IS NULL OR dataset = ? ORDER BY id",
+            (dataset, dataset),
         )
         return [_entry(row) for row in rows]
 
     def _cap(self, connection: sqlite3.Connection, dataset: str) -> Cap | None:
         row = connection.execute(
-            "SELECT epsilon, delta FROM caps WHERE party = ? AND dataset = ? ORDER BY id DESC LIMIT 1",
-            (self.party, dataset),
+            "SELECT epsilon, delta FROM caps WHERE dataset = ? ORDER BY id DESC LIMIT 1",
+            (dataset,),
         ).fetchone()
         if row is None:
             return None
