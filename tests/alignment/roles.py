@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from tallystick.alignment.exchange import Chunk
+from tallystick.alignment.exchange import Chunk, Size
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import TallystickError
 from tallystick.network.channel import memory_channels
@@ -75,3 +75,20 @@ class Tampering:
 
     def receive(self, kind):
         return self._channel.receive(kind)
+
+
+class Watching:
+    """A channel that keeps the bytes of every list that was received, and the kind and size of every message."""
+
+    def __init__(self, channel):
+        self._channel, self.peer, self.send = channel, channel.peer, channel.send
+        self.lists, self.sizes = {}, []
+
+    def receive(self, kind):
+        message = self._channel.receive(kind)
+        size = message.rows if isinstance(message, Size) else None
+        if isinstance(message, Chunk):
+            size = message.of, message.rows.shape
+            self.lists.setdefault(message.of, bytearray()).extend(message.rows.numpy().tobytes())
+        self.sizes.append((type(message).__name__, size))
+        return message

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tallystick.alignment import overlap
-from tallystick.alignment.exchange import Chunk, Size
+from tallystick.alignment.exchange import Chunk
 from tallystick.alignment.overlap import (
     OverlapCounts,
     OverlapGroups,
@@ -22,7 +22,7 @@ from tallystick.errors import DataError, ProtocolError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array
 
-from .roles import RNG, in_threads
+from .roles import RNG, Watching, in_threads
 
 EXACT = OverlapTerms()
 
@@ -123,23 +123,6 @@ def test_noise_is_a_discrete_laplace_number_within_its_bounds_and_its_outermost_
 
 
 # --- views
-
-
-class Watching:
-    """A channel that keeps the bytes of every list that was received, and the kind and size of every message."""
-
-    def __init__(self, channel):
-        self._channel, self.peer, self.send = channel, channel.peer, channel.send
-        self.lists, self.sizes = {}, []
-
-    def receive(self, kind):
-        message = self._channel.receive(kind)
-        size = message.rows if isinstance(message, Size) else None
-        if isinstance(message, Chunk):
-            size = message.of, message.rows.shape
-            self.lists.setdefault(message.of, bytearray()).extend(message.rows.numpy().tobytes())
-        self.sizes.append((type(message).__name__, size))
-        return message
 
 
 def watched(permuting, comparing):

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from tallystick.alignment import psu_switching
-from tallystick.alignment.exchange import Chunk, Size
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.network.channel import memory_channels
 
-from .roles import in_threads
+from .roles import Watching, in_threads
 
 pytestmark = pytest.mark.unseeded
 COMMON = [b"common %d" % n for n in range(300)]
@@ -28,23 +27,6 @@ PSEUDONYMS = {
     "corrections of the store",
     "hashes of columns",
 }
-
-
-class Watching:
-    """A channel that keeps the bytes of every list that was received, and the kind and size of every message."""
-
-    def __init__(self, channel):
-        self._channel, self.peer, self.send = channel, channel.peer, channel.send
-        self.lists, self.sizes = {}, []
-
-    def receive(self, kind):
-        message = self._channel.receive(kind)
-        size = message.rows if isinstance(message, Size) else None
-        if isinstance(message, Chunk):
-            size = message.of, message.rows.shape
-            self.lists.setdefault(message.of, bytearray()).extend(message.rows.numpy().tobytes())
-        self.sizes.append((type(message).__name__, size))
-        return message
 
 
 class Run:
