@@ -288,8 +288,13 @@ def test_a_ledger_that_is_gone_replaced_or_older_is_refused_before_anybody_is_ca
     done = ledger_command(party, "--create")
     assert done.exit_code == 3
     assert "is gone" in done.stderr
+    lender = load_party(party).model_copy(update={"party": "lender"})  # a contract may name the party otherwise
+    with pytest.raises(StorageError, match="is gone"):
+        known_ledger(lender)
     path.write_bytes(empty)
     refused("is an older copy of itself")
+    with pytest.raises(StorageError, match="is an older copy of itself"):
+        known_ledger(lender)
     path.unlink()
     other = Ledger.create(path, party="bank").identity
     refused(f"is {other}, but")

@@ -41,11 +41,7 @@ def known_ledger(party: PartyFile) -> Ledger:
     Raises ConfigError if there never was one, StorageError if it is gone, damaged, another one or an older copy of itself.
     """
     budget = party.privacy
-    notes = {
-        path: note
-        for path, note in _ledger_notes(party).items()
-        if (note.party, note.dataset) == (party.party, party.privacy.dataset)
-    }
+    notes = {path: note for path, note in _ledger_notes(party).items() if note.dataset == budget.dataset}
     if not budget.ledger.exists():
         if budget.identity is None and not notes:
             whose = "" if party.label else "; a feature party needs one where its columns or keys get noise"
