@@ -15,7 +15,7 @@ from tiny import within
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
 from tallystick.serving import connections
-from tallystick.serving.connections import ACCEPTED_AT_ONCE, MOST_HEADERS, PatientServer, bounded_protocol
+from tallystick.serving.connections import ACCEPTED_AT_ONCE, MOST_HEADERS, PatientServer, Porter, bounded_protocol
 
 MOST = 20
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -255,6 +255,17 @@ def test_a_handshake_that_does_not_end_closes_the_connection_and_makes_room(secu
             each.close()
 
 
+def answer_of(client, incoming, link):
+    """Read records until the answer is whole: several may come at once."""
+    answer = b""
+    while not answer.endswith(b"ok"):
+        try:
+            answer += client.read(10_000)
+        except ssl.SSLWantReadError:
+            incoming.write(link.recv(10_000))
+    return answer
+
+
 def test_what_comes_with_the_end_of_a_handshake_is_answered(secured):
     port, context = secured
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -269,11 +280,7 @@ def test_what_comes_with_the_end_of_a_handshake_is_answered(secured):
                 incoming.write(link.recv(10_000))
         client.write(REQUEST + b"\r\n")
         link.sendall(outgoing.read())  # the last piece of the handshake and the request at once
-        answer = b""
-        while not answer.endswith(b"ok"):
-            incoming.write(link.recv(10_000))
-            with contextlib.suppress(ssl.SSLWantReadError):
-                answer += client.read(10_000)
+        assert answer_of(client, incoming, link).endswith(b"ok")
 
 
 def test_one_who_speaks_no_tls_is_hung_up(secured):
@@ -299,3 +306,110 @@ def test_connections_that_ask_for_another_protocol_stay_bounded(port, kind):
     finally:
         for each in links:
             each.close()
+
+
+def test_who_is_served_already_keeps_the_connection_whoever_begins_a_handshake(secured):
+    """One recorded first message, sent again and again, costs its sender nothing."""
+    port, context = secured
+    link = http.client.HTTPSConnection("localhost", port, timeout=20, context=context)
+    link.request("GET", "/")
+    assert link.getresponse().read() == b"ok"
+    served = link.sock
+    strangers = held(port, 3 * MOST, hello())
+    try:
+        link.request("GET", "/")
+        assert link.getresponse().read() == b"ok"
+        assert link.sock is served
+    finally:
+        for each in (link, *strangers):
+            each.close()
+
+
+@pytest.mark.parametrize("pieces", [1, 4, 0])
+def test_a_first_message_of_a_handshake_may_come_in_pieces(secured, pieces):
+    port, context = secured
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                said = outgoing.read()
+                size = -(-len(said) // pieces) if pieces else 7
+                for start in range(0, len(said), size):
+                    link.sendall(said[start : start + size])
+                    time.sleep(0.001)
+                incoming.write(link.recv(10_000))
+        client.write(REQUEST + b"\r\n")
+        link.sendall(outgoing.read())
+        assert answer_of(client, incoming, link).endswith(b"ok")
+
+
+def test_the_porter_opens_for_each_caller_in_turn_and_for_who_came_last():
+    opened = []
+
+    class Door:
+        def __init__(self, caller, number):
+            self.caller, self.number = caller, number
+
+        def open(self):
+            opened.append((self.caller, self.number))
+
+    async def calls():
+        porter = Porter()
+        doors = [Door("crowd", number) for number in range(5)]
+        for door in doors:
+            porter.call(door)
+        porter.forget(doors[3])
+        porter.call(Door("one", 0))
+        porter.call(Door("other", 0))
+        await asyncio.sleep(0.1)
+        porter.call(Door("late", 0))
+        await asyncio.sleep(0.1)
+
+    asyncio.run(calls())
+    assert opened == [
+        *(("crowd", 4), ("one", 0), ("other", 0), ("crowd", 2), ("crowd", 1), ("crowd", 0), ("late", 0)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "caller"),
+    [("10.0.0.7", "10.0.0.7"), ("2001:db8::7", "2001:db8::/64"), ("2001:db8::8", "2001:db8::/64"), ("fe80::1%eth0", "fe80::/64")],
+)
+def test_a_network_of_many_addresses_is_one_caller(address, caller):
+    class Transport:
+        def get_extra_info(self, _name):
+            return (address, 1)
+
+    assert connections._caller(Transport()) == caller
+
+
+@pytest.mark.parametrize("way", ["plain", "TLS"])
+def test_a_head_in_many_pieces_is_read_ever_more_seldom(port, secured, way, monkeypatch):
+    """A piece costs as much as a request; what is complete in the end is answered."""
+    taken = []
+    take = connections.BoundedProtocol.data_received
+
+    def counted(connection, data):
+        taken.append(len(data))
+        take(connection, data)
+
+    monkeypatch.setattr(connections.BoundedProtocol, "data_received", counted)
+    monkeypatch.setattr(connections, "HEAD_S", 20)
+    secured_port, context = secured
+    link = socket.create_connection(("127.0.0.1", port if way == "plain" else secured_port), timeout=20)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if way == "TLS":
+        link = context.wrap_socket(link, server_hostname="localhost")
+    with link:
+        head = REQUEST + b"X-A: " + b"a" * 300 + b"\r\n\r\n"
+        for byte in head:
+            link.sendall(bytes([byte]))
+            time.sleep(0.001)
+        assert link.recv(1000).startswith(b"HTTP/1.1 200")
+    assert sum(taken) == len(head)
+    assert len(taken) < 30

@@ -7,13 +7,20 @@ kept for 75 seconds. Eight requests may wait behind one that is being answered, 
 for 10 seconds. There are at most 4,096 connections, 1,024 with TLS, and at most a quarter of the process's file descriptors,
 whatever they do: the one that has said nothing for longest makes room, and where all are being answered, the one whose request
 came first.
+
+Clients who are served already do not wait for strangers. A handshake takes half a millisecond, and whoever repeats one recorded
+first message has it made for nothing: so handshakes begin one after the other, the addresses in turn, and where they are more
+than a quarter of the connections, they make room among themselves. A head that comes in many small pieces is read a few times,
+then ever more seldom.
 """
 
 import asyncio
+import ipaddress
 import os
 import resource
 import socket
 import ssl
+from collections.abc import Iterable
 from typing import Any
 
 import uvicorn
@@ -29,8 +36,18 @@ ACCEPTED_AT_ONCE, LISTENS = 8, 2048
 And those that the system holds until then."""
 MOST_PIPELINED = 8
 """Requests of one connection that wait while another one of it is answered."""
+FREE_PIECES, FIRST_PAUSE_S, LONGEST_PAUSE_S = 8, 0.05, 1.0
+"""Pieces of one head that are taken as they come, and how long those after them gather."""
+HANDSHAKE_EVERY_S = 0.002
+"""Seconds from one handshake's beginning to the next one's."""
+DOORS_SHARE = 4
+"""Of the connections: so many may be in their handshake."""
+MOST_HELLO_BYTES = 5 + (1 << 14)
+"""Of a TLS record, in which a client begins its handshake."""
 UNREAD_S = 10.0
 """Seconds until a client that reads nothing is hung up."""
+_HANDSHAKE = b"\x16"
+"""How a TLS record of a handshake begins."""
 SHARE = 4
 """Of the process's file descriptors: the others are for the partners, tables and journals."""
 
@@ -39,19 +56,26 @@ class BoundedProtocol(HttpToolsProtocol):
     """One client's connection; those that wait for a request, and those with one, hang together, the first one first."""
 
     most = MOST_CONNECTIONS
-    waiting: dict["BoundedProtocol | TlsDoor", None] = {}  # noqa: RUF012 - of all connections of the server
+    line: asyncio.Transport | None = None
+    """What is below TLS."""
+    doors: dict["TlsDoor", None] = {}  # noqa: RUF012 - of all connections of the server
+    waiting: dict["BoundedProtocol", None] = {}  # noqa: RUF012
     busy: dict["BoundedProtocol", None] = {}  # noqa: RUF012
 
     @classmethod
     def make_room(cls) -> None:
         """Hang up who has waited longest, where connections are too many for one more."""
-        while len(cls.waiting) + len(cls.busy) >= cls.most:
-            next(iter(cls.waiting or cls.busy)).hang_up()
+        while len(cls.doors) + len(cls.waiting) + len(cls.busy) >= cls.most:
+            crowd: Iterable[TlsDoor | BoundedProtocol] = cls.waiting or cls.doors or cls.busy
+            if len(cls.doors) > cls.most // DOORS_SHARE:
+                crowd = cls.doors
+            next(iter(crowd)).hang_up()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a call, in the place of the one that has waited longest where there are too many."""
         super().connection_made(transport)
-        self._head_bytes = 0
+        self._head_bytes = self._pieces = 0
+        self.line = self.line or transport
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self.make_room()
@@ -65,8 +89,22 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self in self.waiting:
             self._head_bytes += len(data)
+            self._pieces += 1
             if self._head_bytes > MOST_HEAD_BYTES:
                 self.hang_up()
+            elif self._pieces > FREE_PIECES:
+                self._let_gather()
+
+    def _let_gather(self) -> None:
+        """Read no more of a head for a moment: each piece costs as much as a request does."""
+        pause_s = min(FIRST_PAUSE_S * 2 ** (self._pieces - FREE_PIECES - 1), LONGEST_PAUSE_S)
+        assert self.line is not None, "a connection was made"
+        self.line.pause_reading()
+        asyncio.get_running_loop().call_later(pause_s, self._read_on)
+
+    def _read_on(self) -> None:
+        if self.line is not None and not self.line.is_closing():
+            self.line.resume_reading()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; the parser ends at an error, and a request that is none is answered so."""
@@ -123,7 +161,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _leave(self) -> None:
         self.waiting.pop(self, None)
-        self._head_bytes = 0
+        self._head_bytes = self._pieces = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -139,51 +177,125 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class TlsDoor(asyncio.Protocol):
-    """One client's call until its TLS handshake has ended: it waits, as those do that have sent no request yet.
+    """One client's call until its TLS handshake has ended.
 
     It takes asyncio's own loop: uvloop reads what comes before the handshake begins.
     """
 
     context: ssl.SSLContext
     behind: type[BoundedProtocol]
+    porter: "Porter"
 
     def __init__(self, **of_server: Any) -> None:
-        self._connection = self.behind(**of_server)
-        self._early: list[bytes] = []
+        self._of_server = of_server
+        self._hello, self._early = bytearray(), list[bytes]()
+        self._opening: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first message of a handshake."""
+        self._transport, self.caller = transport, _caller(transport)
+        self.behind.make_room()
+        self.behind.doors[self] = None
+        self._timer = asyncio.get_running_loop().call_later(HEAD_S, self.hang_up)
+
+    def data_received(self, data: bytes) -> None:
+        """Gather the first message, for which the porter is called; or keep what comes right behind the handshake."""
+        if self._opening is not None:
+            self._early.append(data)
+            return
+        self._hello += data
+        if not self._hello.startswith(_HANDSHAKE) or len(self._hello) > MOST_HELLO_BYTES:
+            self.hang_up()
+        elif len(self._hello) >= 5 + int.from_bytes(self._hello[3:5], "big"):
+            self._transport.pause_reading()
+            self.porter.call(self)
+
+    def open(self) -> None:
         """Begin the handshake."""
-        self._transport = transport
-        transport.pause_reading()  # what comes is read by the handshake alone
-        self._connection.make_room()
-        self._connection.waiting[self] = None
-        self._handshake = asyncio.get_running_loop().create_task(self._shake_hands())
+        self._opening = asyncio.get_running_loop().create_task(self._shake_hands())
 
     async def _shake_hands(self) -> None:
+        loop = asyncio.get_running_loop()
+        handshake = loop.create_task(
+            loop.start_tls(self._transport, self, self.context, server_side=True, ssl_handshake_timeout=HEAD_S)
+        )
+        await asyncio.sleep(0)  # the handshake has its protocol now, and connects it before what is called after this
+        loop.call_soon(self._say_hello)
         try:
-            secured = await asyncio.get_running_loop().start_tls(
-                self._transport, self, self.context, server_side=True, ssl_handshake_timeout=HEAD_S
-            )
+            secured = await handshake
         except OSError:  # among them what ssl and a time that is over raise
             secured = None
         finally:
-            self._connection.waiting.pop(self, None)
+            self._leave()
         if secured is None or secured.is_closing():
             self._transport.abort()
             return
-        self._connection.connection_made(secured)
-        secured.set_protocol(self._connection)
+        connection = self.behind(**self._of_server)
+        connection.line = self._transport
+        connection.connection_made(secured)
+        secured.set_protocol(connection)
         for data in self._early:
-            self._connection.data_received(data)
+            connection.data_received(data)
 
-    def data_received(self, data: bytes) -> None:
-        """Keep what comes right behind the handshake."""
-        self._early.append(data)
+    def _say_hello(self) -> None:
+        """Give the handshake the message that was read before it began."""
+        protocol = self._transport.get_protocol()
+        if isinstance(protocol, asyncio.BufferedProtocol) and not self._transport.is_closing():
+            memoryview(protocol.get_buffer(len(self._hello)))[: len(self._hello)] = self._hello
+            protocol.buffer_updated(len(self._hello))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Forget the call."""
+        self._leave()
 
     def hang_up(self) -> None:
         """Close the connection at once."""
-        self._connection.waiting.pop(self, None)
+        self._leave()
         self._transport.abort()
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        self.behind.doors.pop(self, None)
+        self.porter.forget(self)
+
+
+def _caller(transport: asyncio.Transport) -> str:
+    """Return whom a call is of: an address, or of one of IPv6 its network, for whoever has one has many."""
+    host = str((transport.get_extra_info("peername") or ("",))[0]).partition("%")[0]
+    return str(ipaddress.ip_network(f"{host}/64", strict=False)) if ":" in host else host
+
+
+class Porter:
+    """Opens doors, one every HANDSHAKE_EVERY_S: of each caller in turn, and of one caller who came last.
+
+    Where doors are too many, those who came first wait in vain, whoever is served: who comes last has waited least.
+    """
+
+    def __init__(self) -> None:
+        self._callers: dict[str, dict[TlsDoor, None]] = {}
+        self._round: asyncio.Task[None] | None = None
+
+    def call(self, door: TlsDoor) -> None:
+        """Have a door opened in its turn."""
+        self._callers.setdefault(door.caller, {})[door] = None
+        if self._round is None or self._round.done():
+            self._round = asyncio.get_running_loop().create_task(self._open())
+
+    def forget(self, door: TlsDoor) -> None:
+        """Leave a door shut."""
+        if doors := self._callers.get(door.caller):
+            doors.pop(door, None)
+
+    async def _open(self) -> None:
+        while self._callers:
+            caller = next(iter(self._callers))
+            doors = self._callers.pop(caller)
+            if not doors:
+                continue
+            door, _ = doors.popitem()
+            self._callers[caller] = doors  # behind the others
+            door.open()
+            await asyncio.sleep(HANDSHAKE_EVERY_S)
 
 
 def bounded_protocol(most: int | None = None, *, tls: ssl.SSLContext | None = None) -> type[asyncio.Protocol]:
@@ -191,9 +303,9 @@ def bounded_protocol(most: int | None = None, *, tls: ssl.SSLContext | None = No
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = MOST_CONNECTIONS if tls is None else MOST_WITH_TLS
     allowed = allowed if descriptors == resource.RLIM_INFINITY else min(allowed, descriptors // SHARE)
-    members: dict[str, Any] = {"most": most or allowed, "waiting": {}, "busy": {}}
+    members: dict[str, Any] = {"most": most or allowed, "doors": {}, "waiting": {}, "busy": {}}
     protocol = type("Protocol", (BoundedProtocol,), members)
-    return protocol if tls is None else type("Door", (TlsDoor,), {"context": tls, "behind": protocol})
+    return protocol if tls is None else type("Door", (TlsDoor,), {"context": tls, "behind": protocol, "porter": Porter()})
 
 
 class PatientServer(uvicorn.Server):
