@@ -63,6 +63,7 @@ PROTOCOLS = {
         "alignment.buckets",
         "alignment.psi_diffie_hellman",
         "alignment.psi_malicious",
+        "alignment.any_key",
     ),
     "Unions": (
         "alignment.psu",

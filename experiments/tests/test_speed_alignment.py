@@ -35,8 +35,8 @@ def test_a_python_without_spu_is_told_what_to_install():
 
 def test_tables_of_unequal_sizes_share_the_common_customers():
     for rows, others in ((10, 1000), (1000, 10)):
-        job = {"rows": rows, "others": others, "common": 5}
-        label, feature = (set(alignment._ids(name, job)) for name in (alignment.LABEL, alignment.FEATURE))
+        job = {"rows": rows, "others": others, "common": 5, "keys": 1}
+        label, feature = (set(alignment._table(name, job)["id"]) for name in (alignment.LABEL, alignment.FEATURE))
         assert (len(label), len(feature), len(label & feature)) == (rows, others, 5)
 
 

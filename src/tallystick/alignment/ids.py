@@ -67,6 +67,15 @@ class Ids(Sequence[bytes]):
         """Select these of the ids (M)."""
         return Ids(self._column.gather(rows_M))
 
+    def prefixed(self, prefix: bytes) -> "Ids":
+        """Return the same ids, each with these bytes in front."""
+        return Ids(pl.Series([prefix], dtype=pl.Binary) + self._column, distinct=self._distinct)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Ids]") -> "Ids":
+        """Return the ids of all parts, one part after the other."""
+        return cls(pl.concat([part._column for part in parts]))
+
     def sorted(self) -> "tuple[Ids, NDArray[np.int64]]":
         """Return the ids in the order of their bytes, and the place of each before."""
         place_N = self._column.arg_sort().to_numpy().astype(np.int64)

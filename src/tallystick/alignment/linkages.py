@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tallystick.alignment.key_ids import KeyIds
     from tallystick.alignment.outcome import Alignment, SimilarityScale
     from tallystick.alignment.pairwise import LocalOptions
     from tallystick.alignment.psi import Protocol, Security
@@ -29,7 +30,8 @@ class AlignmentInput:
     """Inputs that a party brings to an alignment.
 
     Args:
-        ids: its unique ids.
+        ids: its unique ids, one for each row that takes part where any of several keys may link it.
+        by_key: ids by each of these keys; empty where there is one key.
         peers: the feature parties for the label party, the label party for a feature party.
         rng: of keys, shuffles and dummies.
         max_rows: most ids to accept from a peer, and to have.
@@ -50,6 +52,7 @@ class AlignmentInput:
     max_rows: int
     local: LocalOptions
     name: str = ""
+    by_key: Sequence[KeyIds] = ()
     similar: SimilarKeys | None = None
     terms: SimilarityConfig | None = None
     scales: Mapping[str, SimilarityScale] = field(default_factory=dict)
@@ -114,6 +117,10 @@ class Linkage:
 
 
 def _intersect_label(inputs: AlignmentInput, *, security: Security = "semi-honest") -> Alignment:
+    if inputs.by_key:
+        from tallystick.alignment.any_key import link_by_any_key_label_party
+
+        return _link_by_any_key(link_by_any_key_label_party, inputs, security)
     from tallystick.alignment.psi import intersect_label_party
 
     return intersect_label_party(
@@ -128,6 +135,10 @@ def _intersect_label(inputs: AlignmentInput, *, security: Security = "semi-hones
 
 
 def _intersect_feature(inputs: AlignmentInput, *, security: Security = "semi-honest") -> Alignment:
+    if inputs.by_key:
+        from tallystick.alignment.any_key import link_by_any_key_feature_party
+
+        return _link_by_any_key(link_by_any_key_feature_party, inputs, security)
     from tallystick.alignment.psi import intersect_feature_party
 
     return intersect_feature_party(
@@ -137,6 +148,19 @@ def _intersect_feature(inputs: AlignmentInput, *, security: Security = "semi-hon
         protocol=inputs.protocol,
         security=security,
         one_of_several=inputs.several,
+        max_rows=inputs.max_rows,
+        local=inputs.local,
+    )
+
+
+def _link_by_any_key(role: Callable[..., Alignment], inputs: AlignmentInput, security: Security) -> Alignment:
+    return role(
+        inputs.by_key,
+        len(inputs.ids),
+        inputs.peers[0],
+        rng=inputs.rng,
+        protocol=inputs.protocol,
+        security=security,
         max_rows=inputs.max_rows,
         local=inputs.local,
     )

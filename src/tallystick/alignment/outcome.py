@@ -61,8 +61,9 @@ class Alignment:
 
     The order of the positions is common to all parties and tells nothing beyond what the method tells anyway.
     Intersection: sorted by a public hash of the id, which every party holds for every position, so two runs on the same
-    tables train in the same order. Union: sorted by universal id, a group element under both sides' secret keys,
-    which looks random to each; fresh keys give a fresh order. Union with a helper: drawn by the helper.
+    tables train in the same order; by any of several keys, one key's rows after the other's. Union: sorted by universal id,
+    a group element under both sides' secret keys, which looks random to each; fresh keys give a fresh order. Union with a
+    helper: drawn by the helper.
 
     Similarity: a position for each row of the label party; ``candidates`` says which rows of a feature party are linked to it,
     whose own ``rows_N`` are then -1.
@@ -73,11 +74,14 @@ class Alignment:
     rows_N: Rows
     """Own row at each position, int64; -1 where this party lacks the id (union only)."""
     sizes: dict[str, int]
-    """Set sizes this side learnt: ``own``, each peer by its name, ``intersection``, and ``union`` where there is one."""
+    """Set sizes this side learnt: ``own``, each peer by its name, ``intersection``, ``union`` where there is one, and
+    ``intersection by KEY`` where any of several keys links rows."""
     learnt: list[str]
     """All that this side learnt, one plain sentence each, for the terminal and the report."""
     uids_N16: np.ndarray[Any, np.dtype[np.uint8]] | None = field(default=None, repr=False)
     """Universal ids, the same bytes on both sides (union only)."""
+    key_N: np.ndarray[Any, np.dtype[np.uint8]] | None = field(default=None, repr=False)
+    """Which of several keys linked each position (intersection by any of them only)."""
     candidates: Mapping[str, Candidates] = field(default_factory=dict, repr=False)
     """By feature party; a feature party has its own only (similarity only)."""
     multiplications: int = 0

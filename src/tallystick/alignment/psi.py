@@ -62,6 +62,7 @@ def intersect_label_party(
     rng: SecureRandom,
     protocol: Protocol = "auto",
     security: Security = "semi-honest",
+    may_be_empty: bool = False,
     max_rows: int = MAX_ROWS,
     local: LocalOptions = LOCAL,
 ) -> Alignment:
@@ -79,6 +80,7 @@ def intersect_label_party(
         rng: draws this run's keys and shuffles.
         protocol: ``diffie-hellman``, ``oblivious-transfer`` or ``auto``, by the sizes and the line; all parties say the same.
         security: ``semi-honest``, or ``malicious``, which is by oblivious transfer; all parties say the same.
+        may_be_empty: whether it is no error that no id is common.
         max_rows: most ids to accept from a peer (and to have).
         local: threads, who is told, and where finished buckets are kept.
 
@@ -102,11 +104,14 @@ def intersect_label_party(
             send_size(channel, PLACES, len(common_K))
             send_list(channel, PLACES, place_of_id_N[common_K])
             match.prove(common_K)
-        _require_some(len(common_K), len(ids), [f"{c.peer} {size}" for c, size in zip(channels, sizes, strict=True)])
+        if not may_be_empty:
+            require_some(len(common_K), len(ids), [f"{c.peer} {size}" for c, size in zip(channels, sizes, strict=True)])
     pairwise = [len(match.own_K) for match in matches]
     outcome = _label_outcome(row_N[common_K], len(ids), channels, sizes, pairwise, multiplications)
     if security == "malicious":
-        outcome.learnt.extend(_room(channel.peer, size, own=len(ids)) for channel, size in zip(channels, sizes, strict=True))
+        outcome.learnt.extend(
+            cheaters_room(channel.peer, size, own=len(ids)) for channel, size in zip(channels, sizes, strict=True)
+        )
     return outcome
 
 
@@ -118,6 +123,7 @@ def intersect_feature_party(
     protocol: Protocol = "auto",
     security: Security = "semi-honest",
     one_of_several: bool = False,
+    may_be_empty: bool = False,
     max_rows: int = MAX_ROWS,
     local: LocalOptions = LOCAL,
 ) -> Alignment:
@@ -146,18 +152,20 @@ def intersect_feature_party(
             raise ProtocolError(
                 channel.peer, f"{channel.peer} sent {PLACES!r} in an order that nobody who has these ids would choose"
             )
-        _require_some(count, len(ids), [f"{channel.peer} {size}"])
+        if not may_be_empty:
+            require_some(count, len(ids), [f"{channel.peer} {size}"])
     return Alignment(
         method="intersection",
         rows_N=row_N[common_K],
         sizes={"own": len(ids), channel.peer: size, "intersection": count},
         learnt=learnt_of(channel.peer, size, own=len(ids), common=count)
-        + ([_room(channel.peer, size, own=len(ids))] if security == "malicious" else []),
+        + ([cheaters_room(channel.peer, size, own=len(ids))] if security == "malicious" else []),
         multiplications=multiplications,
     )
 
 
-def _room(peer: str, size: int, *, own: int) -> str:
+def cheaters_room(peer: str, size: int, *, own: int) -> str:
+    """Say how many ids a peer that cheats could have asked for."""
     return f"{peer} announced {size} ids; by cheating it could have asked for {most_ids(size, own)}."
 
 
@@ -189,7 +197,8 @@ def _sorted_side(ids: Ids, rng: SecureRandom, local: LocalOptions) -> tuple[Side
     return Side(ids=ids.gather(row_N), prints_N16=prints_N16.take(row_N, axis=0), rng=rng, local=local), row_N
 
 
-def _require_some(count: int, own: int, others: Sequence[str]) -> None:
+def require_some(count: int, own: int, others: Sequence[str]) -> None:
+    """Raise IdError where nothing is common."""
     if count == 0:
         raise IdError(
             f"no id is common to all parties (this side has {own} ids, {', '.join(others)}); "

@@ -1,9 +1,11 @@
 """Declare how a contract matches rows: a class for each ``alignment.method``, with the keys that go with it."""
 
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
 
+from tallystick.alignment.key_ids import MOST_KEYS
 from tallystick.alignment.linkages import LINKAGES
 from tallystick.alignment.terms import SimilarityConfig
 from tallystick.reading import Model, Step, Text, Variant, WholeShare, shown, usual
@@ -31,6 +33,15 @@ def _each_once(keys: tuple[KeyColumn, ...]) -> tuple[KeyColumn, ...]:
     return keys
 
 
+def _different(alternatives: tuple[tuple[str, ...], ...] | None) -> tuple[tuple[str, ...], ...] | None:
+    for names in alternatives or ():
+        if len(set(names)) != len(names):
+            raise ValueError(f"must have each key once in an alternative, found {shown(list(names))}")
+    if alternatives is not None and len({frozenset(names) for names in alternatives}) != len(alternatives):
+        raise ValueError("must have each alternative once")
+    return alternatives
+
+
 _METHOD = "; ".join(f"{name}: {linkage.what}" for name, linkage in LINKAGES.items())
 
 Protocol = Annotated[
@@ -44,6 +55,18 @@ KeyColumns = Annotated[
     tuple[KeyColumn, ...],
     Field(min_length=1, description="key columns, in the order in which they are joined"),
     AfterValidator(_each_once),
+]
+Alternatives = Annotated[
+    tuple[Annotated[tuple[Text, ...], Field(min_length=1)], ...] | None,
+    Field(
+        min_length=2,
+        max_length=MOST_KEYS,
+        description="any of several keys links a row, in the order of trust: each is a list of names from keys, which are "
+        "joined. Two rows go together by the first of these that both have, if it is equal; by a later one never, so people who "
+        "share a telephone and have different e-mail addresses stay apart. nulls is then about rows without any of them, and a "
+        "value that stands in several rows is, by duplicates, that of one or of none. null: all keys must be equal",
+    ),
+    AfterValidator(_different),
 ]
 Nulls = Annotated[Literal["drop", "error"], Field(description="rows with a null in any key column: leave them out, or stop")]
 Duplicates = Annotated[
@@ -69,6 +92,14 @@ LeastMatchRate = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class AnyKey:
+    """One of several keys that may link a row: its name, and the columns that are joined in it."""
+
+    name: str
+    columns: tuple[KeyColumn, ...]
+
+
 class AlignmentKeys(Variant):
     """Base of the ways of matching rows."""
 
@@ -90,6 +121,7 @@ class IntersectionConfig(AlignmentKeys):
         "than it says, or 1.36 times as many if it says more than 4,096",
     )
     keys: KeyColumns
+    alternatives: Alternatives = None
     nulls: Nulls = "drop"
     duplicates: Literal["first", "all", "drop", "error"] = Field(
         default="first",
@@ -100,6 +132,14 @@ class IntersectionConfig(AlignmentKeys):
     min_match_rate: LeastMatchRate = 0.0
 
     similarity: ClassVar[None] = None
+
+    @property
+    def any_of(self) -> tuple[AnyKey, ...]:
+        """Return the keys of which any links a row, in the order of trust; empty where all keys have to be equal."""
+        by_name = {key.name: key for key in self.keys}
+        return tuple(
+            AnyKey(name=" + ".join(names), columns=tuple(by_name[name] for name in names)) for names in self.alternatives or ()
+        )
 
 
 class UnionOfTwoConfig(AlignmentKeys):
@@ -117,6 +157,7 @@ class UnionOfTwoConfig(AlignmentKeys):
     min_match_rate: LeastMatchRate = 0.0
 
     security: ClassVar[Literal["semi-honest"]] = "semi-honest"
+    any_of: ClassVar[tuple[AnyKey, ...]] = ()
     similarity: ClassVar[None] = None
 
 
@@ -132,6 +173,7 @@ class UnionByHelperConfig(AlignmentKeys):
 
     protocol: ClassVar[Literal["auto"]] = "auto"
     security: ClassVar[Literal["semi-honest"]] = "semi-honest"
+    any_of: ClassVar[tuple[AnyKey, ...]] = ()
     similarity: ClassVar[None] = None
 
 
@@ -146,6 +188,7 @@ class SimilarKeysConfig(AlignmentKeys):
 
     protocol: ClassVar[Literal["auto"]] = "auto"
     security: ClassVar[Literal["semi-honest"]] = "semi-honest"
+    any_of: ClassVar[tuple[AnyKey, ...]] = ()
     keys: ClassVar[tuple[KeyColumn, ...]] = ()
     duplicates: ClassVar[Literal["first"]] = "first"
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, PrivateAttr, model_validator
 
 from tallystick.alignment.linkages import LINKAGES, Linkage
-from tallystick.config.alignment import AlignmentConfig
+from tallystick.config.alignment import AlignmentConfig, IntersectionConfig
 from tallystick.config.defense import DefenseEntry, defense_problems
 from tallystick.config.imputation import (
     defended_imputation_problems,
@@ -40,7 +40,7 @@ from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedd
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError
 from tallystick.metrics import METRICS
-from tallystick.reading import Model, Name, Problems, Role, read_yaml, shown, validate
+from tallystick.reading import Model, Name, Problems, Role, did_you_mean, read_yaml, shown, validate
 
 
 class Contract(Model):
@@ -283,11 +283,13 @@ class Contract(Model):
         """Write the contract with sorted keys and all defaults, so that layout, aliases and omissions do not matter.
 
         A contract that allows no serving, or no count of common ids, is written without that key, as it was before there was one;
-        and so is one whose training has no bound in minutes.
+        and so is one whose training has no bound in minutes, or whose keys all have to be equal.
         """
         values = self.model_dump(mode="json", exclude={key for key in ("serving", "overlap") if getattr(self, key) is None})
         if self.training.minutes is None:
             del values["training"]["minutes"]
+        if not self.alignment.any_of:
+            values["alignment"].pop("alternatives", None)
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
     @property
@@ -329,7 +331,7 @@ def _party_problems(contract: Contract) -> list[str]:
         )
     if not linkage.several and features > 1:
         problems.append(f"alignment.method = {shown(method)}: takes exactly one feature party, found {features}")
-    problems += _overlap_problems(contract)
+    problems += _overlap_problems(contract) + _any_key_problems(contract)
     problems += [
         f"model.bottoms.{name}: is not a party with a table; allowed: label and feature parties of this contract"
         for name in contract.model.bottoms
@@ -350,6 +352,38 @@ def _overlap_problems(contract: Contract) -> list[str]:
     elif overlap.groups is not None and overlap.told_to == contract.role_of(overlap.groups):
         problems.append(
             f"overlap.told_to = {overlap.told_to}: the party without groups counts, so it is told; take both, or the other side"
+        )
+    return problems
+
+
+def _any_key_problems(contract: Contract) -> list[str]:
+    """List what does not go with several keys, of which any links a row of one side with one of the other."""
+    alignment, where, problems = contract.alignment, "alignment.alternatives", []
+    if not isinstance(alignment, IntersectionConfig) or alignment.alternatives is None:
+        return []
+    names = [key.name for key in alignment.keys]
+    named = {name for alternative in alignment.alternatives for name in alternative}
+    problems += [f"{where}: {shown(name)} is no key; {did_you_mean(name, names)}" for name in sorted(named - set(names))]
+    problems += [
+        f"{where}: no alternative has the key {shown(name)}; add it to one, or leave it out of alignment.keys"
+        for name in names
+        if name not in named
+    ]
+    if alignment.duplicates == "all":
+        problems.append(f"{where}, alignment.duplicates = all: a row links to one row at most; take first, drop or error")
+    if len(contract.feature_parties) > 1:
+        problems.append(
+            f"{where}: two parties link by any of several keys, and this contract has {len(contract.feature_parties)} feature "
+            "parties: one of them would learn whom it has in common with the label party alone; leave it out"
+        )
+    if contract.overlap is not None:
+        problems.append(f"overlap: counts ids by one key; leave it out, or {where}")
+    if contract.serving is not None:
+        problems.append(f"serving: finds a row by one key; leave it out, or {where}")
+    if contract.shares_head:
+        problems.append(
+            f"training.gradients = shared: scores are counted by a row's key, and with {where} another one may link it the next "
+            "time; leave it out"
         )
     return problems
 

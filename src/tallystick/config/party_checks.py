@@ -132,6 +132,8 @@ def _shared_head_problems(contract: "Contract", party: PartyFile) -> list[str]:
 def _repeats_problems(contract: "Contract", role: str) -> list[str]:
     if contract.linkage.similar:
         return ["repeats: rows are linked by similarity here, so that none is left out; leave it out"]
+    if contract.alignment.any_of:
+        return ["repeats: with alignment.alternatives a row has several keys; alignment.duplicates settles each; leave it out"]
     if role == "label" and contract.alignment.duplicates == "all":
         return ["repeats: by alignment.duplicates = all every row of the label party takes part; leave it out, or agree on first"]
     return []

@@ -61,7 +61,7 @@ class IntersectionDataset(Dataset):
         """
         linked = len(own.alignment)
         if contract.split.method == "hash":
-            parts_N = split_by_hash(own.keys.ids_of(own.alignment.rows_N), contract.split, seed=contract.seed)
+            parts_N = split_by_hash(own.ids_of(own.alignment.rows_N), contract.split, seed=contract.seed)
         else:
             parts_N = parts_by_time(contract.split, own, channels)
         train_N, validation_N, test_N = positions(parts_N)
@@ -75,7 +75,7 @@ class IntersectionDataset(Dataset):
         dispensed = own.is_label and contract.unaligned.facts.dispensable and not len(unaligned.train_N)
         own_folds, refits = None, contract.refits
         if own.is_label and contract.unaligned.used and not dispensed:
-            own_folds = own_folds_of(contract, own.before, own.keys.ids_of(rows_M), taught_N, judging_N)
+            own_folds = own_folds_of(contract, own.before, own.ids_of(rows_M), taught_N, judging_N)
             refits = contract.own_refits
         taught = refits or folds is not None or own_folds is not None
         encoder = own.fit_encoder(here, fitted_positions(taught_N, judging_N, taught=taught).numpy())
@@ -179,7 +179,7 @@ def _with_unaligned(contract: Contract, own: OwnRows, parts_N: Parts) -> tuple[R
         len(other_rows), TRAINING, dtype=np.uint8
     )  # without labels or times a feature party's are for training alone
     if contract.split.method == "hash":
-        parts_M = split_by_hash(own.keys.ids_of(other_rows), contract.split, seed=contract.seed)
+        parts_M = split_by_hash(own.ids_of(other_rows), contract.split, seed=contract.seed)
     elif own.is_label:
         assert own.party.time is not None
         times = own.column_at(own.party.time, np.concatenate([linked_N, other_rows]), use="time")

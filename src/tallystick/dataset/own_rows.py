@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tallystick.alignment.ids import Ids
 from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
@@ -94,6 +95,10 @@ class OwnRows:
         rank_U[self.keys.ids.sorted()[1]] = np.arange(len(rank_U))
         in_order_M: NDArray[np.int64] = rows_M[np.argsort(rank_U[self.keys.id_R[rows_M]], kind="stable")]
         return in_order_M
+
+    def ids_of(self, rows_M: NDArray[np.int64]) -> Ids:
+        """Return the ids of these of the R rows by which parts and folds are drawn, alike on all sides for a linked row."""
+        return self.keys.linked_ids(rows_M, self.alignment)
 
     def key_at(self, index_B: Tensor) -> NDArray[np.int64]:
         """Return which id the own row at each position has; unlinked rows come after the linked ones."""
@@ -231,7 +236,7 @@ def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Te
             "was common; now some are not. Start from scratch, without --start-from on all sides, or agree on none",
             told=f"{where}: the run to start from had no rows without a partner's row; start from scratch, or agree on none",
         )
-    folds = _by_hash(contract, own.keys.ids_of(own.alignment.rows_N), count=count)
+    folds = _by_hash(contract, own.ids_of(own.alignment.rows_N), count=count)
     _check_filled(folds, torch.cat([train_N, validation_N]))
     return folds
 

@@ -2,6 +2,8 @@
 
 from functools import partial
 
+from tallystick.alignment.any_key import learnt_by_keys
+from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import learnt_of
 from tallystick.alignment.repeats import counts_learnt
 from tallystick.config.contract import Contract
@@ -36,6 +38,8 @@ def _protocol_outcome(contract: Contract, facts: RunFacts, *, method: str) -> li
 def _intersection(contract: Contract) -> list[str]:
     if contract.alignment.method != "intersection":
         return []
+    if contract.alignment.any_of:
+        return _by_any_key(contract)
     label, several = contract.label_party, len(contract.feature_parties) > 1
     lines = [
         f"{label} learns how many ids {name} has, and which of its own ids {name} has too" for name in contract.feature_parties
@@ -45,6 +49,31 @@ def _intersection(contract: Contract) -> list[str]:
         f"{name} learns how many ids {label} has, and which of its own ids all parties have{also}"
         for name in contract.feature_parties
     ]
+
+
+def _by_any_key(contract: Contract) -> list[str]:
+    label, (feature,) = contract.label_party, contract.feature_parties
+    names = [key.name for key in contract.alignment.any_of]
+    order = ", then ".join(names)
+    each = "how many have a key, and for each key how many ids it brings of those that no earlier key linked"
+    return [
+        f"{label} and {feature} learn of each other's rows {each}; which of their own rows the other has too, and by which key "
+        f"(in this order: {order})",
+        f"of a row that {' or '.join(names[1:])} links, {label} learns which of the earlier keys {feature}'s row has, and "
+        f"{feature} that {label}'s row has none of those that its own has; of rows that have a later key in common and differ in "
+        "an earlier one, neither learns anything",
+        f"a party that deviates can bring ids of its choice for each of the {len(names)} keys (alignment.alternatives)",
+    ]
+
+
+def _other_learnt(contract: Contract, facts: RunFacts, alignment: Alignment, peer: str) -> list[str]:
+    """Say what the other side of an intersection learnt of this one."""
+    sizes, any_of = alignment.sizes, contract.alignment.any_of
+    if any_of:
+        counts = {key.name: sizes[f"intersection by {key.name}"] for key in any_of}
+        finds = peer == contract.label_party
+        return learnt_by_keys(facts.party, sizes["own"], own=sizes[peer], counts=counts, finds=finds)
+    return learnt_of(facts.party, sizes["own"], own=sizes[peer], common=sizes["intersection"])
 
 
 def _intersection_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
@@ -57,11 +86,10 @@ def _intersection_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     if alignment is None or alignment.method != "intersection":
         return items
     peers = contract.feature_parties if facts.party == label else (label,) if len(contract.feature_parties) == 1 else ()
-    sizes = alignment.sizes
     return items + [
         Learnt(step="alignment", party=peer, what=sentence, guarantee=contract.linkage.guarantee)
         for peer in peers
-        for sentence in learnt_of(facts.party, sizes["own"], own=sizes[peer], common=sizes["intersection"])
+        for sentence in _other_learnt(contract, facts, alignment, peer)
     ]
 
 
@@ -199,6 +227,15 @@ ALIGNMENT = (
         ),
         sentences=_intersection,
         learnt=_intersection_learnt,
+    ),
+    Disclosure(
+        name="with `alternatives`",
+        label_party="for each key, how many ids the feature party brings; which key links a row, and which earlier keys the "
+        "other's row has",
+        feature_party="for each key, how many ids the label party brings; which key links a row, and that the other's row has "
+        "none of the earlier keys that its own has",
+        guarantee="as `intersection`, for each key; nothing of rows that have a later key in common and both have an earlier one",
+        fields=_LISTS,
     ),
     Disclosure(
         name="with `duplicates: all`",

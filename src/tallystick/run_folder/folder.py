@@ -354,6 +354,8 @@ class RunFolder:
         arrays: dict[str, AnyArray] = {"rows": alignment.rows_N}
         if alignment.uids_N16 is not None:
             arrays["uids"] = alignment.uids_N16
+        if alignment.key_N is not None:
+            arrays["keys"] = alignment.key_N
         for name, found in alignment.candidates.items():
             arrays[f"{name} numbers"] = found.numbers_NK.astype(np.int32)
             if found.own_rows is not None:
@@ -377,6 +379,7 @@ class RunFolder:
             sizes=saved.sizes,
             learnt=saved.learnt,
             uids_N16=uids if uids is not None else None,
+            key_N=arrays.get("keys"),
             candidates={name: _candidates(name, facts, arrays) for name, facts in saved.candidates.items()},
             multiplications=saved.multiplications,
         )

@@ -5,8 +5,8 @@ Shapes: N rows of the table, R of them that take part, U ids.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from struct import Struct
 from typing import Any
@@ -16,9 +16,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tallystick.alignment.ids import Ids
+from tallystick.alignment.key_ids import KeyIds, first_key, ids_by_key
 from tallystick.alignment.linkages import LINKAGES
+from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.similar_keys import SimilarKeys
-from tallystick.config.alignment import AlignmentConfig
+from tallystick.config.alignment import AlignmentConfig, KeyColumn
 from tallystick.config.party import PartyFile, RepeatsConfig
 from tallystick.errors import DataError, IdError
 from tallystick.reading import Step
@@ -42,6 +44,7 @@ class KeyReport:
     duplicated_keys: int  # keys that stand in more than one row
     duplicate_rows: int  # rows left out because another row has their key
     used: int  # rows that take part
+    by_key: Mapping[str, int] = field(default_factory=dict)  # of several keys, how many rows each may link
     repeats: str = ""  # in words: what becomes of rows that have one key
     doubtful: tuple[str, ...] = ()  # in words: key columns whose values look like numbers that were rounded
 
@@ -57,6 +60,8 @@ class KeyReport:
         if self.duplicated_keys:
             left_out = f"{self.duplicate_rows} of {self.rows} rows are left out" if self.duplicate_rows else "no row is left out"
             lines.append(f"{self.duplicated_keys} keys stand in more than one row; {left_out}: {self.repeats}")
+        if self.by_key:
+            lines.append(f"rows by key: {', '.join(f'{name} {rows:,}' for name, rows in self.by_key.items())}")
         return [*lines, *self.doubtful]
 
 
@@ -64,7 +69,8 @@ class KeyReport:
 class Keys:
     """Unique ids, in the order in which the table first has them, the rows that take part, and the id of each.
 
-    Similar keys name no row: then an id is the row's number in the table, and tells the others nothing.
+    Similar keys name no row: then an id is the row's number in the table, and tells the others nothing. Of several keys that may
+    link a row, its id is that of the first that it has, and ``by_key`` has them all.
     """
 
     ids: Ids  # U
@@ -72,6 +78,15 @@ class Keys:
     id_R: NDArray[np.int64]  # which of the ids is each row's; several rows may have one (alignment.duplicates = all)
     report: KeyReport
     similar: SimilarKeys | None = None
+    by_key: tuple[KeyIds, ...] = ()
+
+    def linked_ids(self, rows_M: NDArray[np.int64], alignment: Alignment) -> Ids:
+        """Return the ids of these of the R rows as all parties know them: of a linked row, by the key that linked it."""
+        if alignment.key_N is None:
+            return self.ids_of(rows_M)
+        number_R = first_key(self.by_key, len(self.rows_R))
+        number_R[alignment.rows_N] = alignment.key_N
+        return ids_by_key(self.by_key, number_R).gather(rows_M)
 
     def ids_of(self, rows_M: NDArray[np.int64]) -> Ids:
         """Return the ids of these of the R rows."""
@@ -83,7 +98,10 @@ class Keys:
         rank_U = np.empty_like(place_U)
         rank_U[place_U] = np.arange(len(place_U))
         order_R = np.argsort(rank_U[self.id_R], kind="stable")
-        return replace(self, ids=ids, rows_R=self.rows_R[order_R], id_R=rank_U[self.id_R][order_R])
+        place_R = np.empty_like(order_R)
+        place_R[order_R] = np.arange(len(order_R))
+        by_key = tuple(replace(key, row_U=place_R[key.row_U]) for key in self.by_key)
+        return replace(self, ids=ids, rows_R=self.rows_R[order_R], id_R=rank_U[self.id_R][order_R], by_key=by_key)
 
 
 def who_of(names: Iterable[bytes]) -> NDArray[np.int64]:
@@ -98,8 +116,11 @@ def fingerprint(keys: Keys) -> str:
     """Return a digest of a table's ids in their order: a kept alignment is of use only for the same table."""
     digest = hashlib.blake2b(digest_size=16)
     length = Struct(">I").pack
-    for piece in keys.ids.pieces():
-        digest.update(b"".join(chain.from_iterable(zip(map(length, map(len, piece)), piece, strict=True))))
+    for ids in (keys.ids, *(key.ids for key in keys.by_key)):
+        for piece in ids.pieces():
+            digest.update(b"".join(chain.from_iterable(zip(map(length, map(len, piece)), piece, strict=True))))
+    for key in keys.by_key:
+        digest.update(key.row_U.astype("<i8").tobytes())
     if len(keys.rows_R) > len(keys.ids):
         digest.update(keys.id_R.astype("<i8").tobytes())
     if keys.similar is not None:
@@ -131,25 +152,13 @@ def read_keys(
         raise IdError(f"the table has {frame.height} rows, over alignment.max_rows = {alignment.max_rows} of the contract")
     if alignment.similarity is not None:
         return _similar_keys(frame, columns, alignment)
+    if alignment.any_of:
+        return _keys_of_any(frame, columns, alignment)
     key = key_of(frame, columns=columns, alignment=alignment)
     names = ", ".join(columns[each.name] for each in alignment.keys)
-    null_rows = key.null_count()
-    if null_rows == frame.height:
-        raise IdError(f"key ({names}): all {frame.height} rows are null or empty; check the column and the normalise steps")
-    if null_rows and alignment.nulls == "error":
-        raise IdError(
-            f"key ({names}): null or empty in {rows_listed(key.is_null())} rows; the contract's alignment.nulls is error"
-        )
-    table = pl.DataFrame({"key": key, "row": pl.int_range(frame.height, eager=True)}).drop_nulls("key")
-    distinct = table.get_column("key").n_unique() == table.height  # as most often: spares two tables of all keys
-    duplicated = 0 if distinct else table.group_by("key").len().filter(pl.col("len") > 1).height
-    if repeats is not None:
-        kept_rows, words = latest_last(frame, table, repeats).unique("key", keep="last").sort("row"), repeats.words
-    else:
-        if duplicated:
-            _check_repeats(f"key ({names}): {duplicated} keys stand in more than one row", key, alignment, is_label=is_label)
-        kept_rows, words = table if distinct else _by_rule(table, alignment), _said_of_rule(alignment, is_label=is_label)
-    if not kept_rows.height:
+    null_rows = _require_keys(names, key.is_null(), alignment)
+    counting = _counting_rows(frame, key, names, alignment, repeats=repeats, is_label=is_label)
+    if not counting.rows.height:
         raise IdError(
             f"key ({names}): every key stands in more than one row, and alignment.duplicates = drop leaves out all of them; "
             "use a key that names a row, or duplicates: all"
@@ -157,15 +166,96 @@ def read_keys(
     report = KeyReport(
         rows=frame.height,
         null_rows=null_rows,
-        duplicated_keys=duplicated,
-        duplicate_rows=table.height - kept_rows.height,
-        used=kept_rows.height,
-        repeats=words if duplicated else "",
+        duplicated_keys=counting.duplicated,
+        duplicate_rows=frame.height - null_rows - counting.rows.height,
+        used=counting.rows.height,
+        repeats=counting.words,
         doubtful=_doubtful(frame, columns, alignment),
     )
-    ids, id_R = _numbered(kept_rows.get_column("key"), distinct=distinct)
-    rows_R = kept_rows.get_column("row").cast(pl.Int64).to_numpy()
+    ids, id_R = _numbered(counting.rows.get_column("key"), distinct=not counting.duplicated)
+    rows_R = counting.rows.get_column("row").cast(pl.Int64).to_numpy()
     return Keys(ids=Ids(ids.cast(pl.Binary), distinct=True), rows_R=rows_R, id_R=id_R, report=report)
+
+
+def _require_keys(names: str, is_null_N: pl.Series, alignment: AlignmentConfig) -> int:
+    """Count the rows without a key; raises IdError where there are only such rows, or where none may be."""
+    null_rows = int(is_null_N.sum())
+    if null_rows == len(is_null_N):
+        raise IdError(f"key ({names}): all {len(is_null_N)} rows are null or empty; check the column and the normalise steps")
+    if null_rows and alignment.nulls == "error":
+        raise IdError(f"key ({names}): null or empty in {rows_listed(is_null_N)} rows; the contract's alignment.nulls is error")
+    return null_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counting:
+    """The rows that count for their key, with the columns ``key`` and ``row``; how many keys repeat, and what becomes of them."""
+
+    rows: pl.DataFrame
+    duplicated: int
+    words: str
+
+
+def _counting_rows(
+    frame: Frame,
+    key: pl.Series,
+    names: str,
+    alignment: AlignmentConfig,
+    *,
+    repeats: RepeatsConfig | None = None,
+    is_label: bool = True,
+) -> _Counting:
+    """Settle which of the rows of one key count; raises IdError where keys repeat and may not."""
+    table = pl.DataFrame({"key": key, "row": pl.int_range(len(key), eager=True)}).drop_nulls("key")
+    distinct = table.get_column("key").n_unique() == table.height  # as most often: spares two tables of all keys
+    duplicated = 0 if distinct else table.group_by("key").len().filter(pl.col("len") > 1).height
+    if repeats is not None:
+        rows, words = latest_last(frame, table, repeats).unique("key", keep="last").sort("row"), repeats.words
+    else:
+        if duplicated:
+            _check_repeats(f"key ({names}): {duplicated} keys stand in more than one row", key, alignment, is_label=is_label)
+        rows, words = table if distinct else _by_rule(table, alignment), _said_of_rule(alignment, is_label=is_label)
+    return _Counting(rows=rows, duplicated=duplicated, words=words if duplicated else "")
+
+
+def _keys_of_any(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConfig) -> Keys:
+    """Read ids by each of several keys: a row takes part that counts for one of them."""
+    keys = [_joined(frame, columns, each.columns) for each in alignment.any_of]
+    has_key_NK = np.stack([key.is_not_null().to_numpy() for key in keys], axis=1)
+    every_name = ", ".join(columns[each.name] for each in alignment.keys)
+    null_rows = _require_keys(every_name, pl.Series(~has_key_NK.any(axis=1)), alignment)
+    counting = [
+        _counting_rows(frame, key, ", ".join(columns[column.name] for column in each.columns), alignment)
+        for key, each in zip(keys, alignment.any_of, strict=True)
+    ]
+    row_of_key = [each.rows.get_column("row").cast(pl.Int64).to_numpy() for each in counting]
+    rows_R = np.unique(np.concatenate(row_of_key))
+    if not len(rows_R):
+        raise IdError(
+            f"key ({every_name}): every value stands in more than one row, and alignment.duplicates = drop leaves out all of "
+            "them; use keys that name a row, or duplicates: first"
+        )
+    by_key = tuple(
+        KeyIds(
+            name=each.name,
+            ids=Ids(those.rows.get_column("key").cast(pl.Binary), distinct=True),
+            row_U=np.searchsorted(rows_R, row_U),
+            earlier_U=has_key_NK[row_U, :number] @ (1 << np.arange(number)),
+        )
+        for number, (each, those, row_U) in enumerate(zip(alignment.any_of, counting, row_of_key, strict=True))
+    )
+    report = KeyReport(
+        rows=frame.height,
+        null_rows=null_rows,
+        duplicated_keys=sum(each.duplicated for each in counting),
+        duplicate_rows=frame.height - null_rows - len(rows_R),
+        used=len(rows_R),
+        by_key={key.name: len(key.ids) for key in by_key},
+        repeats=next((each.words for each in counting if each.words), ""),
+        doubtful=_doubtful(frame, columns, alignment),
+    )
+    ids = ids_by_key(by_key, first_key(by_key, len(rows_R)))
+    return Keys(ids=ids, rows_R=rows_R, id_R=np.arange(len(rows_R)), report=report, by_key=by_key)
 
 
 def _doubtful(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConfig) -> tuple[str, ...]:
@@ -199,12 +289,25 @@ def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
 
 
 def key_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> pl.Series:
-    """Return the key of each row as text, null where a row has none.
+    """Return the key of each row as text, null where a row has none: of several that may link a row, all that it has, joined.
 
     Raises DataError for an absent column, IdError for floats so large that two ids may have become one.
     """
+    if not alignment.any_of:
+        return _joined(frame, columns, alignment.keys)
+    parts = [_joined(frame, columns, each.columns) for each in alignment.any_of]
+    has_none = (
+        pl.DataFrame([part.alias(str(number)) for number, part in enumerate(parts)])
+        .select(pl.all_horizontal(pl.all().is_null()))
+        .to_series()
+    )
+    return join([("=" + part).fill_null("") for part in parts]).set(has_none, None)
+
+
+def _joined(frame: Frame, columns: Mapping[str, str], keys: Sequence[KeyColumn]) -> pl.Series:
+    """Return the joined value of these key columns, null where one of them has none."""
     parts = []
-    for key in alignment.keys:
+    for key in keys:
         column = require_column(frame, columns[key.name], use="key")
         _require_exact(column)
         parts.append(normalise(column, key.normalise))
@@ -276,6 +379,9 @@ def _said_of_rule(alignment: AlignmentConfig, *, is_label: bool) -> str:
     rule = f"alignment.duplicates = {alignment.duplicates}"
     if alignment.duplicates == "all":
         return f"each takes the other side's row of its key ({rule})"
+    if alignment.any_of:
+        whose = "the first of these rows" if alignment.duplicates == "first" else "none of these rows"
+        return f"{whose} may be linked by it ({rule})"
     counts = "the first row of a key counts" if alignment.duplicates == "first" else "none of a key's rows counts"
     takes_all = is_label and not LINKAGES[alignment.method].imputes
     instead = "agree on alignment.duplicates: all to use every row" if takes_all else "say under repeats which one is to count"

@@ -25,6 +25,7 @@ import polars as pl
 from typer import Option
 
 from tallystick.alignment.group import hash_to_group, multiply
+from tallystick.alignment.key_ids import MOST_KEYS
 from tallystick.alignment.linkages import LINKAGES
 from tallystick.alignment.pairwise import LOCAL
 from tallystick.alignment.psi import FEW_IDS
@@ -60,6 +61,7 @@ PROTOCOLS: Mapping[str, Mapping[str, str]] = {
 }
 """What the contract says of the alignment."""
 OVERLAP = 0.5  # of the shorter table's ids
+LACKED, MOVED = 0.2, 0.1  # of a side's people, each of several keys; of the feature party's, who have another first key
 BARE_LOOP_S = 5.0  # long enough to outlast what a machine gives for a moment
 BARE_TIMEOUT_S = 120.0
 PARTY_TIMEOUT_S = 1800.0
@@ -72,6 +74,9 @@ def run(
     protocol: Annotated[
         str, Option(help="intersection, diffie-hellman, malicious, union or union-with-helper.")
     ] = "intersection",
+    keys: Annotated[
+        int, Option(help="Keys of which any may link a row: each person lacks some; of an intersection.", min=1, max=MOST_KEYS)
+    ] = 1,
     turns: Annotated[int | None, Option(help="Repetitions; 3 if left out, 1 above 400,000 rows in all.", min=1)] = None,
     peer: Annotated[str | None, Option(help="spu: SecretFlow's intersections in the same run, too.")] = None,
     peer_python: Annotated[str, Option(help="The Python that has the peer installed.")] = sys.executable,
@@ -93,11 +98,16 @@ def run(
     the same ids, too, by a Python that has it. ``link_mbit`` puts a line of so many Mbit/s each way, and a round trip of
     ``link_ms``, between every two parties (``slow_link.py``).
 
+    With several ``keys`` a side lacks each key of a fifth of its people, and a tenth of the feature party's have another first
+    key than the label party knows. What is linked is compared with a join in the clear.
+
     Raises ConfigError for an unknown protocol, sizes that cannot be aligned, or a ``peer_python`` without spu.
     """
     others = rows if others is None else others
     if protocol not in PROTOCOLS:
         raise ConfigError(f"protocol = {protocol!r}: expected one of {', '.join(PROTOCOLS)}")
+    if keys > 1 and PROTOCOLS[protocol]["method"] != "intersection":
+        raise ConfigError(f"--keys {keys}: any of several keys links rows of an intersection, not of protocol = {protocol}")
     common = round(min(rows, others) * OVERLAP)
     if not 0 < common < min(rows, others):
         raise ConfigError(f"rows = {rows}, others = {others}: expected both sides to share some of their ids, but not all")
@@ -106,13 +116,13 @@ def run(
     if peer is not None:
         secretflow.check_peer(peer_python, peer_protocols)
     line = {"link_mbit": link_mbit, "link_ms": link_ms}
-    job = {"protocol": protocol, "rows": rows, "others": others, "common": common, **line}
+    job = {"protocol": protocol, "rows": rows, "others": others, "common": common, "keys": keys, **line}
     measured = _repeat(
         job,
         turns or (3 if rows + others <= 400_000 else 1),
         peer=None if peer is None else partial(secretflow.run, peer_python, peer_protocols, common=common),
     )
-    sizes = {"protocol": protocol, "rows": rows, "others": others, "overlap": OVERLAP}
+    sizes = {"protocol": protocol, "rows": rows, "others": others, "overlap": OVERLAP, "keys": keys}
     return {**sizes, **line, "cores": os.cpu_count(), **measured}
 
 
@@ -126,7 +136,7 @@ def _repeat(job: Figures, turns: int, *, peer: Callable[[list[Path]], Figures] |
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         tables = {name: Path(folder) / f"{name}.csv" for name in (LABEL, FEATURE)}
         for name, table in tables.items():
-            _ids(name, job).to_frame("id").write_csv(table)
+            _table(name, job).write_csv(table)
         for _ in range(turns):
             elapsed, parties = _run_parties(job | {"tables": {name: str(table) for name, table in tables.items()}})
             seconds.append(elapsed)
@@ -165,7 +175,7 @@ def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
 
 def party(stage: PartyContext, job: Figures) -> Figures:
     """Run one party's process."""
-    name, channels, contract = stage.name, stage.channels, _contract(job["protocol"])
+    name, channels, contract = stage.name, stage.channels, _contract(job["protocol"], keys=job["keys"])
     folder = None if name == HELPER else RunFolder.new(stage.home / "runs", contract, name, key=None)
     baseline = memory_mib("VmRSS")
     stage.ready()
@@ -174,8 +184,9 @@ def party(stage: PartyContext, job: Figures) -> Figures:
     if folder is None:
         help_align(contract, channels)
     else:
-        table = read_table(TableConfig(path=Path(job["tables"][name])), text=["id"])
-        keys = read_keys(table, columns={"id": "id"}, alignment=contract.alignment)
+        columns = [key.name for key in contract.alignment.keys]
+        table = read_table(TableConfig(path=Path(job["tables"][name])), text=columns)
+        keys = read_keys(table, columns={column: column for column in columns}, alignment=contract.alignment)
         clock.append(time.perf_counter())
         alignment = align_keys(contract, name, keys, channels, local=LOCAL, expected=max(job["rows"], job["others"]))
         clock.append(time.perf_counter())
@@ -184,11 +195,12 @@ def party(stage: PartyContext, job: Figures) -> Figures:
     clock.append(time.perf_counter())
     cpu_seconds = time.process_time() - cpu_started
     if folder is not None:
-        numbers = _customers(name, job)
+        numbers = _customers(name, job)[keys.rows_R]
         own = alignment.rows_N[alignment.rows_N >= 0]
         if PROTOCOLS[job["protocol"]]["method"] == "intersection":
             first_common = job["rows"] - job["common"]
-            right = np.array_equal(np.sort(numbers[own]), np.arange(first_common, job["rows"]))
+            expected = np.arange(first_common, job["rows"]) if job["keys"] == 1 else _joined(job)
+            right = np.array_equal(np.sort(numbers[own]), expected)
         else:
             right = len(own) == len(numbers) and len(alignment) == job["rows"] + job["others"] - job["common"]
         if not right:
@@ -211,12 +223,41 @@ def _customers(name: str, job: Figures) -> "np.ndarray[Any, Any]":
     return np.random.default_rng(first).permutation(np.arange(first, first + rows))
 
 
-def _ids(name: str, job: Figures) -> pl.Series:
-    return "customer-" + pl.Series(_customers(name, job)).cast(pl.String).str.zfill(12)
+def _table(name: str, job: Figures) -> pl.DataFrame:
+    """Make this party's keys: the id, or of several keys those that it knows of each of its customers."""
+    customers = _customers(name, job)
+    ids = "customer-" + pl.Series(customers).cast(pl.String).str.zfill(12)
+    if job["keys"] == 1:
+        return ids.to_frame("id")
+    has_PK, has_moved_P = _known(name, job)
+    columns = {f"key{number}": ids.set(pl.Series(~has_PK[customers, number]), None) for number in range(job["keys"])}
+    if name == FEATURE:
+        columns["key0"] = columns["key0"].zip_with(pl.Series(~has_moved_P[customers]), "moved-" + columns["key0"])
+    return pl.DataFrame(columns)
 
 
-def _contract(protocol: str) -> Contract:
-    alignment: Figures = {**PROTOCOLS[protocol], "keys": [{"name": "id"}]}
+def _known(name: str, job: Figures) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
+    """Say which keys a party has of each person, (P, K), and who has another first key at the feature party (P,)."""
+    people = job["rows"] + job["others"]
+    has_PK = np.random.default_rng([1, int(name == LABEL)]).random((people, job["keys"])) < 1 - LACKED
+    return has_PK, np.random.default_rng(2).random(people) < MOVED
+
+
+def _joined(job: Figures) -> "np.ndarray[Any, Any]":
+    """Join in the clear: the common customers whose first key that both know is the same on both sides."""
+    people = np.arange(job["rows"] - job["common"], job["rows"])
+    (label_PK, moved_P), (feature_PK, _) = _known(LABEL, job), _known(FEATURE, job)
+    both_PK = label_PK[people] & feature_PK[people]
+    differs_P = moved_P[people] & both_PK[:, 0]
+    joined: np.ndarray[Any, Any] = people[both_PK.any(axis=1) & ~differs_P]
+    return joined
+
+
+def _contract(protocol: str, *, keys: int = 1) -> Contract:
+    names = ["id"] if keys == 1 else [f"key{number}" for number in range(keys)]
+    alignment: Figures = {**PROTOCOLS[protocol], "keys": [{"name": name} for name in names]}
+    if keys > 1:
+        alignment["alternatives"] = [[name] for name in names]
     roles = {LABEL: "label", FEATURE: "feature"} | ({HELPER: "helper"} if LINKAGES[alignment["method"]].helper else {})
     parties = {name: {"role": role} for name, role in roles.items()}
     return parse_contract({"name": "bench", "parties": parties, "alignment": alignment, "target": {"type": "binary"}, "seed": 1})

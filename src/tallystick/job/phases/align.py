@@ -132,6 +132,7 @@ def align_keys(
     inputs = AlignmentInput(
         ids=keys.ids,
         name=party,
+        by_key=keys.by_key,
         similar=keys.similar,
         terms=contract.alignment.similarity,
         scales={

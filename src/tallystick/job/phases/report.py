@@ -200,6 +200,7 @@ def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None
         "own": f"{what} of {party.party}",
         "intersection": "rows with a link" if alignment.candidates else f"{what} in common",
         "union": "rows in the union",
+        **{f"intersection by {key.name}": f"{what} in common by {key.name}" for key in contract.alignment.any_of},
     }
     sizes = {size_names.get(name, f"{what} of {name}"): size for name, size in alignment.sizes.items()}
     if repeat:
