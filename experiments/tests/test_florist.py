@@ -75,6 +75,7 @@ def by_key(swept: ExperimentResult) -> dict[tuple[str, str, float], Any]:
     return groups(swept.rows, "side", "strategy", "ratio")
 
 
+@pytest.mark.long
 def test_a_variant_of_prediction_shares_its_training(by_key) -> None:
     plain, undone = by_key["labels", "majority", 0.5], by_key["labels", "majority-te", 0.5]
     assert [each["attacks"] for each in plain] == [each["attacks"] for each in undone]

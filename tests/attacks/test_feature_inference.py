@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from engines import InThisProcess
+from lanes import short_lane_of
 from tiny import short_trainings
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
@@ -191,7 +192,7 @@ def test_shuffled_columns_need_to_have_crossed():
         replace(view, contrast_NCD=torch.zeros(30, 1, 2))
 
 
-@pytest.mark.parametrize("name", WITH_KNOWN_ROWS)
+@pytest.mark.parametrize("name", short_lane_of(WITH_KNOWN_ROWS, 6))
 def test_no_attack_rebuilds_what_is_not_there(name):
     """Independent embeddings: R² of a fit to 200 rows is below 0, a guess's accuracy near the majority's. Seeded."""
     found = rebuilt(

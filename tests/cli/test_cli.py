@@ -452,6 +452,7 @@ def test_a_ledger_that_cannot_be_used_is_bad_input_for_ledger_as_for_check(lay_o
     assert line.removeprefix("error: ") in json.loads(checked.stdout.splitlines()[-1])["problems"]
 
 
+@pytest.mark.long
 def test_a_query_of_duckdb_writes_nothing_to_standard_error(tmp_path):
     """Its binding says at the end of a process what was not collected."""
     query = "SELECT 'k' || i AS id, i AS x FROM range(9) t(i)"

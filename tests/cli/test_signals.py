@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from lanes import short_lane_of
 from tiny import PATIENCE_S
 
 from tallystick.cli import signals
@@ -51,7 +52,7 @@ guarded(lambda: None, as_json=False, loads=["numpy"])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which signals wait")
-@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGINT of its own"])
+@pytest.mark.parametrize("how", short_lane_of(["SIGINT", "SIGTERM", "SIGINT of its own"], 1))
 def test_a_library_that_hangs_as_it_is_loaded_is_ended_with_one_line(how):
     """OpenBLAS asks for memory for ever where an address space has no more, and no Python runs meanwhile."""
     with subprocess.Popen(

@@ -43,6 +43,7 @@ def test_a_way_of_training_that_the_demo_has_not_is_refused_before_anything_is_w
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 @needs_data
 def test_the_demo_on_shares_is_a_job_of_three(tmp_path):
     homes = flights.write_flight_job(tmp_path, "intersection", "shared")

@@ -1,11 +1,13 @@
 """Either party may be killed at any moment: the other ends soon and says so, and --resume ends with the same weights."""
 
+import itertools
 import os
 import re
 import signal
 import time
 
 import pytest
+from lanes import short_lane_of
 from safetensors.torch import load_file
 
 from tallystick.network.addresses import free_port
@@ -87,7 +89,7 @@ def test_a_killed_party_is_noticed_and_resumed(lay_out_job, undisturbed, victim,
         assert any("resuming after step" in event.get("say", "") for event in again["bank"].events)
 
 
-@pytest.mark.parametrize("sleeper", PARTIES)
+@pytest.mark.parametrize("sleeper", short_lane_of(PARTIES, 1))
 def test_a_stopped_process_is_a_lost_peer_after_the_deadline(lay_out_job, sleeper):
     job = lay_out_job(PARTIES, rows=ROWS, **CHANGES)
     other = PARTIES[1 - PARTIES.index(sleeper)]
@@ -234,11 +236,7 @@ BY_BUCKETS = {
 
 @pytest.mark.parametrize(
     ("victim", "way"),
-    [("shop", "oblivious-transfer"), ("bank", "malicious")]
-    + [
-        pytest.param(victim, way, marks=pytest.mark.long)
-        for victim, way in (("bank", "oblivious-transfer"), ("shop", "malicious"))
-    ],
+    short_lane_of(itertools.product(PARTIES, ("oblivious-transfer", "malicious")), 1),
 )
 def test_an_alignment_goes_on_at_the_bucket_in_which_a_party_was_killed(lay_out_job, victim, way):
     """`tallystick align` in 48 buckets, killed after some ten, both with --resume: the rows of one that nothing happened to."""

@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from tiny import PATIENCE_S
 
 TESTS = Path(__file__).parents[1]
@@ -79,5 +80,6 @@ def test_a_forked_process_without_threads_of_polars_refuses_and_names_spawn():
     assert "multiprocessing.get_context('spawn')" in line
 
 
+@pytest.mark.long
 def test_a_process_that_is_forked_before_any_table_runs():
     assert output_of(FORKED, "before") == "ran\n"

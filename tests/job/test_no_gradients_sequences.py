@@ -4,6 +4,7 @@ What a label party cannot do with a run whose training failed or goes on, it ref
 """
 
 import polars as pl
+import pytest
 from sides import PARTIES, Sides
 from tiny import tables
 
@@ -40,6 +41,7 @@ def sequence(sides, trouble):
     return [*errors, sides.run("start from the second", start_from=second)]
 
 
+@pytest.mark.long
 def test_whatever_becomes_of_a_training_others_hear_the_same_or_nothing(tmp_path, monkeypatch):
     """Nothing: what would use the run is refused before anybody is called. All else that shop is sent is the same to the byte."""
     heard, errors = {}, {}

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import similar
+from lanes import short_lane_of
 from tiny import columns, contract_values, error_of, tables
 from typer.testing import CliRunner
 
@@ -767,7 +768,7 @@ EXTREMES = [
 ]
 
 
-@pytest.mark.parametrize("extremes", EXTREMES, ids=range(len(EXTREMES)))
+@pytest.mark.parametrize("extremes", short_lane_of(EXTREMES, 4), ids=range(len(EXTREMES)))
 def test_a_contract_at_its_limits_runs(extremes):
     contract = contract_values(PARTIES, **{"training__epochs": 1, "evaluation__bootstrap": 2, **extremes})
     assert simulate(contract, tables(PARTIES, rows=120), columns(PARTIES)).training.steps > 0

@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 import similar
 import torch
+from lanes import short_lane_of
 from tiny import PATIENCE_S, columns, contract_values, lay_out, tables
 
 from tallystick.config.contract import parse_contract
@@ -117,7 +118,7 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("changes", MORE.values(), ids=MORE)
+@pytest.mark.parametrize("changes", short_lane_of(MORE.values(), 4), ids=MORE)
 def test_it_goes_with(changes, tmp_path):
     result, folders = run(tmp_path, **changes)
     assert result.training.refit_epochs == result.training.best_epoch - 3 > 0

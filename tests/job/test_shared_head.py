@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from lanes import short_lane_of
 from safetensors.torch import load_file
 from tiny import Command, OnDisk, columns, contract_values, tables
 
@@ -31,11 +32,14 @@ PARTIES = ("bank", "shop")
 ROWS = 400
 
 
+LEARNS = {"epochs": 40}
+
+
 def shared(**changes):
     """A small contract of a head on shares, of a label party, a feature party and a helper."""
     values = contract_values(PARTIES, **changes)
     values["parties"]["aid"] = {"role": "helper"}
-    values["training"] = {"gradients": "shared", "epochs": 40, **values["training"].get("shared", {})}
+    values["training"] = {"gradients": "shared", "epochs": 4, **values["training"].get("shared", {})}
     values.pop("model")
     return values | {"audit": "quick"}
 
@@ -44,7 +48,7 @@ def shared(**changes):
 def test_a_head_on_shares_brings_what_joining_brings(target):
     # Half of the label is in each side's column. All draws are seeded but the masks, which only round last places.
     kind = {"type": target} | ({"classes": 3} if target == "multiclass" else {})
-    contract = parse_contract(shared(target=kind))
+    contract = parse_contract(shared(target=kind, training__shared=LEARNS))
     result = simulate(contract, tables(PARTIES, rows=ROWS, target=target), columns(PARTIES), secret_seed=1)
     joint, own = (result.evaluation[which] for which in ("joint", "local_baseline"))
     if target == "regression":
@@ -332,7 +336,7 @@ def test_a_column_as_label_is_read_off_the_scores_of_a_real_run(tmp_path):
     frames = tables(PARTIES, rows=ROWS)
     stolen = frames["shop"].select("id", y="x")
     frames["bank"] = frames["bank"].drop("y").join(stolen, on="id")
-    contract = parse_contract(shared(target={"type": "regression"}))
+    contract = parse_contract(shared(target={"type": "regression"}, training__shared=LEARNS))
     result = simulate(contract, frames, columns(PARTIES), secret_seed=1, folder=tmp_path)
     spread = float(frames["shop"]["x"].std())
     assert 1 - (result.evaluation["joint"]["rmse"]["value"] / spread) ** 2 > 0.9
@@ -432,7 +436,7 @@ def kept_shares(job, who):
     return load_file(files[0])["shares"].numpy().view(np.uint64) if files else None
 
 
-@pytest.mark.parametrize(("who", "step", "after"), POINTS)
+@pytest.mark.parametrize(("who", "step", "after"), short_lane_of(POINTS, 3))
 def test_a_party_that_is_killed_while_scores_are_opened_loses_none_and_opens_no_other(who, step, after, tmp_path):
     job = lay_out(tmp_path, shared(), tables(PARTIES, rows=200))
     role = "label" if who == "bank" else "feature"
@@ -455,6 +459,7 @@ def die_before_the_head_is_kept():
     shared_head.SharedHead.keep = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_halves_of_two_trainings_never_score_rows_together(tmp_path):
     # Killed twice: bank has the half of the first training, shop that of the second
     job = lay_out(tmp_path, shared(), tables(PARTIES, rows=200))

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from lanes import short_lane_of
 from rich.console import Console
 from tiny import PATIENCE_S, columns, contract_values, tables, weights
 
@@ -175,7 +176,8 @@ def test_rows_that_take_no_part_are_in_the_report():
 
 
 @pytest.mark.parametrize(
-    "library", ["pandas", "pandas with a named index", "pandas that counts", "pandas, shuffled", "pyarrow", "duckdb"]
+    "library",
+    short_lane_of(["pandas", "pandas with a named index", "pandas that counts", "pandas, shuffled", "pyarrow", "duckdb"], 3),
 )
 def test_tables_of_other_libraries_give_the_same_run(library):
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")

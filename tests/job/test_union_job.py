@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from lanes import short_lane_of
 from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.alignment.outcome import Alignment
@@ -65,7 +66,20 @@ def test_a_union_is_trained_on_every_id_and_measured_on_the_label_partys_own(met
 
 @pytest.mark.parametrize(
     "labels",
-    ["majority", "majority-tr", "majority-te", "majority-fit", "minority", "random-pos", "random-pred", "neighbors", "settled"],
+    short_lane_of(
+        [
+            "majority",
+            "majority-tr",
+            "majority-te",
+            "majority-fit",
+            "minority",
+            "random-pos",
+            "random-pred",
+            "neighbors",
+            "settled",
+        ],
+        4,
+    ),
 )
 def test_every_label_strategy_runs(labels):
     result = simulate(union_contract(union__labels=labels, union__audit=False), tables(PARTIES, rows=300), columns(PARTIES))
@@ -74,7 +88,8 @@ def test_every_label_strategy_runs(labels):
 
 
 @pytest.mark.parametrize(
-    "features", ["gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit", "splice-tr"]
+    "features",
+    short_lane_of(["gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit", "splice-tr"], 3),
 )
 def test_every_feature_strategy_runs(features):
     result = simulate(union_contract(union__features=features, union__audit=False), tables(PARTIES, rows=300), columns(PARTIES))

@@ -99,6 +99,7 @@ def scored_by_run(came, run_id, seconds=60):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "way", ["key", pytest.param("window", marks=pytest.mark.long), pytest.param("ahead", marks=pytest.mark.long)]
 )

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import short_lane_of
 from tiny import contract_values
 
 from tallystick.config.contract import parse_contract
@@ -188,7 +189,7 @@ def compared(rows, way, later_ways, *, may_refuse=frozenset(), server=None):
         assert set(refused) <= may_refuse, (way, refused)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", short_lane_of(KINDS, 9))
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_column_is_encoded_alike_whichever_reader_brings_it(kind, data):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from lanes import short_lane_of
 from loops import Setting, assert_same_bits, training, weights_of, weights_of_joined
 from test_resume import Unplugged, Until
 
@@ -52,7 +53,7 @@ MODES = {"synchronous": {}, "pipelined": {"mode": "pipelined", "staleness": 2}, 
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-@pytest.mark.parametrize("sends", [11, 36, 46, 60])
+@pytest.mark.parametrize("sends", short_lane_of([11, 36, 46, 60], 2))
 def test_a_refit_that_is_cut_goes_on_to_the_same_bits(mode, sends, tmp_path):
     """Cut in the first training, at its end, and in the refit, between and at checkpoints."""
     setting, how = Setting(parties=("club", "shop"), validation=40), training(**mode, patience=3)

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from lanes import short_lane_of
 from loops import ROWS, Setting, assert_same_bits, features, training, weights_of
 from scipy.stats import f_oneway
 from test_resume import Unplugged, Until
@@ -181,7 +182,7 @@ def test_closed_columns_have_no_say(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [{}, {"mode": "pipelined", "staleness": 2}], ids=["synchronous", "pipelined"])
-@pytest.mark.parametrize("sends", [6, 10, 25])
+@pytest.mark.parametrize("sends", short_lane_of([6, 10, 25], 2))
 def test_a_training_that_is_cut_while_it_screens_goes_on_to_the_same_bits(mode, sends, tmp_path):
     setting, how = Noisy(validation=40), training(**mode)
     whole, _ = setting.train(how, tmp_path / "whole")
@@ -199,6 +200,7 @@ def test_a_refit_screens_again_with_its_own_rows(tmp_path):
     assert len(setting.settled) == 4  # each party, in either training
 
 
+@pytest.mark.long
 def test_workers_read_which_columns_are_open(tmp_path):
     """In one process and in two; the sums of gradients are taken in another order, so the last bits differ."""
     setting = Noisy()

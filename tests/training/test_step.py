@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from defense_rows import DEFENSE_ROWS
+from lanes import short_lane_of
 from loops import ROWS, SHAPES, Setting, assert_same_bits, features, training, weights_of
 from test_label_defense import cut_defense, defenses
 
@@ -61,7 +62,7 @@ def test_one_process_takes_the_same_steps(setting, tmp_path):
     assert_same_bits(weights_of(networked), weights_of(in_process(setting, training())))
 
 
-@pytest.mark.parametrize("entries", CUT_DEFENSES.values(), ids=CUT_DEFENSES.keys())
+@pytest.mark.parametrize("entries", short_lane_of(CUT_DEFENSES.values(), 4), ids=CUT_DEFENSES.keys())
 def test_with_every_defence(entries, tmp_path):
     setting = Setting(parties=("club", "shop"))
     defense = cut_defense(defenses(*entries), setting) if entries else None
@@ -101,7 +102,7 @@ DRAWN_IN_STEPS = {name: made for name, made in LABEL_IMPUTERS.items() if name !=
 
 
 @pytest.mark.parametrize("redraw", ["once", "step"])
-@pytest.mark.parametrize("when", ["never", "training"])
+@pytest.mark.parametrize("when", short_lane_of(["never", "training"], 1))
 @pytest.mark.parametrize(
     ("label_imputer", "feature_imputer"),
     [(made(), SamplingFeatures()) for made in DRAWN_IN_STEPS.values()]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from lanes import short_lane_of
 from loops import Setting, assert_same_bits, training, weights_of, weights_of_joined
 from test_resume import AVERAGED, Unplugged, Until
 
@@ -64,7 +65,7 @@ def test_a_refit_takes_as_many_passes_as_were_best(tmp_path):
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-@pytest.mark.parametrize("sends", [4, 9, 17, 23, 31, 42, 55])
+@pytest.mark.parametrize("sends", short_lane_of([4, 9, 17, 23, 31, 42, 55], 3))
 def test_a_run_that_is_cut_goes_on_to_the_same_bits(mode, sends, tmp_path):
     """Cut before, between and at comparisons, checkpoints and ends of epochs, and in the refit."""
     setting, how = noisy(), training(**mode, learning_rate=0.02, epochs=6, patience=2, checkpoint_every=5)

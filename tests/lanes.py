@@ -1,0 +1,20 @@
+"""The two lanes of the tests: what takes long runs in ``make test-all`` alone."""
+
+import pytest
+from _pytest.mark import ParameterSet
+
+
+def short_lane_of(cases, count):
+    """Return the cases of a test, of which ``count``, evenly spread, are in the short lane and the others are marked long.
+
+    A case that is a tuple is the values of several arguments.
+    """
+    cases = list(cases)
+    short = {round(place * (len(cases) - 1) / max(1, count - 1)) for place in range(count)}
+    return [case if number in short else _long(case) for number, case in enumerate(cases)]
+
+
+def _long(case):
+    if not isinstance(case, ParameterSet):
+        case = pytest.param(*(case if isinstance(case, tuple) else (case,)))
+    return case._replace(marks=(*case.marks, pytest.mark.long))
