@@ -66,8 +66,10 @@ imports: $(READY)
 	@$(BIN)/lint-imports
 
 # Bytecode is kept even where a machine's own setting says otherwise: else each worker and each process of a test compiles all anew.
+# In a fresh checkout one process compiles all tests before the workers start, because each of them would do so.
 tests: $(READY)
 	@echo "== pytest, warnings are errors; the same again: make tests CAPABILITY=$(CAPABILITY) THREADS=$(THREADS)"
+	@[ -d tests/__pycache__ ] || $(UNITS) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq $(LANE) >/dev/null
 	@$(UNITS) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) $(LANE)
 
 format: $(READY)
