@@ -59,7 +59,7 @@ def test_a_head_on_shares_brings_what_joining_brings(target):
     assert any("not measured by a run" in note for note in result.sections.notes)
 
 
-def shapes_of(frames, monkeypatch):
+def shapes_of(frames, monkeypatch, parties=None):
     """The kind and the size of each message, in order, by who receives it, in a simulation of these tables."""
     sent, send = {}, MemoryChannel.send
 
@@ -69,7 +69,7 @@ def shapes_of(frames, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(MemoryChannel, "send", noted)
-        simulate(parse_contract(shared()), frames, columns(PARTIES), secret_seed=1)
+        simulate(parse_contract(shared()), frames, parties or columns(PARTIES), secret_seed=1)
     return sorted((peer, messages) for (_, peer), messages in sent.items())
 
 
@@ -78,6 +78,27 @@ def test_no_message_s_kind_size_or_place_depends_on_the_order_of_a_table(order, 
     frames = tables(PARTIES, rows=ROWS)
     changed = {**frames, "bank": frames["bank"].sort(order)}
     assert shapes_of(frames, monkeypatch) == shapes_of(changed, monkeypatch)
+
+
+def test_rows_of_no_weight_teach_nothing_and_weights_show_in_no_message(monkeypatch):
+    # A third of the labels is turned around. In a run of equal weights they cost AUC; where they have no weight they do not.
+    contract, frames = parse_contract(shared()), tables(PARTIES, rows=ROWS)
+    bank = (
+        frames["bank"]
+        .with_row_index("place")
+        .with_columns(
+            weight=pl.when(pl.col("place") % 3 == 0).then(0.0).otherwise(1.0),
+            y=pl.when(pl.col("place") % 3 == 0).then(1 - pl.col("y")).otherwise(pl.col("y")),
+        )
+    )
+    parties = columns(PARTIES)
+    parties["bank"]["weight"] = "weight"
+    joint = simulate(contract, frames | {"bank": bank}, parties, secret_seed=1).evaluation["joint"]["auc"]["value"]
+    assert joint > 0.9  # weights count in the evaluation, too
+    sent = [
+        shapes_of(frames | {"bank": each}, monkeypatch, parties) for each in (bank, bank.with_columns(weight=pl.col("x").abs()))
+    ]
+    assert sent[0] == sent[1]
 
 
 @pytest.mark.parametrize("labels", ["turned", "one class"])
@@ -165,7 +186,6 @@ def test_every_message_that_crosses_is_said_before_the_run_and_after_it(monkeypa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"weight": "weight"}, "weight: with training.gradients = shared there is none"),
         ({"training_workers": 2}, "with training.gradients = shared a head on shares is trained in one process"),
     ],
 )

@@ -37,6 +37,12 @@ def data(plan, seed=1):
     return label_ND, feature_ND, labels_NC
 
 
+def row_weights(plan, seed=6):
+    """Weights of rows from none to four times another's, if the plan has any."""
+    rng = np.random.default_rng(seed)
+    return rng.uniform(1, 4, plan.rows) * rng.integers(0, 2, plan.rows) if plan.weighted else None
+
+
 def with_products(label_ND, feature_ND):
     """All columns that a head has: both parties', and the products of their last ones, which are rounded to 8 places before."""
     factors = []
@@ -59,20 +65,24 @@ def by_sines(scores_BC):
 def in_floats(label_ND, feature_ND, labels_NC, plan, function=logistic, seen=list):
     """Make the same steps in floats, with the exact logistic function or another one; ``seen`` is given each step's scores."""
     rows_ND = with_products(label_ND, feature_ND)
+    counts_N = row_weights(plan) if plan.weighted else np.ones(plan.rows)
     weights_DC = step_DC = np.zeros((rows_ND.shape[1], plan.outputs))
     for number, rows_B in enumerate(plan.batches()):
         scores_BC = rows_ND[rows_B] @ weights_DC
         seen(scores_BC)
         values_BC = function(scores_BC) if plan.loss == "logistic" else scores_BC
-        gradient_DC = rows_ND[rows_B].T @ (values_BC - labels_NC[rows_B]) / max(len(rows_B), 32) + DECAY * weights_DC
+        count_B1 = counts_N[rows_B][:, None] * len(rows_B) / (counts_N[rows_B].sum() or 1.0) / max(len(rows_B), 32)
+        gradient_DC = rows_ND[rows_B].T @ (count_B1 * (values_BC - labels_NC[rows_B])) + DECAY * weights_DC
         step_DC = plan.momentum * step_DC - plan.rate_at(number) * gradient_DC
         weights_DC = weights_DC + step_DC
     return rows_ND, weights_DC
 
 
-def trained(plan, label_ND, feature_ND, labels_NC, decay=DECAY, **more):
+def trained(plan, label_ND, feature_ND, labels_NC, decay=DECAY, weights_N=None, **more):
     return run(
-        lambda side: head.train_head_label_party(label_ND, labels_NC, side, plan, decay=decay)[0],
+        lambda side: head.train_head_label_party(
+            label_ND, labels_NC, side, plan, decay=decay, row_weights_N=row_weights(plan) if weights_N is None else weights_N
+        )[0],
         lambda side: head.train_head_feature_party(feature_ND, side, plan)[0],
         lambda dealer: head.deal_training(dealer, plan),
         **more,
@@ -97,9 +107,10 @@ def edge_count(plan, label_ND, feature_ND, labels_NC, decay=DECAY):
 @pytest.mark.parametrize(
     ("loss", "outputs", "rate"), [("logistic", 1, 0.1), ("logistic", 3, 0.1), ("squared", 1, 0.02), ("squared", 2, 0.02)]
 )
-def test_a_head_on_shares_is_the_head_in_floats(loss, outputs, rate):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_head_on_shares_is_the_head_in_floats(loss, outputs, rate, weighted):
     # Scores differ by the sum of sines (.0036 in a probability) and by places that are rounded by chance.
-    plan = plan_of(loss, outputs=outputs, rate=rate)
+    plan = plan_of(loss, outputs=outputs, rate=rate, weighted=weighted)
     label_ND, feature_ND, labels_NC = data(plan)
     label, feature, _ = trained(plan, label_ND, feature_ND, labels_NC)
     rows_ND, weights_DC = in_floats(label_ND, feature_ND, labels_NC, plan)
@@ -116,6 +127,18 @@ def test_a_low_rate_keeps_the_precision(loss, rate):
     rows_ND, weights_DC = in_floats(label_ND, feature_ND, labels_NC, plan, by_sines)
     found_NC = rows_ND @ to_numbers(opened(label, feature), bits=head.WEIGHT_BITS)
     assert np.abs(found_NC - rows_ND @ weights_DC).max() < 0.01 * (rows_ND @ weights_DC).std()
+
+
+def test_a_batch_of_weight_0_and_one_of_one_heavy_row_are_within_the_range():
+    plan = plan_of(rows=192, epochs=2, rate=0.1, weighted=True)
+    label_ND, feature_ND, labels_NC = data(plan)
+    first, second, _ = list(plan.batches())[:3]
+    weights_N = np.ones(plan.rows)
+    weights_N[first] = 0.0
+    weights_N[second] = 1e-9
+    weights_N[second[0]] = 1e12
+    label, feature, _ = trained(plan, label_ND, feature_ND, labels_NC, weights_N=weights_N)
+    assert np.abs(to_numbers(opened(label, feature), bits=head.WEIGHT_BITS)).max() < 2
 
 
 @pytest.mark.parametrize(("size", "is_near"), [(3.0, False), (12.0, False), (24.0, True), (31.0, True), (36.0, True)])
@@ -161,8 +184,10 @@ def test_scores_are_those_of_the_shared_weights_to_their_last_place():
     of_label = Shares(own_DC=shares[0][:5], others_EC=shares[0][5:12], common_PC=shares[0][12:])
     of_feature = Shares(own_DC=shares[1][5:12], others_EC=shares[1][:5], common_PC=shares[1][12:])
     found_NC, nothing, _ = run(
-        lambda side: head.open_scores_label_party(head.score_shares(label_ND, of_label, side), side.peer),
-        lambda side: head.open_scores_feature_party(head.score_shares(feature_ND, of_feature, side), side.peer),
+        lambda side: head.open_scores_label_party(head.score_shares(label_ND.__getitem__, plan.rows, of_label, side), side.peer),
+        lambda side: head.open_scores_feature_party(
+            head.score_shares(feature_ND.__getitem__, plan.rows, of_feature, side), side.peer
+        ),
         lambda dealer: head.deal_scoring(dealer, plan.columns, plan.rows, 1),
     )
     assert nothing is None

@@ -71,10 +71,12 @@ def test_a_seed_of_another_length_is_refused(seed):
 
 @pytest.mark.parametrize("columns", [0, -1, (1 << 16) + 1, (1 << 63) - 1])
 def test_a_count_of_features_that_no_party_has_is_refused(columns):
-    assert f"brings {columns} features" in refused(lambda channel: exchange_counts(channel, 3), FeatureCount(columns=columns))
+    assert f"brings {columns} features" in refused(
+        lambda channel: exchange_counts(channel, FeatureCount(columns=3)), FeatureCount(columns=columns)
+    )
 
 
-SIZES = {"training": 10, "scored": 5, "label_columns": 3, "feature_columns": 4, "outputs": 1}
+SIZES = {"training": 10, "scored": 5, "label_columns": 3, "feature_columns": 4, "outputs": 1, "weighted": False}
 
 
 @pytest.mark.parametrize(
@@ -92,8 +94,9 @@ def test_sizes_that_no_table_has_are_refused_by_the_helper(changed, part):
     assert part in refused(lambda channel: receive_sizes(channel, channel), sizes, sizes)
 
 
-def test_parties_that_ask_for_different_shares_are_refused_by_the_helper():
-    pair = HeadSizes(**SIZES), HeadSizes(**SIZES | {"training": 11})
+@pytest.mark.parametrize("changed", [{"training": 11}, {"weighted": True}])
+def test_parties_that_ask_for_different_shares_are_refused_by_the_helper(changed):
+    pair = HeadSizes(**SIZES), HeadSizes(**SIZES | changed)
     refused(lambda channel: receive_sizes(channel, channel), *pair)
 
 

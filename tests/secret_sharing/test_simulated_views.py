@@ -14,7 +14,7 @@ from tallystick.secret_sharing.ring import MaskStream
 from .sides3 import SEEDS, run
 from .test_head import data, plan_of
 
-PLAN = plan_of(rows=60, columns=(4, 5), epochs=1, batch=20, rate=0.3)
+PLAN = plan_of(rows=60, columns=(4, 5), epochs=1, batch=20, rate=0.3, weighted=True)
 SCORED = 30
 
 
@@ -25,6 +25,10 @@ def coins_of_messages(*, of_feature):
         "product": -1,
         "sigmoid": 1,
         "dealt": -1,
+        "row weights": -1,
+        "dealt row weights": -1,
+        "weighted errors": 1,
+        "dealt weighted errors": -1,
         "errors": -1,
         "gradient": -1,
         "decay": -1,
@@ -42,7 +46,7 @@ def coins_of_messages(*, of_feature):
     return {"helper": [coin for dealt, coin in numbered if dealt], "peer": [coin for dealt, coin in numbered if not dealt]}
 
 
-def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, decay, *, coins, of_feature):
+def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, decay, row_weights_N, *, coins, of_feature):
     """Train and score; the draws of one party have these words added, by the draw's number."""
 
     class Programmed(MaskStream):
@@ -59,14 +63,16 @@ def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, decay, *, coin
             return words if added is None else words + added.reshape(shape)
 
     def label(side):
-        weights, edge_E1 = head.train_head_label_party(label_ND, labels_NC, side, PLAN, decay=decay)
-        scores_NC = head.open_scores_label_party(head.score_shares(scored[0], weights, side), side.peer)
+        weights, edge_E1 = head.train_head_label_party(label_ND, labels_NC, side, PLAN, decay=decay, row_weights_N=row_weights_N)
+        scores_NC = head.open_scores_label_party(
+            head.score_shares(lambda rows_B: scored[0][rows_B], SCORED, weights, side), side.peer
+        )
         head.open_edge_label_party(edge_E1, side.peer)
         return scores_NC
 
     def feature(side):
         weights, edge_E1 = head.train_head_feature_party(feature_NE, side, PLAN)
-        head.open_scores_feature_party(head.score_shares(scored[1], weights, side), side.peer)
+        head.open_scores_feature_party(head.score_shares(lambda rows_B: scored[1][rows_B], SCORED, weights, side), side.peer)
         head.open_edge_feature_party(edge_E1, side.peer)
 
     def helper(dealer):
@@ -87,11 +93,12 @@ def test_a_party_s_whole_view_fits_other_data_of_the_other_party(of_feature, mon
     rng = np.random.default_rng(5)
     scored = [rng.uniform(-2, 2, (SCORED, width)) for width in PLAN.columns]
     other = [rng.uniform(-2, 2, (SCORED, width)) for width in PLAN.columns]
-    own = label_ND, feature_NE, labels_NC, scored, 0.1
+    counts_N = rng.uniform(0.1, 2, PLAN.rows)
+    own = label_ND, feature_NE, labels_NC, scored, 0.1, counts_N
     changed = (
-        (label_ND, rng.uniform(-2, 2, feature_NE.shape), labels_NC, (scored[0], other[1]), 0.1)
+        (label_ND, rng.uniform(-2, 2, feature_NE.shape), labels_NC, (scored[0], other[1]), 0.1, counts_N)
         if of_feature
-        else (rng.uniform(-2, 2, label_ND.shape), feature_NE, 1 - labels_NC, (other[0], scored[1]), 0.4)
+        else (rng.uniform(-2, 2, label_ND.shape), feature_NE, 1 - labels_NC, (other[0], scored[1]), 0.4, counts_N**2)
     )
     places, coins = coins_of_messages(of_feature=of_feature), {}
     scores_NC, edges, seen = session(monkeypatch, *own, coins={}, of_feature=of_feature)

@@ -25,7 +25,7 @@ CHANCE = 1e-7
 """That one of the some 60 tests of a case fails although all is uniform is below 1e-5."""
 
 
-def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan, decay=DECAY):
+def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan, decay=DECAY, weights_N=None):
     """What each party sent and received in each exchange of a training, by the message's kind, in order."""
     sent, exchange = {"label": [], "feature": []}, ShareHolder.exchange
 
@@ -37,7 +37,8 @@ def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan, decay=DECAY):
     rng = np.random.default_rng(7)
     with monkeypatch.context() as patch:
         patch.setattr(ShareHolder, "exchange", watched)
-        *_, views = trained(plan, label_ND, feature_ND, labels_NC, decay, seeds={who: rng.bytes(32) for who in (True, False)})
+        seeds = {who: rng.bytes(32) for who in (True, False)}
+        *_, views = trained(plan, label_ND, feature_ND, labels_NC, decay, weights_N, seeds=seeds)
     return sent, views
 
 
@@ -75,13 +76,15 @@ def problems_of(monkeypatch, plan, *, changed):
     other = {
         "labels": (label_ND, feature_ND, 1 - labels_NC),
         "weight decay": (label_ND, feature_ND, labels_NC),
+        "weights of rows": (label_ND, feature_ND, labels_NC),
         "label party's columns": (-label_ND, feature_ND, labels_NC),
         "feature party's columns": (label_ND, feature_ND**2 / 2 - 1, labels_NC),
     }[changed]
     decay = 0.5 if changed == "weight decay" else DECAY
+    weights_N = np.arange(plan.rows) % 7.0 if changed == "weights of rows" else None
     first, second = (
-        exchanges(monkeypatch, *each, plan, decayed)[0]
-        for each, decayed in (((label_ND, feature_ND, labels_NC), DECAY), (other, decay))
+        exchanges(monkeypatch, *each, plan, decayed, weighing_N)[0]
+        for each, decayed, weighing_N in (((label_ND, feature_ND, labels_NC), DECAY, None), (other, decay, weights_N))
     )
     problems = []
     for party in ("label", "feature"):
@@ -96,12 +99,13 @@ def problems_of(monkeypatch, plan, *, changed):
     return problems
 
 
-CHANGES = ("labels", "weight decay", "label party's columns", "feature party's columns")
+CHANGES = ("labels", "weight decay", "weights of rows", "label party's columns", "feature party's columns")
 
 
 @pytest.mark.parametrize("changed", CHANGES)
 def test_what_a_party_receives_is_uniform_beside_what_it_holds(changed, monkeypatch):
-    assert problems_of(monkeypatch, plan_of(rows=1200, epochs=4), changed=changed) == []
+    plan = plan_of(rows=1200, epochs=4, weighted=changed == "weights of rows")
+    assert problems_of(monkeypatch, plan, changed=changed) == []
 
 
 def test_what_the_helper_deals_is_uniform(monkeypatch):
@@ -141,9 +145,15 @@ def test_the_helper_is_sent_sizes_and_a_seed_and_nothing_else(monkeypatch):
     assert to_helper == ["MaskSeed", "MaskSeed"]
 
 
-@pytest.mark.parametrize(
-    "planted", ["masks that are not reduced", "one mask twice", "no mask of errors", "no mask of factors", "no mask of the decay"]
-)
+UNMASKED = {
+    "no mask of errors": "gradients",
+    "no mask of factors": "share_products",
+    "no mask of the decay": "scaled",
+    "no mask of the rows' weights": "_weighted",
+}
+
+
+@pytest.mark.parametrize("planted", ["masks that are not reduced", "one mask twice", *UNMASKED])
 def test_planted_leaks_are_found(planted, monkeypatch):
     if planted == "masks that are not reduced":
         # The prototype's leak: z + r as 64-bit words, where r has few places
@@ -157,21 +167,20 @@ def test_planted_leaks_are_found(planted, monkeypatch):
 
         monkeypatch.setattr(MaskStream, "draw", repeated)
     else:
-        step = {"no mask of errors": "gradients", "no mask of factors": "share_products", "no mask of the decay": "scaled"}[
-            planted
-        ]
+        step = UNMASKED[planted]
         monkeypatch.setattr(head, step, with_small_masks(getattr(head, step)))
-    assert problems_of(monkeypatch, plan_of(rows=1200, epochs=4), changed="labels")
+    plan = plan_of(rows=1200, epochs=4, weighted=planted == "no mask of the rows' weights")
+    assert problems_of(monkeypatch, plan, changed="labels")
 
 
 def with_small_masks(step):
     """A step of the protocol whose masks have few places."""
 
-    def leaking(side, *arguments):
+    def leaking(side, *arguments, **named):
         draw = side.masks.draw
         side.masks.draw = lambda *shape: draw(*shape) >> np.uint64(60)
         try:
-            return step(side, *arguments)
+            return step(side, *arguments, **named)
         finally:
             side.masks.draw = draw
 
@@ -183,8 +192,10 @@ def test_scores_cross_to_the_label_party_alone():
     label_ND, feature_ND, labels_NC = data(plan)
     of_label, of_feature, _ = trained(plan, label_ND, feature_ND, labels_NC)
     *_, views = run(
-        lambda side: head.open_scores_label_party(head.score_shares(label_ND, of_label, side), side.peer),
-        lambda side: head.open_scores_feature_party(head.score_shares(feature_ND, of_feature, side), side.peer),
+        lambda side: head.open_scores_label_party(head.score_shares(label_ND.__getitem__, plan.rows, of_label, side), side.peer),
+        lambda side: head.open_scores_feature_party(
+            head.score_shares(feature_ND.__getitem__, plan.rows, of_feature, side), side.peer
+        ),
         lambda dealer: head.deal_scoring(dealer, plan.columns, plan.rows, 1),
     )
     assert "ScoreShares" in {name for name, _ in views["label"]["peer"]}

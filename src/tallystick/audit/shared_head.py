@@ -10,7 +10,7 @@ measures it on public tables, where both sides are at hand.
 Shapes: N rows, D features of the head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import torch
@@ -53,7 +53,14 @@ NOT_MEASURED = (
 
 
 def record_features(
-    folder: RunFolder, contract: Contract, party: str, own: OwnRows, dataset: Dataset, features_ND: Tensor, *, run_id: str
+    folder: RunFolder,
+    contract: Contract,
+    party: str,
+    own: OwnRows,
+    dataset: Dataset,
+    features_at: Callable[[Tensor], Tensor],
+    *,
+    run_id: str,
 ) -> None:
     """Keep what this party brought to the head, and its columns, at validation and test rows; of many, 2,000 evenly chosen.
 
@@ -63,7 +70,7 @@ def record_features(
         party: this one.
         own: its rows.
         dataset: the same, encoded.
-        features_ND: of validation rows, then of test rows.
+        features_at: gives what it brought of the rows at some positions, (K, D).
         run_id: of the run.
     """
     scored_N = torch.cat([dataset.validation_N, dataset.test_N])
@@ -71,9 +78,7 @@ def record_features(
     folder.make_views()
     truth = own_columns(own, dataset, scored_N[chosen_K], first_B=scored_N[:0])
     save_columns(folder, contract, party, truth, run_id=run_id)
-    place_N = torch.full((int(scored_N.max()) + 1,), -1) if len(scored_N) else scored_N
-    place_N[scored_N] = torch.arange(len(scored_N))
-    tensors = {"features": features_ND[place_N[truth.rows_R]].float()}
+    tensors = {"features": features_at(truth.rows_R).float()}
     write_tensors(folder.views / FEATURES, tensors, {}, origin=folder.origin, private=True)
 
 

@@ -657,7 +657,10 @@ def _shared_head_problems(contract: Contract) -> list[str]:
     if contract.tuning.keys:
         problems.append(f"{where}, tuning.keys: each trial would open scores of the same rows again; leave it out")
     if contract.serving is not None:
-        problems.append(f"{where}, serving: each row has one score by a model, and requests could ask again; leave it out")
+        problems.append(
+            f"{where}, serving: each row has one score by a model, and requests could ask again; leave it out, and score new "
+            "rows by tallystick predict, once each"
+        )
     if evaluation.privacy is not None or evaluation.share_metrics:
         problems.append(
             f"{where}, evaluation: figures of the test labels would leave the label party; set privacy to null, and leave "

@@ -123,7 +123,7 @@ def _shared_head_problems(contract: "Contract", party: PartyFile) -> list[str]:
     if not contract.shares_head:
         return []
     where = "with training.gradients = shared"
-    problems = [f"{use}: {where} there is none; leave it out" for use in ("weight", "sequences") if getattr(party, use)]
+    problems = [f"sequences: {where} there is none; leave it out"] if party.sequences else []
     if party.device != "cpu":
         problems.append(f"device = {shown(party.device)}: {where} a party computes on the processor; give cpu, or leave it out")
     return problems

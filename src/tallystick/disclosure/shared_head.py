@@ -43,6 +43,7 @@ def _training(contract: Contract) -> list[str]:
         f"{ASSUMES}. A party that does not follow the protocol can read columns",
         f"{contract.helper} learns how many rows, columns and steps there are, and which rows are in a batch together. Together "
         "with one party it knows the other's columns, labels and weights, and later too if it kept the seeds",
+        f"{features} and {contract.helper} learn whether rows have weights, and none of them",
     ]
 
 
@@ -115,11 +116,12 @@ SHARED_HEAD = (
     Disclosure(
         name="training with `gradients: shared`",
         label_party="nothing; how many features the feature party has",
-        feature_party="nothing; how many features the label party has",
+        feature_party="nothing; how many features the label party has, and whether its rows have weights",
         guarantee=f"holds if {ASSUMES}. The helper learns numbers of rows, columns and steps, and which rows are in a batch",
         fields=(
             *("FeatureCount.columns", "HeadSizes.training", "HeadSizes.scored", "HeadSizes.label_columns"),
-            *("HeadSizes.feature_columns", "HeadSizes.outputs", "MaskSeed.seed", "Correction.words"),
+            *("HeadSizes.feature_columns", "HeadSizes.outputs", "HeadSizes.weighted", "FeatureCount.weighted"),
+            *("MaskSeed.seed", "Correction.words"),
             *("MaskedFeatures.words", "MaskedWeights.words", "MaskedScores.words", "MaskedErrors.words", "MaskedSteps.words"),
         ),
         sentences=_training,

@@ -66,12 +66,14 @@ class OwnNetwork:
         return ((logits_NC - self.mean_C) / self.deviation_C).clamp(-FixedFeatures.LIMIT, FixedFeatures.LIMIT).nan_to_num(0.0)
 
 
-def unexplained_share(logits_NC: Tensor, labels_NC: Tensor, target: TargetType) -> float:
+def unexplained_share(logits_NC: Tensor, labels_NC: Tensor, target: TargetType, row_weights_N: Tensor | None = None) -> float:
     """Return which share of the labels' variance a network leaves, by logits of rows that it did not learn from; .01 to 1."""
+    weight_N1 = torch.ones(len(labels_NC), 1) if row_weights_N is None else row_weights_N[:, None]
+    mean_C = (weight_N1 * labels_NC).sum(dim=0) / weight_N1.sum()
     chances_NC = logits_NC
     if target != "regression":
         chances_NC = torch.sigmoid(logits_NC) if target == "binary" else torch.softmax(logits_NC, dim=1)
-    left = (chances_NC - labels_NC).square().sum() / (labels_NC - labels_NC.mean(dim=0)).square().sum()
+    left = (weight_N1 * (chances_NC - labels_NC).square()).sum() / (weight_N1 * (labels_NC - mean_C).square()).sum()
     return float(left.nan_to_num(1.0, posinf=1.0).clamp(0.01, 1.0))
 
 

@@ -7,6 +7,8 @@
             <======== masked columns, each party's once ======>
     step:   scores     z = X w         <======== masked weights ======>
             errors     e = f(z) - y    <======== masked scores =======>
+            weighted   h e             <== masked errors, masked h ===>     if rows have weights h
+                                       <======== masked errors =======>     and cut to their places
             gradients  g = X' e        <======== masked errors =======>
             decay      d w             <== masked weights, masked d ==>
             weights    w + m u - r (g + d w)   <== masked steps ======>
@@ -17,7 +19,7 @@
 Mohassel and Zhang 2017 ("SecureML"), with a helper (Beaver 1997) in place of their two servers' preparation, and with the
 logistic function by dealt sines (sigmoid.py) in place of their piecewise one. Stochastic gradient descent with momentum, with
 weight decay, at a rate that falls evenly to 0. The label party chooses the decay d, and nobody else learns it: how much is right
-depends on the labels.
+depends on the labels. Nobody else learns the weights of rows either, but that rows have some.
 
 Threat model: three sides that follow the protocol, and a helper that works with neither party. Guarantee: in training a party
 receives uniform words, and nothing that depends on the other's columns, labels or weights; of scored rows the label party learns
@@ -32,7 +34,7 @@ Shapes: N rows, B rows of a batch, D own columns, E the other's, C outputs.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +64,10 @@ from tallystick.secret_sharing.matrix_products import (
 from tallystick.secret_sharing.ring import Words, to_numbers, to_words
 from tallystick.secret_sharing.share_messages import (
     EdgeShares,
+    MaskedErrors,
     MaskedScores,
     MaskedSteps,
+    MaskedWeights,
     ScoreShares,
     receive_words,
     send_words,
@@ -79,6 +83,8 @@ SCORE_BITS = FEATURE_BITS + WEIGHT_BITS
 ERROR_BITS = DEALT_BITS + FACTOR_BITS
 STEP_BITS = FEATURE_BITS + ERROR_BITS - WEIGHT_BITS
 """Places that are cut off a step: what momentum and weight decay are written in."""
+ROW_WEIGHT_BITS = 12
+"""Binary places of the rows' weights, whose mean in a batch is 1."""
 MOST_MORE_BITS = 16
 """Places that errors and steps take beyond these where the rate is low."""
 _STEP_RANGE = 2.0 ** (62 - FEATURE_BITS - ERROR_BITS)
@@ -103,6 +109,7 @@ class HeadPlan:
         steps: how many there are.
         rate: learning rate of the first step; it falls evenly to 0.
         momentum: share of a step that the next one keeps.
+        weighted: whether rows have weights.
     """
 
     columns: tuple[int, int]
@@ -113,6 +120,7 @@ class HeadPlan:
     steps: int
     rate: float = 0.5
     momentum: float = 0.9
+    weighted: bool = False
 
     def __post_init__(self) -> None:
         if not self._largest_step < _STEP_RANGE:
@@ -156,6 +164,7 @@ def train_head_label_party(
     plan: HeadPlan,
     *,
     decay: float,
+    row_weights_N: NDArray[np.float64] | None = None,
     progress: Progress = no_progress,
 ) -> tuple[Shares, Words]:
     """Train, as the label party; returns its shares of the weights, and of how often scores came near the edge of the range.
@@ -166,29 +175,35 @@ def train_head_label_party(
         side: begun.
         plan: what all sides know.
         decay: weight decay, the factor of w in the gradient, at most 1; the others do not learn it.
+        row_weights_N: how much each row counts beside the others of its batch, 0 or more, if the plan says that rows have
+            weights; the others do not learn them.
         progress: called after each step.
 
     Raises DataError for numbers out of range, before anything is sent; ProtocolError and PeerLost as channels do.
     """
     to_words(labels_NC, bits=0, limit=LARGEST_LABEL, what="labels")
     to_words(np.array(decay), bits=0, limit=LARGEST_DECAY, what="the weight decay")
-    return _train(side, plan, features_ND, labels_NC, decay, progress)
+    assert plan.weighted == (row_weights_N is not None), "the plan says whether rows have weights"
+    return _train(side, plan, features_ND, _LabelPartyInput(labels_NC, decay, row_weights_N), progress)
 
 
 def train_head_feature_party(
     features_ND: NDArray[np.float64], side: ShareHolder, plan: HeadPlan, *, progress: Progress = no_progress
 ) -> tuple[Shares, Words]:
     """Train, as the feature party; returns what the label party's role does. Arguments and errors are the label party's."""
-    return _train(side, plan, features_ND, None, None, progress)
+    return _train(side, plan, features_ND, None, progress)
+
+
+class _LabelPartyInput(NamedTuple):
+    """What the label party alone knows of a training."""
+
+    labels_NC: NDArray[np.float64]
+    decay: float
+    row_weights_N: NDArray[np.float64] | None
 
 
 def _train(
-    side: ShareHolder,
-    plan: HeadPlan,
-    features_ND: NDArray[np.float64],
-    labels_NC: NDArray[np.float64] | None,
-    decay: float | None,
-    progress: Progress,
+    side: ShareHolder, plan: HeadPlan, features_ND: NDArray[np.float64], known: _LabelPartyInput | None, progress: Progress
 ) -> tuple[Shares, Words]:
     """Return own shares of the weights, and of how often scores came near the edge, (1, 1), or (0, 1) for squared loss."""
     edge_E1 = np.zeros((1 if plan.loss == "logistic" else 0, 1), dtype=np.uint64)
@@ -197,11 +212,14 @@ def _train(
     for number, rows_B in enumerate(plan.batches()):
         rate = plan.rate_at(number)
         scores_BC = scores(side, matrices, rows_B, weights)
-        labels_BC = labels_NC[rows_B] if labels_NC is not None else None
+        labels_BC = known.labels_NC[rows_B] if known is not None else None
         errors_BC, edges_BC = _ERRORS[plan.loss](side, scores_BC, labels_BC, plan, plan.scale_at(number, len(rows_B)))
         edge_E1 = edge_E1 + edges_BC.sum(dtype=np.uint64)
+        if plan.weighted:
+            weights_B = known.row_weights_N[rows_B] if known is not None and known.row_weights_N is not None else None
+            errors_BC = _weighted(side, errors_BC, weights_B)
         gradient = gradients(side, matrices, rows_B, errors_BC)
-        step = _next_step(side, step, gradient, weights, plan, rate * decay if decay is not None else None)
+        step = _next_step(side, step, gradient, weights, plan, rate * known.decay if known is not None else None)
         weights = weights + step
         progress("training on shares", number + 1, plan.steps)
     if plan.loss == "logistic":
@@ -218,8 +236,11 @@ def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_pro
             _deal_sigmoid(dealer, len(rows_B), plan.outputs)
         else:
             deal_truncation(dealer, len(rows_B), plan.outputs, bits=_rescaling(plan, plan.scale_at(number, len(rows_B)))[1])
+        if plan.weighted:
+            deal_scaled(dealer, len(rows_B), plan.outputs, count=len(rows_B))
+            deal_truncation(dealer, len(rows_B), plan.outputs, bits=ROW_WEIGHT_BITS)
         deal_gradients(masks, rows_B, plan.outputs)
-        deal_scaled(dealer, plan.all_columns, plan.outputs)
+        deal_scaled(dealer, plan.all_columns, plan.outputs, count=1)
         deal_truncation(dealer, plan.all_columns, plan.outputs, bits=STEP_BITS + plan.more_bits)
         progress("dealing for shares", number + 1, plan.steps)
     if plan.loss == "logistic":
@@ -227,16 +248,29 @@ def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_pro
 
 
 def score_shares(
-    features_ND: NDArray[np.float64], weights: Shares, side: ShareHolder, *, progress: Progress = no_progress
+    features_at: Callable[[Index], NDArray[np.float64]],
+    rows: int,
+    weights: Shares,
+    side: ShareHolder,
+    *,
+    progress: Progress = no_progress,
 ) -> Words:
-    """Score rows, as either party; returns its shares of the scores, (N, C), in 12 binary places. No score is open yet."""
+    """Score rows, as either party; returns its shares of the scores, (N, C), in 12 binary places. No score is open yet.
+
+    Args:
+        features_at: gives this party's numbers of a part of the rows, (B, D): of many rows not all are in memory at once.
+        rows: how many there are.
+        weights: this party's shares.
+        side: begun.
+        progress: called after each part.
+    """
     own, others = len(weights.own_DC), len(weights.others_EC)
     parts = []
-    for rows_B in _tiles(len(features_ND)):
-        matrices = _matrices(side, features_ND[rows_B], (own, others) if side.is_label else (others, own))
+    for rows_B in _tiles(rows):
+        matrices = _matrices(side, features_at(rows_B), (own, others) if side.is_label else (others, own))
         scores_BC = scores(side, matrices, np.arange(len(rows_B)), weights)
         parts.append(cut_places(side, MaskedScores, scores_BC, bits=SCORE_BITS - OPENED_BITS))
-        progress("scoring on shares", int(rows_B[-1]) + 1, len(features_ND))
+        progress("scoring on shares", int(rows_B[-1]) + 1, rows)
     return np.concatenate(parts) if parts else np.empty((0, weights.own_DC.shape[1]), dtype=np.uint64)
 
 
@@ -355,6 +389,19 @@ def _rescaling(plan: HeadPlan, scale: float) -> tuple[int, int]:
 _ERRORS = {"logistic": _logistic_errors, "squared": _squared_errors}
 
 
+def _weighted(side: ShareHolder, errors_BC: Words, weights_B: NDArray[np.float64] | None) -> Words:
+    """Return shares of the errors times the rows' weights over their mean in the batch; two exchanges.
+
+    By that mean a batch turns the weights of the head no further than one of equal rows, and one row no further than its batch.
+    """
+    words_B1, count = None, len(errors_BC)
+    if weights_B is not None:
+        mean = weights_B.mean() or 1.0  # a batch of weight 0 teaches nothing
+        words_B1 = to_words(weights_B[:, None] / mean, bits=ROW_WEIGHT_BITS, limit=count * (1 + 1e-9), what="weights of rows")
+    products_BC = scaled(side, MaskedErrors, errors_BC, words_B1, count=count)
+    return cut_places(side, MaskedErrors, products_BC, bits=ROW_WEIGHT_BITS)
+
+
 def _dealt_shape(rows: int, outputs: int) -> tuple[int, int, int]:
     return dealt_values(np.zeros((1, 1), dtype=np.uint64)).shape[0], rows, outputs
 
@@ -363,6 +410,7 @@ def _next_step(side: ShareHolder, step: Shares, gradient: Shares, weights: Share
     """Return shares of momentum times the step, less the gradient and the decay; two exchanges."""
     last, new, weight = (_joined(side, each) for each in (step, gradient, weights))
     bits = STEP_BITS + plan.more_bits
-    decayed = scaled(side, weight, round(decay * 2**bits) if decay is not None else None)
+    factor_11 = np.array([[round(decay * 2**bits)]], dtype=np.uint64) if decay is not None else None
+    decayed = scaled(side, MaskedWeights, weight, factor_11, count=1)
     momentum = np.uint64(round(plan.momentum * 2**bits))
     return _split(side, cut_places(side, MaskedSteps, momentum * last - new - decayed, bits=bits), plan.columns)

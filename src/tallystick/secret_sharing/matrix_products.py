@@ -21,6 +21,7 @@ from tallystick.secret_sharing.share_messages import (
     MaskedErrors,
     MaskedFeatures,
     MaskedWeights,
+    WordsMessage,
     receive_words,
     send_words,
 )
@@ -103,15 +104,22 @@ def gradients(side: ShareHolder, matrices: Matrices, rows_B: Index, errors_BC: W
     return Shares(own_DC=own_XC[:own], others_EC=others_YC[:others], common_PC=own_XC[own:] + others_YC[others:])
 
 
-def scaled(side: ShareHolder, shared_WC: Words, factor: int | None) -> Words:
-    """Return this party's shares of shared numbers times a whole number that the label party alone knows; one exchange."""
-    if factor is not None:
-        whole = np.uint64(factor)
-        masked_WC = side.exchange(MaskedWeights, whole - side.masks.draw(1, 1), shared_WC.shape)
-        return whole * (shared_WC + masked_WC) + draw_dealt(side, *shared_WC.shape)
+def scaled(side: ShareHolder, kind: type[WordsMessage], shared_WC: Words, factors: Words | None, *, count: int) -> Words:
+    """Return this party's shares of shared numbers times whole numbers that the label party alone knows; one exchange.
+
+    Args:
+        side: this party.
+        kind: message in which masked numbers and masked factors cross.
+        shared_WC: this party's shares of W rows of numbers.
+        factors: of the rows, (count, 1); None at the feature party.
+        count: W, or 1 for one factor of all rows.
+    """
+    if factors is not None:
+        masked_WC = side.exchange(kind, factors - side.masks.draw(count, 1), shared_WC.shape)
+        return factors * (shared_WC + masked_WC) + draw_dealt(side, *shared_WC.shape)
     mask_WC = side.masks.draw(*shared_WC.shape)
-    masked_factor = side.exchange(MaskedWeights, shared_WC - mask_WC, (1, 1))
-    return masked_factor * mask_WC + draw_dealt(side, *shared_WC.shape)
+    masked_factors = side.exchange(kind, shared_WC - mask_WC, (count, 1))
+    return masked_factors * mask_WC + draw_dealt(side, *shared_WC.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +165,9 @@ def deal_gradients(masks: tuple[MaskMatrix, MaskMatrix], rows_B: Index, outputs:
         each.dealt.correct(transposed_product(other.mask_ND[rows_B], mask_BC) - mask_EC)
 
 
-def deal_scaled(dealer: Dealer, columns: int, outputs: int) -> None:
-    """Deal what one call of ``scaled`` takes."""
-    deal(dealer, dealer.label.masks.draw(1, 1) * dealer.feature.masks.draw(columns, outputs))
+def deal_scaled(dealer: Dealer, rows: int, outputs: int, *, count: int) -> None:
+    """Deal what one call of ``scaled`` takes, of so many rows of numbers and ``count`` factors."""
+    deal(dealer, dealer.label.masks.draw(count, 1) * dealer.feature.masks.draw(rows, outputs))
 
 
 def row_parts(rows: int, columns: int) -> Iterator[slice]:

@@ -38,7 +38,7 @@ class MaskedScores(Message, frozen=True):
 
 
 class MaskedErrors(Message, frozen=True):
-    """Party to party: its shares of a batch's errors, less a mask; (B, C)."""
+    """Party to party: its shares of a batch's errors, or the label party's weights of its rows, masked; (B, C), or (B, 1)."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array
@@ -108,9 +108,10 @@ def receive_seed(channel: Channel) -> bytes:
 
 
 class FeatureCount(Message, frozen=True):
-    """Party to party: how many features it brings."""
+    """Party to party: how many features it brings, and whether it is a label party whose rows have weights."""
 
     columns: int
+    weighted: bool = False
 
 
 class HeadSizes(Message, frozen=True):
@@ -121,19 +122,21 @@ class HeadSizes(Message, frozen=True):
     label_columns: int
     feature_columns: int
     outputs: int
+    weighted: bool
 
 
 MOST_FEATURES = 1 << 16
 _MOST_ROWS = 1 << 31
 
 
-def exchange_counts(channel: Channel, columns: int) -> int:
-    """Tell the other party how many features this one brings, and learn its number; raises ProtocolError for a wrong one."""
-    channel.send(FeatureCount(columns=columns))
-    other = channel.receive(FeatureCount).columns
-    if not 1 <= other <= MOST_FEATURES:
+def exchange_counts(channel: Channel, own: FeatureCount) -> FeatureCount:
+    """Tell the other party what this one brings, and learn it of the other; raises ProtocolError for a wrong number."""
+    channel.send(own)
+    other = channel.receive(FeatureCount)
+    if not 1 <= other.columns <= MOST_FEATURES:
         raise ProtocolError(
-            channel.peer, f"{channel.peer} brings {other} features to a head on shares; 1 to {MOST_FEATURES:,} are allowed"
+            channel.peer,
+            f"{channel.peer} brings {other.columns} features to a head on shares; 1 to {MOST_FEATURES:,} are allowed",
         )
     return other
 

@@ -60,7 +60,7 @@ from tallystick.secret_sharing.head import (
 )
 from tallystick.secret_sharing.matrix_products import Index, Shares
 from tallystick.secret_sharing.ring import SEED_BYTES, Words
-from tallystick.secret_sharing.share_messages import HeadSizes, exchange_counts, exchange_kept, receive_sizes
+from tallystick.secret_sharing.share_messages import FeatureCount, HeadSizes, exchange_counts, exchange_kept, receive_sizes
 from tallystick.secret_sharing.sides import Dealer, ShareHolder
 from tallystick.secret_sharing.sigmoid import PERIOD, RANGE
 from tallystick.training.checkpoint import TrainingState
@@ -80,11 +80,12 @@ Learnt = TypeVar("Learnt")
 
 @dataclass(frozen=True, kw_only=True)
 class SharedRows:
-    """How much a party brings: training rows, rows to score, and its features."""
+    """How much a party brings: training rows, rows to score, and its features; and whether it has weights of rows."""
 
     training: int
     scored: int
     columns: int
+    weighted: bool = False
 
 
 NOTHING_DUE = SharedRows(training=0, scored=0, columns=1)
@@ -116,14 +117,24 @@ def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> Score
         own_network, logits_NC = _own_network(job, dataset)
         own_NC = own_network.scaled(logits_NC) if own_network is not None and logits_NC is not None else None
         training_ND, labels_NC = _columns(features, dataset, dataset.train_N, own_NC), _labels(job.contract, dataset)
+        weight_N = dataset.known_labels.weight_N
+        row_weights_N = weight_N[dataset.train_N].double() if weight_N is not None else None
 
         def role(
             columns_ND: NDArray[np.float64], *, side: ShareHolder, plan: HeadPlan, progress: Progress
         ) -> tuple[Shares, Words]:
             decay = job.contract.training.weight_decay * min(sum(plan.columns) / plan.rows, _MOST_FEATURES_A_ROW)
             if logits_NC is not None:
-                decay *= unexplained_share(logits_NC, torch.from_numpy(labels_NC), job.contract.target.type)
-            return train_head_label_party(columns_ND, labels_NC, side, plan, decay=min(decay, LARGEST_DECAY), progress=progress)
+                decay *= unexplained_share(logits_NC, torch.from_numpy(labels_NC), job.contract.target.type, row_weights_N)
+            return train_head_label_party(
+                columns_ND,
+                labels_NC,
+                side,
+                plan,
+                decay=min(decay, LARGEST_DECAY),
+                row_weights_N=row_weights_N.numpy() if row_weights_N is not None else None,
+                progress=progress,
+            )
 
         (shares, edge_E1), side, state = _train(job, dataset, training_ND, role)
         head = SharedHead(features=features, shares=shares, state=state, own_network=own_network)
@@ -163,8 +174,11 @@ def train_shared_feature_party(job: Job, dataset: Dataset, rows: OwnRows, *, run
         open_edge_feature_party(edge_E1, peer)
     job.leave()
     if job.contract.audit:
-        features_ND = torch.from_numpy(_columns(head.features, dataset, index_N))
-        record_features(job.folder, job.contract, job.name, rows, dataset, features_ND, run_id=run_id)
+
+        def features_at(index_K: Tensor) -> Tensor:
+            return torch.from_numpy(_columns(head.features, dataset, index_K))
+
+        record_features(job.folder, job.contract, job.name, rows, dataset, features_at, run_id=run_id)
     return head
 
 
@@ -248,8 +262,13 @@ def help_shared_head(contract: Contract, channels: Mapping[str, Channel], *, pro
 
 def shares_of_scores(head: SharedHead, dataset: Dataset, index_N: Tensor, side: ShareHolder, *, progress: Progress) -> Words:
     """Score the rows at these positions with the other party; returns own shares, (N, C)."""
-    own_NC = head.own_network.features(dataset.features_at, index_N) if head.own_network is not None else None
-    return score_shares(_columns(head.features, dataset, index_N, own_NC), head.shares, side, progress=progress)
+
+    def features_at(rows_B: Index) -> NDArray[np.float64]:
+        index_B = index_N[torch.from_numpy(rows_B)]
+        own_BC = head.own_network.features(dataset.features_at, index_B) if head.own_network is not None else None
+        return _columns(head.features, dataset, index_B, own_BC)
+
+    return score_shares(features_at, len(index_N), head.shares, side, progress=progress)
 
 
 def logits_of(contract: Contract, scores_NC: NDArray[np.float64]) -> Tensor:
@@ -268,14 +287,15 @@ def begin_side(
     is_label = party == contract.label_party
     assert contract.helper is not None, "a head on shares has a helper"
     helper, peer = channels[contract.helper], channels[contract.feature_parties[0] if is_label else contract.label_party]
-    others = exchange_counts(peer, sizes.columns)
-    label_columns, feature_columns = (sizes.columns, others) if is_label else (others, sizes.columns)
+    others = exchange_counts(peer, FeatureCount(columns=sizes.columns, weighted=sizes.weighted))
+    label_columns, feature_columns = (sizes.columns, others.columns) if is_label else (others.columns, sizes.columns)
     whole = HeadSizes(
         training=sizes.training,
         scored=sizes.scored,
         label_columns=label_columns,
         feature_columns=feature_columns,
         outputs=contract.scores_of_a_row,
+        weighted=(sizes if is_label else others).weighted,
     )
     helper.send(whole)
     return ShareHolder.begin(peer, helper, is_label=is_label, seed=secrets.token_bytes(SEED_BYTES)), whole
@@ -304,6 +324,7 @@ def plan_of(contract: Contract, sizes: HeadSizes) -> HeadPlan:
         batches=batches,
         steps=training.epochs * schedule.steps_per_epoch,
         rate=training.learning_rate,
+        weighted=sizes.weighted,
     )
 
 
@@ -315,7 +336,12 @@ def _train(
     A half of an earlier training is deleted first: beside the other party's half of this one it would be a head of noise.
     """
     job.folder.model.unlink(missing_ok=True)
-    rows = SharedRows(training=len(dataset.train_N), scored=len(_scored(dataset)), columns=columns_ND.shape[1])
+    rows = SharedRows(
+        training=len(dataset.train_N),
+        scored=len(_scored(dataset)),
+        columns=columns_ND.shape[1],
+        weighted=job.is_label and dataset.known_labels.weight_N is not None,
+    )
     side, sizes = begin_side(job.contract, job.name, job.channels, rows)
     plan = plan_of(job.contract, sizes)
     learnt = role(columns_ND, side=side, plan=plan, progress=job.logbook.watcher.progress)
