@@ -88,3 +88,16 @@ def test_a_predicted_score_is_the_expected_count():
     coder = LabelCoder(type="count", mean=2.5)
     outputs_N = torch.tensor([0.0, -1.0, 2.0])
     np.testing.assert_allclose(score_columns(coder, outputs_N)["score"], 2.5 * np.exp(outputs_N.numpy()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mean", [1e-6, 2.5, 1e12])
+def test_a_predicted_count_is_at_most_the_largest_that_a_label_may_be(mean):
+    import torch
+
+    from tallystick.scoring.predict import score_columns
+    from tallystick.tables.target import MOST_COUNTED, LabelCoder
+
+    coder = LabelCoder(type="count", mean=mean)
+    outputs_N = torch.tensor([-1e4, 80.0, 1e4, 3e38])
+    for values_N in (score_columns(coder, outputs_N)["score"], coder.predictions(outputs_N.numpy())):
+        np.testing.assert_allclose(values_N, [0.0, *[MOST_COUNTED] * 3], rtol=1e-5)

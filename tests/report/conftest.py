@@ -36,6 +36,9 @@ def evaluation(target: TargetType, rows: int = 4000, seed: int = 0) -> Any:
             300 + 90 * own,
             generator=rng,
         )
+    if target == "count":
+        counts = rng.poisson(np.exp(0.4 + 0.5 * own + 0.3 * more))
+        return compare_models(target, counts, np.exp(0.4 + 0.5 * own + 0.28 * more), np.exp(0.44 + 0.5 * own), generator=rng)
     if target == "multiclass":
         labels = rng.integers(0, 3, rows)
         hint = np.eye(3)[labels]

@@ -14,6 +14,7 @@ from tallystick import results as r
 from tallystick.attacks.scoring import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
 from tallystick.errors import DataError, StorageError
+from tallystick.metrics import METRICS
 from tallystick.report import Result, render, to_html
 from tallystick.report.formats import duration, number, size
 from tallystick.report.leaks import by_strength, leak_headline, leak_lines, next_steps
@@ -27,7 +28,7 @@ def words(page: str) -> str:
     return re.sub(r"\s+", " ", " ".join(Page(page).text))
 
 
-@pytest.fixture(params=["binary", "multiclass", "regression", "feature party", "audited", "sweep", "bare"])
+@pytest.fixture(params=["binary", "multiclass", "regression", "count", "feature party", "audited", "sweep", "bare"])
 def shown(request, make, make_audited, make_sweep) -> Result:
     bare = Result(
         run_id="r", party=None, parties=[PartyInfo(name="a", role="label")], contract=make().contract, started="soon", seconds=0.0
@@ -95,7 +96,7 @@ def scored(make, target: str, joint: float, own: float | None, importance: Any =
         ("binary", 0.99, 0.98, None),
         ("binary", 0.9, None, None),
         ("binary", 0.999, 0.998, "carrier's own columns alone is nearly perfect, which is rarely true: look for one of them"),
-        ("multiclass", 0.996, 0.6, "The joint model's Accuracy is nearly perfect"),
+        ("multiclass", 0.996, 0.6, "The joint model's accuracy is nearly perfect"),
         ("regression", 9.0, 100.0, "Joining took away nine tenths of the error or more"),
         ("regression", 11.0, 100.0, None),
     ],
@@ -152,7 +153,9 @@ def test_hostile_text_is_shown_not_run(make_audited) -> None:
 
 def test_a_headline_says_by_which_metric_joining_helped_and_who_knows(make) -> None:
     assert headline(make()).title.startswith("Joining raised AUC from 0.6")
+    assert headline(make("multiclass")).title.startswith("Joining raised accuracy from ")
     assert headline(make("regression")).title.startswith("Joining lowered RMSE from ")
+    assert headline(make("count")).title.startswith("Joining lowered mean Poisson deviance from ")
     assert "carrier kept them" in headline(make(party="weather")).text
 
 
@@ -174,6 +177,25 @@ def test_a_headline_says_what_the_interval_says(make, difference, words_of_it) -
     found = {**result.evaluation["difference"], "auc": {"value": value, "low": low, "high": high, "reason": None}}
     told = headline(msgspec.structs.replace(result, evaluation={**result.evaluation, "difference": found}))
     assert words_of_it in f"{told.title}: {told.text}"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("binary", "an AUC"), ("multiclass", "an accuracy"), ("regression", "an RMSE"), ("count", "a mean Poisson")],
+)
+def test_no_metric_has_a_capital_or_a_wrong_article_within_a_sentence(make, target, said) -> None:
+    result = make(target)
+    first = next(iter(METRICS[target]))
+    unclear = {**result.evaluation["difference"], first: {"value": 0.1, "low": -1.0, "high": 1.0, "reason": None}}
+    told = headline(msgspec.structs.replace(result, evaluation={**result.evaluation, "difference": unclear}))
+    assert f"together have {said}" in told.text
+    for metric in METRICS[target].values():
+        assert metric.words[0].islower() or not metric.title[1].islower() or metric.words.startswith(("Gini", "Kolmogorov"))
+
+
+@pytest.mark.parametrize("target", list(METRICS))
+def test_calibration_bins_are_of_a_report_that_has_a_calibration_error(make, target) -> None:
+    assert ("Calibration uses" in words(to_html(make(target)))) == ("ace" in METRICS[target])
 
 
 def test_a_headline_says_which_rows_it_is_of(make) -> None:

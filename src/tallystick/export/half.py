@@ -140,7 +140,7 @@ def half_of(folder: RunFolder) -> Exported:
             "binary": {"output": "logit; its sigmoid is the probability of the positive class"},
             "multiclass": {"output": "logits; their softmax is the probability of each class", "classes": list(coder.classes)},
             "regression": {"output": "output * deviation + mean is the value", "deviation": coder.deviation, "mean": coder.mean},
-            "count": {"output": "mean * exp(output) is the expected count", "mean": coder.mean},
+            "count": {"output": "mean * exp(output) is the expected count, at most 1e12", "mean": coder.mean},
         }
         meaning = meanings[coder.type]
     return Exported(contract=contract, origin=folder.origin, half=half.eval(), encoder=encoder, widths=widths, meaning=meaning)

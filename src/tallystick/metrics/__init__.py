@@ -90,6 +90,12 @@ class Metric:
     undefined: str  # what is missing when there is no value
     prepare: Callable[[Any, Floats, int], Statistic]
 
+    @property
+    def words(self) -> str:
+        """Return the title as it stands within a sentence, where abbreviations and names keep their capitals."""
+        keeps = not self.title[1].islower() or self.title.startswith(("Gini", "Kolmogorov"))
+        return self.title if keeps else self.title[0].lower() + self.title[1:]
+
 
 def _per_class(labels_N: Any, logits_NC: Floats, one: Callable[[Any, Floats], Statistic], name: str) -> Statistic:
     if logits_NC.shape[1] > MAX_CLASSES:

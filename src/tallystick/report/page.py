@@ -239,10 +239,9 @@ def _falls(one: ImportanceSummary) -> Falls:
     reach = [0.0, *(end for fall in ordered for end in (fall.mean - fall.deviation, fall.mean + fall.deviation))]
     axis = charts.Axis(low=min(reach), high=max(*reach, min(reach) + 1e-9))
     metric = next((each for table in METRICS.values() for each in table.values() if each.title == one.metric), None)
-    title = one.metric if one.metric[:2].isupper() or not one.metric[1:2].isalpha() else one.metric[0].lower() + one.metric[1:]
     return Falls(
         of=one,
-        title=title,
+        title=metric.words if metric is not None else one.metric,
         rises=metric is not None and not metric.higher_is_better,
         axis=axis,
         rows=[(fall, charts.fall_track(fall, axis)) for fall in ordered],

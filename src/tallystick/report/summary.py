@@ -57,7 +57,7 @@ def headline(result: Result) -> Headline:
             ),
         )
     name, metric = next(iter(METRICS[evaluation["target"]].items()))
-    short = "RMSE" if name == "rmse" else metric.title
+    short = _words(name, metric)
     joint, rows = evaluation["joint"][name], f"{evaluation['rows']:,} test rows"
     if result.contract.summary.get("unaligned rows", "none") != "none":
         rows += " with a partner's row"
@@ -94,12 +94,14 @@ def headline(result: Result) -> Headline:
             title=f"Joining did not change {short}",
             text=f"{unseen} {names.all} together and {alone} have the same {short}.",
         )
+    article = "a" if short.startswith("mean") else "an"
     beside = "higher" if difference["value"] > 0 else "lower"
     return Headline(
         title=f"Joining made no clear difference to {short}",
         text=(
-            f"{unseen} {names.all} together have an {short} that is {_short(abs(difference['value']))} {beside} than that of "
-            f"{alone.removesuffix(',')}{_within(difference, signed=True)}. The interval contains 0, so this may be chance."
+            f"{unseen} {names.all} together have {article} {short} that is {_short(abs(difference['value']))} {beside} than "
+            f"that of {alone.removesuffix(',')}{_within(difference, signed=True)}. The interval contains 0, so this may be "
+            "chance."
         ),
     )
 
@@ -117,14 +119,14 @@ def too_good(result: Result) -> list[str]:
     perfect = metric.higher_is_better and joint <= PERFECT
     if metric.higher_is_better and own is not None and own <= PERFECT:
         return [
-            f"The {metric.title} of {names.label}'s own columns alone is nearly perfect, which is rarely true: look for one of "
+            f"The {metric.words} of {names.label}'s own columns alone is nearly perfect, which is rarely true: look for one of "
             f"them that already contains the answer.{_strongest_column(result, (names.label,))}"
         ]
     if not perfect and (own is None or joint > REMAINS * own):
         return []
     partners = tuple(party.name for party in result.parties if party.role == "feature")
     what = (
-        f"The joint model's {metric.title} is nearly perfect" if perfect else "Joining took away nine tenths of the error or more"
+        f"The joint model's {metric.words} is nearly perfect" if perfect else "Joining took away nine tenths of the error or more"
     )
     advice = f"{what}, which is rarely true: look for a column of {names.feature} that already contains the answer"
     return [f"{advice}, such as one written after it was known.{_strongest_column(result, partners)}"]
@@ -154,13 +156,18 @@ def _shared_headline(result: Result, names: Names) -> Headline | None:
         return None
     value = shared.metrics[name]
     return Headline(
-        title=f"The joint model reaches {METRICS[shared.target][name].title} {_short(value['value'])}",
+        title=f"The joint model reaches {_words(name, METRICS[shared.target][name])} {_short(value['value'])}",
         text=(
             f"Measured by {shared.party} on {shared.rows:,} test rows{_within(value)} and shared with "
             f"{result.party or names.feature}, as the contract says. "
             f"Everything else that is computed from labels stayed with {shared.party}."
         ),
     )
+
+
+def _words(name: str, metric: Metric) -> str:
+    """Return a metric's name within a sentence: an abbreviation where everybody knows it."""
+    return "RMSE" if name == "rmse" else metric.words
 
 
 def _short(value: float | None) -> str:

@@ -80,7 +80,9 @@ def score_columns(coder: LabelCoder, logits: Tensor) -> dict[str, NDArray[np.flo
         return {f"score_{name}": shares_NC[:, c] for c, name in enumerate(coder.classes)}
     if coder.type == "binary":
         return {"score": torch.sigmoid(whole)[:rows].numpy()}
-    values = coder.mean * torch.exp(whole) if coder.type == "count" else whole * coder.deviation + coder.mean
+    if coder.type == "count":
+        return {"score": (coder.mean * torch.exp(whole.clamp(max=coder.most_output)))[:rows].numpy()}
+    values = whole * coder.deviation + coder.mean
     return {"score": values[:rows].numpy()}
 
 

@@ -6,7 +6,7 @@
 - ``regression``: standardised with the training rows' mean and deviation. Results are in the label's own unit again. Infinite
   labels are an error.
 - ``count``: whole numbers from 0 on, divided by the training rows' mean. The model's output is the logarithm of a row's expected
-  count over that mean, so results are expected counts.
+  count over that mean, so results are expected counts, of at most 10^12, the largest count that a label may be.
 - A missing label is an error, and so is a label that is constant on the training rows.
 - Weights must be finite, not negative, and not all zero. They count in training and in all metrics, and the report says so.
 
@@ -31,6 +31,7 @@ from tallystick.tables.categories import cells_at_a_time
 from tallystick.tables.text import as_number, as_text, rows_listed
 
 MOST_COUNTED = 10**12
+_NO_NUMBERS = "clean it, or agree on a target of classes: type: binary or multiclass under target in the contract"
 _USUAL_WEIGHT = 32
 """Weights between 2^-32 and 2^32 are taken as they are."""
 
@@ -126,9 +127,13 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     def predictions(self, outputs: NDArray[Any]) -> NDArray[Any]:
         """Convert a model's outputs to predicted numbers in the label's own unit; of classes they stay logits."""
         if self.type == "count":
-            with np.errstate(over="ignore"):  # an infinite prediction is named where it is measured
-                return self.mean * np.exp(outputs.astype(np.float64))
+            return self.mean * np.exp(np.minimum(outputs.astype(np.float64), self.most_output))
         return self.in_units(outputs)
+
+    @property
+    def most_output(self) -> float:
+        """Return the output for the largest count that a label may be: what is above it counts as that."""
+        return math.log(MOST_COUNTED / self.mean)
 
     def to_json(self) -> str:
         """Write as JSON."""
@@ -145,7 +150,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_weights(column: pl.Series) -> Tensor:
     """Return sample weights as float32 (N,); raises DataError unless all are finite, none negative, and some positive."""
-    weights = as_number(column)
+    weights = as_number(column, advice="clean it; a weight is a number")
     wrong = weights.is_null() | ~weights.is_finite().fill_null(False) | (weights < 0).fill_null(False)
     if wrong.any():
         raise LabelError(f"weight column {column.name!r}: missing, negative or infinite in {rows_listed(wrong)} rows")
@@ -168,7 +173,7 @@ def _refuse_missing(column: pl.Series) -> None:
 
 
 def _finite(column: pl.Series) -> pl.Series:
-    numbers = as_number(column)
+    numbers = as_number(column, advice=_NO_NUMBERS)
     infinite = numbers.is_infinite()
     if infinite.any():
         raise LabelError(f"label column {column.name!r}: infinite in {rows_listed(infinite)} rows")

@@ -58,21 +58,18 @@ def as_text(column: pl.Series) -> pl.Series:
     return text.alias(column.name)
 
 
-def as_number(column: pl.Series) -> pl.Series:
+def as_number(column: pl.Series, *, advice: str = "list it under categorical, or clean it") -> pl.Series:
     """Return a column as float64: dates as days and time stamps as seconds since 1970, durations in seconds; NaN becomes null.
 
-    Raises DataError, naming the column, for text that is no number, with the count of such cells, and for times beyond the years
-    1 to 9999.
+    Raises DataError, naming the column, for text that is no number, with the count of such cells and ``advice``, and for times
+    beyond the years 1 to 9999.
     """
     kind = column.dtype
     if kind in (pl.String, pl.Categorical, pl.Enum):
         numbers = column.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
         wrong = numbers.null_count() - column.null_count()
         if wrong:
-            raise DataError(
-                f"column {column.name!r}: {wrong} of {len(column)} cells are text that is no number; "
-                "list it under categorical, or clean it"
-            )
+            raise DataError(f"column {column.name!r}: {wrong} of {len(column)} cells are text that is no number; {advice}")
     elif isinstance(kind, pl.Datetime | pl.Duration):
         refuse_beyond_years(column)
         fraction = {"ms": 1e3, "us": 1e6, "ns": 1e9}[kind.time_unit]
