@@ -8,6 +8,10 @@ import pytest
 from sides import PARTIES, Sides
 from tiny import tables
 
+from tallystick.errors import StorageError
+from tallystick.job import predict as job_predict
+from tallystick.run_folder.trained import TrainedLabelParty
+
 GOOD = tables(PARTIES, rows=160)
 GOOD["shop"] = GOOD["shop"][:60]
 ALIGNED = pl.col("id").is_in(GOOD["shop"]["id"].implode())
@@ -60,3 +64,31 @@ def test_whatever_becomes_of_a_training_others_hear_the_same_or_nothing(tmp_path
             assert sent is None or sent == heard["none"][number][1], (trouble, number, what)
             assert (errors[trouble][number] is None) == (number not in (1, 4, *uncalled))
         assert all("no trained model" in str(errors[trouble][number]) for number in uncalled)
+
+
+@pytest.mark.parametrize("gradients", ["none", "sent"])
+def test_a_prediction_without_gradients_is_over_for_others_before_anything_is_made_of_a_label(gradients, tmp_path, monkeypatch):
+    """How long scoring takes, and whether scores can be written, follows from what was learnt of labels, and from who asked."""
+    sides = Sides(tmp_path, monkeypatch, GOOD, training__gradients=gradients)
+    assert sides.run() is None
+    seen = []
+
+    def watched(before):
+        def seeing(*arguments, **options):
+            seen.append("bank" in sides.left)
+            return before(*arguments, **options)
+
+        return seeing
+
+    for of, name in ((TrainedLabelParty, "load"), (job_predict, "write_scores")):
+        monkeypatch.setattr(of, name, watched(getattr(of, name)))
+    assert sides.predict() is None
+    assert seen == [gradients == "none"] * 2
+
+    def full(*_):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(job_predict, "write_scores", full)
+    assert "the disk is full" in str(sides.predict())
+    assert ("bank" in sides.left) == (gradients == "none")  # who has left tells nobody of an error
+    assert "shop" not in sides.errors

@@ -153,29 +153,6 @@ def side_by_side(batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
     return torch.cat([torch.cat([each(number, index_B) for each in cuts], dim=1) for number, index_B in enumerate(batches)])
 
 
-def receive_logits(
-    model: LabelModel,
-    own: FeatureSource,
-    batches: Sequence[Tensor],
-    channels: Sequence[Channel],
-    widths: Sequence[int],
-    *,
-    cut_rows: CutRows = a_row_each,
-    watching: Callable[[int, Cuts], Cuts] | None = None,
-) -> Tensor:
-    """Finish the forward pass for every batch that is sent, as the label party, and give all logits in the order of the batches.
-
-    ``watching`` is given each feature party's place and Cuts, and gives what takes their place.
-    """
-    cuts = [
-        crossing(channel, width, peer, cut_rows=cut_rows)
-        for peer, (channel, width) in enumerate(zip(channels, widths, strict=True))
-    ]
-    if watching is not None:
-        cuts = [watching(peer, each) for peer, each in enumerate(cuts)]
-    return logits_over(model, own, batches, cuts)
-
-
 @torch.no_grad()
 def logits_over(model: LabelModel, own: FeatureSource, batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
     """Finish the forward pass, as the label party, wherever the cut embeddings come from."""

@@ -46,13 +46,15 @@ from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import enter_exact
 from tallystick.run_folder.noise_secret import row_noise_secret
 from tallystick.run_folder.shared_head import SharedHead
-from tallystick.run_folder.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
+from tallystick.run_folder.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder, kept_widths
 from tallystick.scoring.explain import Watched, as_table, check_explained, explanations
 from tallystick.scoring.predict import (
+    cuts_of,
     predict_alone,
     predict_feature_party,
     predict_label_party,
     receive_scores,
+    received,
     scores_of,
     send_scores,
 )
@@ -199,7 +201,7 @@ class _Prediction:
         log.keep_in(folder.path)
         log.note(f"tallystick {__version__}: predict with contract {contract.name} ({contract.hash[:8]}) as {party.party}")
 
-        def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> Predicted:
+        def work(channels: dict[str, Channel], leave: Callable[[], None]) -> Predicted:
             log.phase("handshake")
             agreement = _agreed(contract, party, state, channels, note=log.say)
             if agreement.align:
@@ -209,7 +211,8 @@ class _Prediction:
             if agreement.version:
                 other = contract.label_party if party.party != contract.label_party else contract.feature_parties[0]
                 Versions(contract=contract, party=party).agree(agreement.run_id, agreement.version, other)
-            return self._score(own if agreement.run_id == own.run_id else self._other(agreement.run_id), channels, log)
+            model = own if agreement.run_id == own.run_id else self._other(agreement.run_id)
+            return self._score(model, channels, log, leave)
 
         with log.recording():
             return with_sessions(contract, party, work, watcher=log)
@@ -243,7 +246,7 @@ class _Prediction:
         )
         return _Model(folder=folder, run_id=saved[0].run_id, alignment=saved[1], scoring=scoring)
 
-    def _score(self, model: _Model, channels: dict[str, Channel], log: RunLog) -> Predicted:
+    def _score(self, model: _Model, channels: dict[str, Channel], log: RunLog, leave: Callable[[], None]) -> Predicted:
         contract, party, keys, before = self.contract, self.party, model.scoring.keys, model.alignment
         log.say(f"predicting with run {model.run_id}: {model.folder.path}")
         which = Predicted(run=model.run_id, folder=str(model.folder.path))
@@ -254,7 +257,7 @@ class _Prediction:
         local = LocalOptions(threads=party.threads, progress=log.progress)
         alignment = align_keys(contract, party.party, noisy, channels, local=local, expected=expected, kept_alignment=before)
         log.phase("prediction")
-        scores = model.scoring.score(channels, alignment).with_columns(pl.lit(model.run_id).alias(RUN))
+        scores = model.scoring.score(channels, alignment, leave).with_columns(pl.lit(model.run_id).alias(RUN))
         if self.output is None:
             return {**which, "rows": len(alignment), "output": None, "learnt": alignment.learnt}
         write_scores(scores, self.output)
@@ -308,8 +311,12 @@ class _Scoring:
         alignment = self.contract.alignment
         return alignment.similarity is not None or alignment.duplicates == "all"
 
-    def score(self, channels: Mapping[str, Channel], alignment: Alignment) -> pl.DataFrame:
-        """Return the scores that this party may have, of its own rows, beside their keys."""
+    def score(self, channels: Mapping[str, Channel], alignment: Alignment, leave: Callable[[], None]) -> pl.DataFrame:
+        """Return the scores that this party may have, of its own rows, beside their keys.
+
+        Where no gradient crosses a label party takes its ``leave`` before it loads the model: how long scoring takes, and whether
+        it ends well, would tell of labels.
+        """
         linkage = self.contract.linkage
         is_label = self.party.party == self.contract.label_party
         own = OwnRows(party=self.party, is_label=is_label, frame=self.frame, keys=self.keys, alignment=alignment)
@@ -317,15 +324,20 @@ class _Scoring:
         secret = row_noise_secret(self.contract, self.party)
         architecture = Architecture.of(self.contract, self.party.party, secret=secret)
         if self.contract.shares_head:
-            return self._score_on_shares(channels, dataset, own, architecture)
+            return self._score_on_shares(channels, dataset, own, architecture, leave)
         batches = tiled_batches(len(alignment), self.contract.training.resolved(len(alignment)).batch_size)
         scores, trained = None, None
         if is_label:
             ordered = [channels[name] for name in self.contract.feature_parties]
-            trained = TrainedLabelParty.load(self.folder, architecture)
             watched = self._watched(alignment) if self.wanted is not None else None
-            watching = watched.watching if watched is not None else None
-            scores = predict_label_party(trained, dataset, batches, ordered, rows=len(alignment), watching=watching)
+            cuts = cuts_of(ordered, kept_widths(self.folder), dataset)
+            if self.contract.embeds_once:
+                cuts = received(cuts, batches)
+                leave()
+            if watched is not None:
+                cuts = [watched.watching(peer, each) for peer, each in enumerate(cuts)]
+            trained = TrainedLabelParty.load(self.folder, architecture)
+            scores = predict_label_party(trained, dataset, batches, cuts, rows=len(alignment))
             if watched is not None:
                 assert self.wanted is not None, "somebody asked for it"
                 explained = explanations(
@@ -374,7 +386,12 @@ class _Scoring:
         return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in parts])
 
     def _score_on_shares(
-        self, channels: Mapping[str, Channel], dataset: Dataset, own: OwnRows, architecture: Architecture
+        self,
+        channels: Mapping[str, Channel],
+        dataset: Dataset,
+        own: OwnRows,
+        architecture: Architecture,
+        leave: Callable[[], None],
     ) -> pl.DataFrame:
         """Score the linked rows by a head on shares.
 
@@ -397,7 +414,9 @@ class _Scoring:
         if not is_label:
             due.open_as_feature_party(peer)
             return keys[order]
-        logits_N = logits_of(contract, due.open_as_label_party(peer))
+        scores_NC = due.open_as_label_party(peer)
+        leave()
+        logits_N = logits_of(contract, scores_NC)
         coder = LabelCoder.from_json(self.folder.read_json(self.folder.label_coder))
         return keys.hstack(scores_of(coder, logits_N))[order]
 

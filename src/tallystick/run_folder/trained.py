@@ -223,7 +223,7 @@ class TrainedLabelParty:
         """
         _require_network(folder)
         facts, encoder = _facts(folder), kept_encoder(folder)
-        cut_widths = list(widths) if widths is not None else [int(width) for width in facts["widths"]]
+        cut_widths = list(widths) if widths is not None else kept_widths(folder)
         candidates = tuple(int(count) for count in facts["candidates"])
         dispensed = bool(facts["dispensed"])
         folds, own_folds = kept_folds(folder), kept_own_folds(folder)
@@ -309,6 +309,11 @@ def _require_network(folder: RunFolder) -> None:
             f"{folder.path} holds shares of a head (training.gradients = shared), and no network; only `tallystick predict` can "
             "use them"
         )
+
+
+def kept_widths(folder: RunFolder) -> list[int]:
+    """Return the cut widths that a label party's model was trained with, in the contract's order."""
+    return [int(width) for width in _facts(folder)["widths"]]
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Prediction in batches, per role, by a trained party and a dataset of rows to score. Shapes: N linked positions, C classes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tallystick.cut.forward import Cuts, receive_logits, send_embeddings, whole_tiles
+from tallystick.cut.forward import Cuts, crossing, logits_over, send_embeddings, whole_tiles
 from tallystick.dataset.dataset import Dataset
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
@@ -35,14 +35,29 @@ def predict_feature_party(trained: TrainedFeatureParty, dataset: Dataset, batche
     send_embeddings(trained.bottom, dataset.features_at, batches, channel)
 
 
+def cuts_of(channels: Sequence[Channel], widths: Sequence[int], dataset: Dataset) -> list[Cuts]:
+    """Return the Cuts that each feature party sends, as they are asked for."""
+    numbered = enumerate(zip(channels, widths, strict=True))
+    return [crossing(channel, width, peer, cut_rows=dataset.cut_rows) for peer, (channel, width) in numbered]
+
+
+def received(cuts: Sequence[Cuts], batches: Sequence[Tensor]) -> list[Cuts]:
+    """Receive the embeddings of all batches, and return Cuts for which nothing crosses any more."""
+    parts = [[each(number, index_B) for each in cuts] for number, index_B in enumerate(batches)]
+
+    def kept(peer: int) -> Cuts:
+        return lambda number, index_B: parts[number][peer]  # noqa: ARG005
+
+    return [kept(peer) for peer in range(len(cuts))]
+
+
 def predict_label_party(
     trained: TrainedLabelParty,
     dataset: Dataset,
     batches: Sequence[Tensor],
-    channels: Sequence[Channel],
+    cuts: Sequence[Cuts],
     *,
     rows: int,
-    watching: Callable[[int, Cuts], Cuts] | None = None,
 ) -> pl.DataFrame:
     """Score the linked rows: a ``score`` column (probability of the positive class, or the value), or one per class.
 
@@ -50,9 +65,7 @@ def predict_label_party(
 
     The feature parties learn which of their rows are scored, not the scores.
     """
-    logits = receive_logits(
-        trained.model, dataset.features_at, batches, channels, trained.widths, cut_rows=dataset.cut_rows, watching=watching
-    )
+    logits = logits_over(trained.model, dataset.features_at, batches, cuts)
     index_N = torch.cat(list(batches)) if batches else torch.empty(0, dtype=torch.int64)
     return scores_of(trained.coder, final_logits(trained, dataset, logits, index_N)[:rows])
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tallystick.config.sections import TrainingConfig
-from tallystick.cut.forward import no_columns, receive_logits, send_embeddings
+from tallystick.cut.forward import crossing, logits_over, no_columns, send_embeddings
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.errors import ConfigError
 from tallystick.metrics import auc
@@ -177,7 +177,7 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
             channel.receive(Turn)
             model = modules(scenario)[1]
             train_label(model, data, channel, _training(mode, scenario.quality_epochs), data.schedule(), width=width)
-            logits = receive_logits(model, data.own_source, data.test_batches(), [channel], [width])
+            logits = logits_over(model, data.own_source, data.test_batches(), [crossing(channel, width, 0)])
             scores[mode] = auc(data.target_N[data.test_N].cpu().numpy(), logits.cpu().numpy())
         return {"auc": {mode: float(value) for mode, value in scores.items() if value is not None}}
     return {"steps_per_s": _feature_party(scenario, data, channel, arguments["turns"])}
