@@ -165,7 +165,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(module: str) -> Any:
-    """Import the module; what it brings stays, and a garbage search through it would take a sixth of the time."""
+    """Import the module. What it brings stays, and a garbage search through it would take a sixth of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Arrays in sealed safetensors files, whole or not at all (``storage``); ``training/checkpoint.py`` has the same of tensors."""
+"""Arrays in sealed safetensors files, whole or not at all (``storage``). ``training/checkpoint.py`` has the same of tensors."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def write_arrays(
 
 
 def read_arrays(path: Path, *, origin: Origin, only_metadata: bool = False) -> tuple[dict[str, AnyArray], dict[str, str]]:
-    """Read a safetensors file: its arrays and its metadata; raises DamagedFile unless it is as write_arrays left it there."""
+    """Read a safetensors file: its arrays and its metadata. Raises DamagedFile unless it is as write_arrays left it there."""
     return read_safetensors(path, origin=origin, framework="np", only_metadata=only_metadata)
 
 

@@ -26,7 +26,7 @@ from tallystick.tables.table import read_party_table
 
 
 def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, Any]:
-    """Go through everything that can be checked alone and collect the problems; sends nothing but a TLS handshake.
+    """Go through everything that can be checked alone and collect the problems. It sends nothing but a TLS handshake.
 
     What is a problem here is what a job refuses before it discloses anything (job/preflight.py). Raises ConfigError only if the
     party file itself cannot be read: everything else is listed under ``problems``.
@@ -87,7 +87,9 @@ def _table(party: PartyFile) -> Frame:
 
 
 def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
-    """Say what the latest linkage under this contract promises, without any training; nothing before the first, or for others."""
+    """Say what the latest linkage under this contract promises, without any training, or nothing before the first, or for
+    others.
+    """
     try:
         latest = RunFolder.latest(party.runs, contract, party.party, key=party.run_key).load_alignment()
     except ConfigError:

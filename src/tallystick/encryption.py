@@ -31,12 +31,12 @@ _HEAD = len(MAGIC) + ID_DIGITS + SALT_BYTES
 
 
 class NotDecrypted(ValueError):
-    """A file that is not as it was encrypted, or was encrypted as another file or with another key; says which."""
+    """A file that is not as it was encrypted, or was encrypted as another file or with another key. Its text says which."""
 
 
 @dataclass(frozen=True)
 class FolderKey:
-    """The key that a party's run folders are encrypted with; it never appears in a repr.
+    """The key that a party's run folders are encrypted with. It never appears in a repr.
 
     ``clear`` names the folders that may lie open all the same, such as runs from before the key.
     """
@@ -46,7 +46,7 @@ class FolderKey:
 
     @classmethod
     def of(cls, text: str, *, name: str) -> "FolderKey":
-        """Read 64 hexadecimal digits; raises ConfigError, which does not repeat them, for anything else."""
+        """Read 64 hexadecimal digits. Raises ConfigError, which does not repeat them, for anything else."""
         if not re.fullmatch(r"\s*[0-9a-fA-F]{64}\s*", text):
             raise ConfigError(f"{name}: must be 64 hexadecimal digits; make some with: openssl rand -hex {KEY_BYTES}")
         return cls(bytes.fromhex(text.strip()))
@@ -62,7 +62,7 @@ class FolderKey:
         return hmac.new(derive.derive(self.secret), content, hashlib.sha256).hexdigest()
 
     def encrypted(self, content: bytes | memoryview, *, place: str) -> Iterator[bytes]:
-        """Yield a file's parts; ``place`` says what the file is."""
+        """Yield a file's parts. ``place`` says what the file is."""
         salt, whole = secrets.token_bytes(SALT_BYTES), memoryview(content)
         yield MAGIC + self.id.encode() + salt
         cipher, starts = self._cipher(salt), range(0, max(1, len(whole)), PIECE_BYTES)
@@ -71,7 +71,7 @@ class FolderKey:
             yield cipher.encrypt(_nonce(number, last=number == len(starts) - 1), piece, place.encode())
 
     def decrypted(self, content: bytes | memoryview, *, place: str) -> bytes:
-        """Return what was encrypted as this file; raises NotDecrypted."""
+        """Return what was encrypted as this file. Raises NotDecrypted."""
         whole = memoryview(content)
         if bytes(whole[: len(MAGIC)]) != MAGIC or len(whole) < _HEAD + _TAG_BYTES:
             raise NotDecrypted("it is not encrypted, in a folder whose files are")

@@ -38,7 +38,7 @@ _ADVICE = {
 
 
 def advice(error: OSError) -> str:
-    """Say what helps against an error of the file system, after a sentence; empty if nothing is known to."""
+    """Say what helps against an error of the file system, after a sentence. It is empty if nothing is known to."""
     hint = _ADVICE.get(error.errno or 0)
     return f"; {hint}" if hint else ""
 
@@ -60,7 +60,7 @@ class DataError(TallystickError, ValueError):
 
 
 class SharedDataError(DataError):
-    """The tables do not go together, which every party may know; ``told`` is what peers hear, in words without private values."""
+    """The tables do not go together, which every party may know. ``told`` is what peers hear, in words without private values."""
 
     def __init__(self, message: str, *, told: str) -> None:
         super().__init__(message)
@@ -88,11 +88,11 @@ class ComputeError(TallystickError):
 
 
 class StorageError(TallystickError, OSError):
-    """A file of ours could not be written or read back; what was there before is still there."""
+    """A file of ours could not be written or read back. What was there before is still there."""
 
 
 class DamagedFile(StorageError):
-    """A file of ours is not there, cannot be read, or does not hold what was written to it; ``path`` names it."""
+    """A file of ours is not there, cannot be read, or does not hold what was written to it. ``path`` names it."""
 
     def __init__(self, path: Path, why: str, helps: str = "") -> None:
         super().__init__(f"{path} is damaged: {why}" + (f"; {helps}" if helps else ""))
@@ -109,7 +109,7 @@ class WorkerLost(TallystickError):
 
 
 class PeerError(TallystickError):
-    """Something that the other side did, or failed to do; ``peer`` names it.
+    """Something that the other side did, or failed to do. ``peer`` names it.
 
     The message may quote the peer, its certificate or what it sent: it is made printable and bounded here, once for all.
     """
@@ -124,7 +124,7 @@ class PeerLost(PeerError):
 
 
 class PeerStopped(PeerError):
-    """The peer ended the job and said why; ``final`` if something has to be put right first, so that resuming is of no use."""
+    """The peer ended the job and said why. ``final`` if something has to be put right first, so that resuming is of no use."""
 
     def __init__(self, peer: str, message: str, *, final: bool = False) -> None:
         super().__init__(peer, message)
@@ -150,7 +150,7 @@ class IdentityError(PeerError):
 
 
 class ContractMismatch(PeerError):
-    """The two sides hold different contracts; ``differences`` lists the keys that differ."""
+    """The two sides hold different contracts. ``differences`` lists the keys that differ."""
 
     def __init__(self, peer: str, message: str, differences: list[str]) -> None:
         super().__init__(peer, message)
@@ -158,7 +158,9 @@ class ContractMismatch(PeerError):
 
 
 def of_the_machine(error: BaseException) -> MachineError | None:
-    """Return the line for an error by which the system or a library says that the machine is at its limits; None for others."""
+    """Return the line for an error by which the system or a library says that the machine is at its limits, or None for
+    others.
+    """
     if isinstance(error, OSError) and error.errno in _LIMITS:
         where = f"{error.filename}: " if error.filename is not None else ""
         return MachineError(f"{where}{error.strerror}{advice(error) or _MORE_MEMORY}")

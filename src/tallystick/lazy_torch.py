@@ -35,7 +35,7 @@ else:
 
 
 def load_torch() -> ModuleType:
-    """Import PyTorch; raises ConfigError where it is not installed."""
+    """Import PyTorch. Raises ConfigError where it is not installed."""
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError as error:

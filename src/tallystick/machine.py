@@ -19,7 +19,7 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file",
 
 
 def free_memory(root: Path = ROOT) -> int | None:
-    """Return the bytes that this process may still take, those that files' pages would give up among them; None if
+    """Return the bytes that this process may still take, those that files' pages would give up among them, or None if
     nothing says.
     """
     limits = [limit - used for limit, used in _groups(root)]
@@ -34,7 +34,7 @@ def whole_memory(root: Path = ROOT) -> int:
 
 
 def memory_of_process(root: Path = ROOT) -> int:
-    """Return the bytes of memory that this process holds now, files' pages aside; 0 if nothing says."""
+    """Return the bytes of memory that this process holds now, files' pages aside, or 0 if nothing says."""
     return 1024 * _numbers(root / "proc/self/status").get("RssAnon:", 0)
 
 
@@ -82,7 +82,7 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def _kind_of(folder: Path, root: Path) -> str:
-    """Return the kind of file system that a folder lies on; empty if nothing says."""
+    """Return the kind of file system that a folder lies on. It is empty if nothing says."""
     try:
         mounts = [line.split() for line in (root / "proc/mounts").read_text().splitlines()]
     except OSError:

@@ -45,7 +45,7 @@ Positive = Annotated[float, Field(strict=True, ge=1e-9, le=1e9)]
 
 
 def resolved(path: Path, info: ValidationInfo) -> Path:
-    """Resolve a path from the folder of the file that it stands in; raises ValueError for what no path can be."""
+    """Resolve a path from the folder of the file that it stands in. Raises ValueError for what no path can be."""
     folder = Path((info.context or {}).get("folder", "."))
     if "\0" in str(path):
         raise ValueError("must be a path; it holds a null character")
@@ -148,7 +148,7 @@ def usual(key: str, value: str) -> BeforeValidator:
 
 
 class Problems(ValueError):
-    """Problems that involve several keys; each one is already written as ``key = value: what is allowed``."""
+    """Problems that involve several keys. Each one is already written as ``key = value: what is allowed``."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -195,7 +195,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def validate(model: type[M], data: Any, *, source: str, context: Mapping[str, Any] | None = None) -> M:
-    """Make a model from plain values; raises ConfigError with one line per problem, each starting with ``source``."""
+    """Make a model from plain values. Raises ConfigError with one line per problem, each starting with ``source``."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"{source}: must hold `key: value` lines, found {'nothing' if data is None else type(data).__name__}")
     try:
@@ -215,7 +215,7 @@ def _plain(value: Any) -> Any:
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
-    """Find the name that a mistyped word is closest to; of equally close ones, one with the same letters: `lable`, `label`."""
+    """Find the name that a mistyped word is closest to. Of equally close ones, one with the same letters: `lable`, `label`."""
     close = difflib.get_close_matches(word, list(names), n=5)
 
     def distance(name: str) -> tuple[float, bool]:
@@ -243,7 +243,7 @@ def redacted(text: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Show a value as YAML would have it, shortened, without passwords; empty for mappings and long lists."""
+    """Show a value as YAML would have it, shortened, without passwords. It is empty for mappings and long lists."""
     if isinstance(value, str):
         text = redacted(value)
         short = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
@@ -266,7 +266,10 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's scalars (1e-3 is a number; no, on, 2024-01-01 are text), no aliases, tags or double keys."""
+    """SafeLoader with YAML 1.2's scalars: 1e-3 is a number, and no, on and 2024-01-01 are text.
+
+    It takes no aliases, tags or double keys.
+    """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
 
@@ -463,7 +466,7 @@ class _Place:
         return place
 
     def choices_with(self, key: str, *, value: Any = None) -> str:
-        """Name the other choices that have such a key, or that allow this value of it; empty if none does."""
+        """Name the other choices that have such a key, or that allow this value of it. It is empty if none does."""
         tags = [
             str(tag)
             for choice in self.choices

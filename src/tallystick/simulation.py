@@ -142,7 +142,7 @@ def _check_parts(
 
 
 def _of_one_network(contract: Contract) -> Contract:
-    """Return the contract for given modules; raises ConfigError if it asks for several networks side by side."""
+    """Return the contract for given modules. Raises ConfigError if it asks for several networks side by side."""
     if contract.training.folds not in ("auto", 1):
         raise ConfigError(
             f"simulate: modules are given, but training.folds = {contract.training.folds} takes several of each; leave one of "
@@ -153,7 +153,7 @@ def _of_one_network(contract: Contract) -> Contract:
 
 @dataclass(frozen=True, kw_only=True)
 class _Simulation:
-    """Inputs of all parties of a simulation; the arguments of ``simulate``."""
+    """Inputs of all parties of a simulation. The arguments of ``simulate``."""
 
     contract: Contract
     tables: Mapping[str, pl.DataFrame]
@@ -166,7 +166,7 @@ class _Simulation:
     start_from: str | None
 
     def job(self, name: str, channels: Mapping[str, MemoryChannel]) -> Job:
-        """Make one party's job; raises ConfigError or DataError for what its columns or its table may not be."""
+        """Make one party's job. Raises ConfigError or DataError for what its columns or its table may not be."""
         contract = self.contract
         # The table's path is never read: the frame is at hand.
         table = {"table": {"path": f"{name}.parquet"}} if name in self.tables else {}

@@ -72,7 +72,7 @@ class Origin:
 
     @classmethod
     def create(cls, folder: Path, *, party: str, contract: str, key: FolderKey | None) -> "Origin":
-        """Say in a new folder whose it is, and by what key its files are encrypted; raises StorageError."""
+        """Say in a new folder whose it is, and by what key its files are encrypted. Raises StorageError."""
         origin = cls(folder=folder, run=secrets.token_hex(8), party=party, contract=contract)
         facts = {"run": origin.run, "party": party, "contract": contract}
         if key is not None:
@@ -134,7 +134,7 @@ def _stated(facts: Mapping[str, str]) -> bytes:
 
 
 def write_bytes(path: Path, *parts: bytes | memoryview, private: bool = False) -> None:
-    """Write a file whole or not at all; its folder must be there. A ``private`` one is readable by its owner alone.
+    """Write a file whole or not at all. Its folder must be there. A ``private`` one is readable by its owner alone.
 
     Raises StorageError; then what was there before still is.
     """
@@ -145,7 +145,9 @@ def write_bytes(path: Path, *parts: bytes | memoryview, private: bool = False) -
 
 @contextmanager
 def written(path: Path, *, private: bool = False, shared: bool = False) -> Iterator[BinaryIO]:
-    """Provide a file to write, which takes ``path``'s place once the block ends well; else what was there before still is.
+    """Provide a file to write, which takes ``path``'s place once the block ends well.
+
+    If it does not, what was there before stays.
 
     Until then it lies beside it, in a ``shared`` folder under a name that nobody can guess, in one of this party's own under one
     that the next writer finds and removes, should a kill leave it behind. Raises StorageError.
@@ -173,7 +175,7 @@ def written(path: Path, *, private: bool = False, shared: bool = False) -> Itera
 
 
 def write_sealed(path: Path, content: bytes, *, origin: Origin, private: bool = False) -> None:
-    """Write content that has a blank seal, with the digest in its place; raises StorageError like write_bytes."""
+    """Write content that has a blank seal, with the digest in its place. Raises StorageError like write_bytes."""
     at = content.index(_FIELD + _BLANK.encode()) + len(_FIELD)
     digest = hashlib.sha256(content).hexdigest().encode()
     whole = memoryview(content)
@@ -181,14 +183,14 @@ def write_sealed(path: Path, content: bytes, *, origin: Origin, private: bool = 
 
 
 def write_own(path: Path, *parts: bytes | memoryview, origin: Origin, private: bool = False) -> None:
-    """Write a file of a run's folder, encrypted where the folder's files are; raises StorageError like write_bytes."""
+    """Write a file of a run's folder, encrypted where the folder's files are. Raises StorageError like write_bytes."""
     if origin.key is not None:
         parts = tuple(origin.key.encrypted(b"".join(parts), place=origin.place_of(path)))
     write_bytes(path, *parts, private=private)
 
 
 def read_own(path: Path, *, origin: Origin) -> bytes:
-    """Read a file of a run's folder, decrypted where the folder's files are encrypted; raises DamagedFile."""
+    """Read a file of a run's folder, decrypted where the folder's files are encrypted. Raises DamagedFile."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -202,7 +204,7 @@ def read_own(path: Path, *, origin: Origin) -> bytes:
 
 
 def is_encrypted(path: Path) -> bool:
-    """Tell whether a file begins as encrypted ones do; raises DamagedFile if it cannot be read."""
+    """Tell whether a file begins as encrypted ones do. Raises DamagedFile if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -211,20 +213,20 @@ def is_encrypted(path: Path) -> bool:
 
 
 def write_json(path: Path, content: bytes, *, origin: Origin, private: bool = False) -> None:
-    """Write a JSON object, sealed; raises StorageError like write_bytes."""
+    """Write a JSON object, sealed. Raises StorageError like write_bytes."""
     rest = content.lstrip()[1:]
     between = b'"' if rest.lstrip().startswith(b"}") else b'",'
     write_sealed(path, _JSON_START + origin.blank_seal(path).encode() + between + rest, origin=origin, private=private)
 
 
 def read_json(path: Path, *, origin: Origin) -> bytes:
-    """Read a sealed JSON object back, without its seal; raises DamagedFile if it is another one, or not as it was written."""
+    """Read a sealed JSON object back, without its seal. Raises DamagedFile if it is another one, or not as it was written."""
     check_sealed(path, origin=origin)
     return unsealed(read_own(path, origin=origin))
 
 
 def unsealed(content: bytes) -> bytes:
-    """Return a sealed JSON object without its seal, unchecked; any other content as it is."""
+    """Return a sealed JSON object without its seal, unchecked. Return any other content as it is."""
     if not content.startswith(_JSON_START):
         return content
     end = content.find(b'"', len(_JSON_START)) + 1
@@ -240,7 +242,7 @@ def check_sealed(path: Path, *, origin: Origin) -> None:
 
 
 def check_digest(path: Path) -> str:
-    """Raise DamagedFile unless a sealed file is there, can be read and holds what was written to it; say which file it is."""
+    """Raise DamagedFile unless a sealed file is there, can be read and holds what was written to it, and say which file it is."""
     try:
         with path.open("rb") as file:
             digests = _seal_of(file)
@@ -259,7 +261,7 @@ def _checked(path: Path, whole: str, seal: str | None) -> str:
 
 
 def _seal_of(file: BinaryIO) -> tuple[str, str | None]:
-    """Return the digest that a sealed file has, and the seal that it states; None if it states none."""
+    """Return the digest that a sealed file has, and the seal that it states, or None if it states none."""
     head = file.read(len(_JSON_START))
     if head != _JSON_START:
         size = int.from_bytes(head[:8], "little")
@@ -299,7 +301,7 @@ def refuse_pipe(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file if it is there; raises StorageError if it stays."""
+    """Remove a file if it is there. Raises StorageError if it stays."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -307,7 +309,7 @@ def remove(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make one folder, for its owner alone, unless it is there; never the folders above it. Raises StorageError."""
+    """Make one folder, for its owner alone, unless it is there. Folders above it are never made. Raises StorageError."""
     try:
         path.mkdir(mode=0o700)
         sync_folder(path.parent)
@@ -318,7 +320,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Put a folder's names on disk; a file system that cannot is left to its own ways."""
+    """Put a folder's names on disk. A file system that cannot is left to its own ways."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -331,7 +333,7 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, *, doing: str = "works in this run folder") -> Iterator[None]:
-    """Hold a folder for this process alone; the system lets go of it when the process ends, however it ends.
+    """Hold a folder for this process alone. The system lets go of it when the process ends, however it ends.
 
     Raises ConfigError if another process holds it, StorageError if it cannot be locked at all.
     """
@@ -376,7 +378,7 @@ def require_locks(folder: Path) -> None:
 
 @contextmanager
 def scratch_folder(place: Path | None = None) -> Iterator[Path]:
-    """Provide a temporary folder for this user alone, removed at the end; one that a kill left is removed by the next call.
+    """Provide a temporary folder for this user alone, removed at the end. One that a kill left is removed by the next call.
 
     It lies in ``place``, or where the system has such. It is held before it gets its name: whichever has such a name, and nobody
     holds, is left over. Raises StorageError.
@@ -405,7 +407,7 @@ def scratch_folder(place: Path | None = None) -> Iterator[Path]:
 
 
 def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
-    """Make the folder ``prefix-number``, or the first free one after it; raises StorageError if that fails."""
+    """Make the folder ``prefix-number``, or the first free one after it. Raises StorageError if that fails."""
     while True:
         path = runs / f"{prefix}-{number}"
         try:
@@ -422,7 +424,10 @@ def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
 
 @contextmanager
 def written_folder(path: Path) -> Iterator[Path]:
-    """Provide a folder to fill that becomes ``path`` once the block ends well; else nothing is left. Raises StorageError."""
+    """Provide a folder to fill that becomes ``path`` once the block ends well.
+
+    If it does not, nothing is left. Raises StorageError.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -438,7 +443,7 @@ def written_folder(path: Path) -> Iterator[Path]:
 
 
 def new_whole_folder(runs: Path, prefix: str, fill: Callable[[Path], None]) -> Path:
-    """Make the folder ``prefix-number``, the first free one, with all that ``fill`` writes into it; or none at all.
+    """Make the folder ``prefix-number``, the first free one, with all that ``fill`` writes into it. If that fails, make none.
 
     Raises StorageError, and what ``fill`` raises.
     """

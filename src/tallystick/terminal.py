@@ -10,7 +10,7 @@ from tallystick.errors import printable
 
 
 def printable_lines(words: str) -> str:
-    """Make each line of some words printable; the lines stay."""
+    """Make each line of some words printable. The lines stay."""
     return "\n".join(printable(line) for line in words.split("\n"))
 
 

@@ -12,7 +12,7 @@ class Watcher(Protocol):
         ...
 
     def progress(self, what: str, completed: int, total: int) -> None:
-        """Note that something long moved on; called often, must return at once."""
+        """Note that something long moved on. It is called often, so it must return at once."""
         ...
 
     def say(self, text: str) -> None:

@@ -102,7 +102,10 @@ def link_by_any_key_feature_party(
 
 
 def learnt_by_keys(peer: str, others: int, *, own: int, counts: Mapping[str, int], finds: bool) -> list[str]:
-    """Say what an alignment by any of several keys tells a side that has ``own`` rows; ``finds`` is the label party."""
+    """Say what an alignment by any of several keys tells a side that has ``own`` rows.
+
+    ``finds`` says that this side is the label party.
+    """
     each = ", ".join(f"{count:,} by {name}" for name, count in counts.items())
     lines = [
         f"{peer} has {others:,} rows with a key.",

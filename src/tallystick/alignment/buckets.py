@@ -86,7 +86,7 @@ class Split:
 
     @classmethod
     def by(cls, bucket_N: "np.ndarray[Any, Any]", *, count: int, room: int, span: int = 1) -> "Split":
-        """Sort rows by their buckets; raises DataError if one, or ``span`` of them together, has more than room."""
+        """Sort rows by their buckets. Raises DataError if one, or ``span`` of them together, has more than room."""
         sizes = np.bincount(bucket_N, minlength=count)
         if (most := int(sizes.reshape(-1, span).sum(axis=1).max())) > room:
             raise DataError(
@@ -104,7 +104,7 @@ class BucketStore(Protocol):
     """Store of the finished buckets of a side's alignment with one peer."""
 
     def note(self) -> bytes:
-        """Return the last note; empty if there is none, or if it cannot be read."""
+        """Return the last note. It is empty if there is none, or if it cannot be read."""
         ...
 
     def write_note(self, note: bytes) -> None:
@@ -162,7 +162,10 @@ class Standing(Message, frozen=True):
 
 
 class TagsCommitment(Message, frozen=True):
-    """A hash of a side's tags and a coin, before it sees any of the other's; kept, so that a later process shows the same."""
+    """A hash of a side's tags and a coin, sent before it sees any of the other's.
+
+    It is kept, so that a later process shows the same tags.
+    """
 
     digest: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
 
@@ -249,7 +252,7 @@ def take_up(
     agree: Callable[[], bytes],
     say: Callable[[str], None],
 ) -> TakenUp:
-    """Settle with the peer whether an alignment goes on, and from which bucket; ``agree`` makes a key where it does not.
+    """Settle with the peer whether an alignment goes on, and from which bucket. ``agree`` makes a key where it does not.
 
     It goes on where both sides kept buckets of the same alignment, by the same protocol, of the same ids here and of as many
     there. Once a side has settled on its tags it goes on with all buckets, or ends: whoever saw tags could choose other ids.

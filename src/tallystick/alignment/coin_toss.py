@@ -35,7 +35,7 @@ class Coin(Message, frozen=True):
 
 
 def toss(channel: Channel, rng: SecureRandom, *, leads: bool) -> bytes:
-    """Return a key (32 bytes) of both sides' coins; ``leads``: as the label party, which settles on its coin first.
+    """Return a key (32 bytes) of both sides' coins. With ``leads``, act as the label party, which settles on its coin first.
 
     Raises ProtocolError for a label party that shows another coin than it had settled on.
     """

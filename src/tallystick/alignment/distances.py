@@ -73,7 +73,7 @@ def alike_enough(links: Neighbors, own: EncodedKeys, others: EncodedKeys, terms:
 
 
 def block_distance(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig, rows: slice) -> Floats:
-    """Return the distances (B, M) of some rows to all others; infinite where their blocks differ.
+    """Return the distances (B, M) of some rows to all others. They are infinite where blocks differ.
 
     The sum over dimensions of weight times distance: differing bits of filters, or in the clear the Euclidean distance of the
     numbers together and one minus normalised Levenshtein similarity of each text.

@@ -42,7 +42,7 @@ class Texts(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedKeys:
-    """One side's keys, encoded as the contract says; only what it asks for is there.
+    """One side's keys, encoded as the contract says. Only what it asks for is there.
 
     Args:
         ranks_ND2: of numbers, where the helper sees ranks; else D = 0.
@@ -72,7 +72,7 @@ class EncodedKeys:
 
 
 def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> EncodedKeys:
-    """Encode keys under a secret that the helper does not have; raises DataError for filters that take too much memory."""
+    """Encode keys under a secret that the helper does not have. Raises DataError for filters that take too much memory."""
     sees, numbers = terms.helper_sees, terms.numbers
     check_filters(len(keys), terms)
     scaled_ND = keys.scaled(terms)
@@ -156,7 +156,7 @@ def send_keys(channel: Channel, keys: EncodedKeys, terms: SimilarityConfig) -> N
 
 
 def receive_keys(channel: Channel, rows: int, terms: SimilarityConfig) -> EncodedKeys:
-    """Receive one side's encoded keys; raises ProtocolError, naming side and list, for what no such keys can be."""
+    """Receive one side's encoded keys. Raises ProtocolError, naming side and list, for what no such keys can be."""
     sees, numbers = terms.helper_sees, len(terms.numbers)
     ranks_ND2, numbers_ND = np.empty((rows, 0, 2), dtype=np.int64), np.empty((rows, 0))
     if numbers and sees == "ranks":

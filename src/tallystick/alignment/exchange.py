@@ -31,7 +31,7 @@ ChunkRows = np.ndarray[Any, Any]
 
 
 class Size(Message, frozen=True):
-    """Row count of the list named ``of``; both sides check it before memory is allocated."""
+    """Row count of the list named ``of``. Both sides check it before memory is allocated."""
 
     of: str
     rows: int
@@ -67,7 +67,7 @@ def send_size(channel: Channel, of: str, rows: int) -> None:
 
 
 def receive_size(channel: Channel, of: str, *, at_least: int = 0, at_most: int, remedy: str = "") -> int:
-    """Receive the announcement of the list ``of``; raises ProtocolError if it is another list or outside the limits."""
+    """Receive the announcement of the list ``of``. Raises ProtocolError if it is another list or outside the limits."""
     size = channel.receive(Size)
     if size.of != of:
         raise ProtocolError(channel.peer, f"{channel.peer} announced {size.of[:80]!r} where {of!r} is due")
@@ -106,7 +106,7 @@ def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> l
 
 
 def check_ids(ids: Sequence[bytes], *, max_rows: int) -> Ids:
-    """Return the ids; raises DataError if they repeat, are over the limit, are no bytes or begin with the reserved prefix."""
+    """Return the ids. Raises DataError if they repeat, are over the limit, are no bytes or begin with the reserved prefix."""
     if len(ids) > max_rows:
         raise DataError(
             f"this side has {len(ids)} ids, over alignment.max_rows = {max_rows} in the contract; raise it or align fewer rows"
@@ -129,7 +129,7 @@ def exchange(
     shape: tuple[int, ...] = (),
     dtype: type[np.generic] = np.uint8,
 ) -> Iterator[tuple[int, ChunkRows]]:
-    """Send the chunks of one list to every channel while a list comes in from each; yields (channel's index, rows).
+    """Send the chunks of one list to every channel while a list comes in from each. Yield (channel's index, rows).
 
     The sides take turns, a chunk out and a chunk in, so neither can fill the other's buffers. ``incoming`` gives
     the announced length of each channel's list, ``shape`` and ``dtype`` its rows.
@@ -163,7 +163,7 @@ def send_list(channel: Channel, of: str, rows_N: ChunkRows) -> None:
 def receive_list(
     channel: Channel, of: str, count: int, *, shape: tuple[int, ...] = (), dtype: type[np.generic] = np.uint8
 ) -> ChunkRows:
-    """Receive a list of announced length whole; memory grows with what comes, not with what was announced."""
+    """Receive a list of announced length whole. Memory grows with what comes, not with what was announced."""
     rows_N = np.empty((min(count, FIRST_ROWS), *shape), dtype=dtype)
     arriving = exchange([channel], sends="", outgoing=(), receives=of, incoming=[count], shape=shape, dtype=dtype)
     for span, (_, rows_B) in zip(spans(count), arriving, strict=True):
@@ -174,7 +174,7 @@ def receive_list(
 
 
 def receive_chunk(channel: Channel, of: str, span: slice, shape: tuple[int, ...], dtype: type[np.generic]) -> ChunkRows:
-    """Receive the rows ``span`` of the list ``of``, a view; raises ProtocolError for another list, shape or type."""
+    """Receive the rows ``span`` of the list ``of``, a view. Raises ProtocolError for another list, shape or type."""
     chunk = channel.receive(Chunk)
     if chunk.of != of:
         raise ProtocolError(channel.peer, f"{channel.peer} sent rows of {chunk.of[:80]!r} where {of!r} are due")

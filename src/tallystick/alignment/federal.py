@@ -83,7 +83,7 @@ def text_filters(
 
 
 def grams(text: str, length: int) -> set[str]:
-    """Return a text's q-grams; its ends are padded, so that the first and last characters count like the others."""
+    """Return a text's q-grams. Its ends are padded, so that the first and last characters count like the others."""
     padded = "\x02" * (length - 1) + text + "\x03" * (length - 1)
     return {padded[start : start + length] for start in range(len(padded) - length + 1)} or {text}
 

@@ -43,7 +43,7 @@ _subtract = SODIUM.bind("crypto_core_ristretto255_sub", 3)
 
 
 class InvalidElement(ValueError):
-    """Bytes that encode no group element canonically, or encode the identity; ``index`` is their row."""
+    """Bytes that encode no group element canonically, or encode the identity. ``index`` is their row."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"element {index} is not a canonical ristretto255 encoding, or is the identity")
@@ -51,7 +51,7 @@ class InvalidElement(ValueError):
 
 
 class Scalar:
-    """A secret exponent; it prints as "secret" and cannot be pickled."""
+    """A secret exponent. It prints as "secret" and cannot be pickled."""
 
     __slots__ = ("_buffer",)
 
@@ -116,12 +116,12 @@ def generated(scalars: Sequence[Scalar]) -> Elements:
 
 
 def add(first_N32: Elements, second_N32: Elements) -> Elements:
-    """Add elements pair by pair; raises InvalidElement for one that is not canonically encoded."""
+    """Add elements pair by pair. Raises InvalidElement for one that is not canonically encoded."""
     return _pairwise(_add, first_N32, second_N32)
 
 
 def subtract(first_N32: Elements, second_N32: Elements) -> Elements:
-    """Subtract elements pair by pair; raises InvalidElement for one that is not canonically encoded."""
+    """Subtract elements pair by pair. Raises InvalidElement for one that is not canonically encoded."""
     return _pairwise(_subtract, first_N32, second_N32)
 
 

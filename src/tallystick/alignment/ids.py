@@ -30,7 +30,7 @@ class Ids(Sequence[bytes]):
 
     @classmethod
     def of(cls, ids: Sequence[bytes]) -> "Ids":
-        """Take these ids; raises DataError for any that is not bytes."""
+        """Take these ids. Raises DataError for any that is not bytes."""
         if isinstance(ids, Ids):
             return ids
         wrong = sum(not isinstance(identifier, bytes) for identifier in ids)

@@ -1,4 +1,4 @@
-"""Ids of a side's rows by each of several keys, any of which may link a row. Shapes: R rows with a key; U ids of one key."""
+"""Ids of a side's rows by each of several keys, any of which may link a row. Shapes: R rows with a key, U ids of one key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ def first_key(by_key: Sequence[KeyIds], rows: int) -> Rows:
 
 
 def ids_by_key(by_key: Sequence[KeyIds], number_R: Rows) -> Ids:
-    """Return an id for each row (R,), by the key of this number; ids of two keys differ."""
+    """Return an id for each row (R,), by the key of this number. Ids of two keys differ."""
     ids, rows = [], []
     for number, key in enumerate(by_key):
         place_M = np.flatnonzero(number_R[key.row_U] == number)

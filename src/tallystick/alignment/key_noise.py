@@ -72,8 +72,8 @@ def check_radius(keys: SimilarKeys, terms: SimilarityConfig) -> None:
 
 
 def key_event(terms: SimilarityConfig) -> Bounded | None:
-    """Return the cost of noisy keys: an event whose neighbours differ in one key, by at most the contract's radius; None without
-    noise.
+    """Return the cost of noisy keys: an event whose neighbours differ in one key, by at most the contract's radius, or None
+    without noise.
     """
     if terms.noise.keys == "planar-laplace":
         return PureDP(epsilon=terms.noise.epsilon, unit="key")

@@ -18,7 +18,7 @@ Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class DuplicateTags(ValueError):
-    """A list holds a tag twice; ``side`` is 0 for the first list and 1 for the second, ``count`` how many are too many."""
+    """A list holds a tag twice. ``side`` is 0 for the first list and 1 for the second, ``count`` how many are too many."""
 
     def __init__(self, side: int, count: int) -> None:
         super().__init__(f"list {side} holds {count} duplicates")

@@ -32,7 +32,7 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbors:
-    """The most similar rows, the most similar first; -1 and infinity pad where there are fewer."""
+    """The most similar rows, the most similar first. -1 and infinity pad where there are fewer."""
 
     numbers_NK: Integers
     distance_NK: Floats
@@ -172,7 +172,7 @@ def nearest_by_ranks(
 
 
 def nearest_of_all(rows: int, others: int, *, neighbors: int, block: Callable[[slice], Floats]) -> Neighbors:
-    """Return the K nearest where ``block`` gives the distances of some rows to all others, (B, M); infinity is no candidate."""
+    """Return the K nearest where ``block`` gives the distances of some rows to all others, (B, M). Infinity is no candidate."""
     best = Neighbors.none(rows, neighbors)
     height = max(BLOCK_PAIRS // others, 1)
     for start in range(0, rows, height):
@@ -198,7 +198,7 @@ def _check(keys_ND: np.ndarray[Any, Any], others_MD: np.ndarray[Any, Any], neigh
 
 
 def _sums_and_bits(ranks_ND2: Integers) -> tuple[Floats, Floats]:
-    """Return u + v and v - u by dimension, (D, N); as floats they are exact."""
+    """Return u + v and v - u by dimension, (D, N). As floats they are exact."""
     ends_DN2 = np.moveaxis(ranks_ND2, 1, 0).astype(np.float64)
     return ends_DN2[..., 0] + ends_DN2[..., 1], ends_DN2[..., 1] - ends_DN2[..., 0]
 

@@ -57,7 +57,7 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
-    """One party's side of an alignment; position n means the same id for every party.
+    """One party's side of an alignment. Position n means the same id for every party.
 
     The order of the positions is common to all parties and tells nothing beyond what the method tells anyway.
     Intersection: sorted by a public hash of the id, which every party holds for every position, so two runs on the same

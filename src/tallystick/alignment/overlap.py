@@ -74,7 +74,10 @@ class OverlapGroups(Message, frozen=True):
 
 
 class OverlapCounts(Message, frozen=True):
-    """Comparing side to the other: how many ids of each group are common; empty if that is not to be told, -1 if withheld."""
+    """Comparing side to the other: how many ids of each group are common.
+
+    The list is empty if that is not to be told, and -1 stands for a withheld count.
+    """
 
     counts: Annotated[list[Annotated[int, msgspec.Meta(ge=-(2**40), le=2**40)]], msgspec.Meta(max_length=MOST_GROUPS)]
 
@@ -97,7 +100,7 @@ class OverlapNoise:
 
     @property
     def event(self) -> ApproximateDP:
-        """Return what one answer costs a side; groups are of different ids, so several cost no more than one."""
+        """Return what one answer costs a side. Groups are of different ids, so several cost no more than one."""
         return ApproximateDP(epsilon=self.epsilon, delta=self.delta, unit="record")
 
     def draw(self, groups: int, rng: SecureRandom) -> Counts:
@@ -226,7 +229,7 @@ def overlap_comparing_side(
     max_rows: int = MAX_ROWS,
     progress: Progress = no_progress,
 ) -> Overlap:
-    """Count the common ids with the other side: the comparing side; all else as for overlap_permuting_side."""
+    """Count the common ids with the other side: the comparing side. All else is as for overlap_permuting_side."""
     with notify_peers([channel]):
         own_ids = check_ids(ids, max_rows=max_rows)
         (others,) = exchange_sizes(len(own_ids), [channel], max_rows=max_rows)
@@ -280,7 +283,7 @@ class _Pool:
 
     @classmethod
     def of(cls, terms: OverlapTerms, groups: int, *, rng: SecureRandom, permutes: bool) -> "_Pool":
-        """Draw this side's noise; none without."""
+        """Draw this side's noise, or none without."""
         if terms.noise is None:
             none = np.empty(0, dtype=np.int64)
             return cls(ids=[], group_K=none.astype(np.uint8), noise_G=none, middle=0)

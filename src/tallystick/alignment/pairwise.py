@@ -18,7 +18,7 @@ PLACES = "places of the joint rows"
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions:
-    """Settings of an alignment that a side makes for itself; no peer sees anything of them.
+    """Settings of an alignment that a side makes for itself. No peer sees anything of them.
 
     Args:
         threads: of arithmetic; all cores if None.
@@ -75,7 +75,7 @@ class Answer:
 
 
 class LabelRole(Protocol):
-    """Finds the common ids with each feature party; ``sizes`` are theirs. Gives scalar multiplications, too."""
+    """Finds the common ids with each feature party. ``sizes`` are theirs. It also counts scalar multiplications."""
 
     def __call__(self, side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
         """Run the label party's role."""

@@ -126,7 +126,10 @@ def _check_places(channel: Channel, common_K: Index | None, place_K: Index) -> N
 def _match_with(
     channel: Channel, peer_tags: "list[Future[Elements]]", size: int, own: int, *, proves: bool
 ) -> tuple[Index, Index]:
-    """Return the places in the own list of ids that a feature party has too, and in its list; ``proves``: show how one knows."""
+    """Return the places in the own list of ids that a feature party has too, and their places in its list.
+
+    With ``proves``, show the other side the proof.
+    """
     with attribute_errors(channel, _FEATURE_IDS):
         their_tags_N16 = gathered(peer_tags, size, width=TAG_BYTES)
     require_distinct(channel, _FEATURE_IDS, their_tags_N16)

@@ -179,7 +179,7 @@ def pseudonyms(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple
 
 
 def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tuple[Tags, Tags], TakenUp]:
-    """Return both halves of every own id's tag (N, 16), the label party's first; ``leads``: as the label party."""
+    """Return both halves of every own id's tag (N, 16), the label party's first. With ``leads``, act as the label party."""
     label_ids, feature_ids = (len(side.ids), size) if leads else (size, len(side.ids))
     buckets = buckets_of(label_ids, feature_ids)
     taken_up = take_up(
@@ -283,7 +283,9 @@ def _stored(hashed_B40: Tags, shape: StoreShape, *, rng: SecureRandom) -> tuple[
 
 
 def _correct(channel: Channel, own_TW: Words | None, words: int) -> Words:
-    """Exchange the corrections of stores, where a side brings one, a piece out and a piece in; gives the peer's (T, words)."""
+    """Exchange the corrections of stores, where a side brings one, a piece out and a piece in, and return the peer's (T,
+    words).
+    """
     their_TW = np.empty((COLUMNS, words), dtype=np.uint64)
     own_R = np.empty((0, _PIECE_BYTES), dtype=np.uint8) if own_TW is None else own_TW.view(np.uint8).reshape(-1, _PIECE_BYTES)
     their_R, filled = their_TW.view(np.uint8).reshape(-1, _PIECE_BYTES), 0
@@ -326,7 +328,7 @@ def _hash_tags(hashed_B40: Tags, label_B10: Words, feature_B10: Words, *, salt: 
 
 
 def _receive_tags(channel: Channel, of: str, count: int, commitment: Settled) -> Tags:
-    """Receive tags; raises ProtocolError for other ones than the peer settled on, and for ones that are not sorted or repeat.
+    """Receive tags. Raises ProtocolError for other ones than the peer settled on, and for ones that are not sorted or repeat.
 
     Their order would tell of rows.
     """

@@ -215,7 +215,9 @@ def _split(side: Side, key: bytes, buckets: Buckets, *, room: int) -> Split:
 
 
 def _in_secret_order(side: Side, rows_B: Index, room: int) -> tuple[Places, Tags]:
-    """Return own row and fingerprint at each place (M,) of a bucket in a secret order; -1 and a made-up one fill the room.
+    """Return own row and fingerprint at each place (M,) of a bucket in a secret order.
+
+    Room that is left holds -1 and a made-up fingerprint.
 
     The label party learns which places match: in any other order these would tell of the ids between.
     """

@@ -77,7 +77,7 @@ def union_feature_party(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Alignment:
-    """Assign every id of the union a universal id: the feature party's side; all else as for union_label_party."""
+    """Assign every id of the union a universal id: the feature party's side. All else is as for union_label_party."""
     side = UnionSide(label=False, rng=rng, threads=threads, progress=progress)
     return _unite(ids, channel, side, protocol=protocol, dummies=dummies, max_rows=max_rows)
 

@@ -74,7 +74,7 @@ def merge_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Chan
 
 
 def name_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Assign every id of the union a universal id: Algorithm 1's passive party, B, which names; all else as above."""
+    """Assign every id of the union a universal id: Algorithm 1's passive party, B, which names. All else is as above."""
     # The last term is the union's size, unknown yet: what it can be at most.
     total = 2 * len(members) + 3 * others
     with Workers(threads=side.threads, what=WHAT, total=total, progress=side.progress) as workers:

@@ -48,7 +48,7 @@ class KeyShare(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class HelperOutcome:
-    """Knowledge that the helper gained; it keeps nothing else."""
+    """Knowledge that the helper gained. It keeps nothing else."""
 
     sizes: dict[str, int]
     learnt: list[str]
@@ -145,7 +145,7 @@ def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows
 
 
 def _positions(first_M16: Tags, second_M16: Tags, parties: Sequence[Channel], rng: SecureRandom) -> tuple[int, list[Index]]:
-    """Draw random numbers for the union's members; return the union's size and each list's positions."""
+    """Draw random numbers for the union's members, and return the union's size and each list's positions."""
     try:
         first, second = match(first_M16, second_M16)
     except DuplicateTags as error:
@@ -161,7 +161,7 @@ def _positions(first_M16: Tags, second_M16: Tags, parties: Sequence[Channel], rn
 
 
 def agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:
-    """Join both sides' halves, so that neither alone chooses the key; the channel between them keeps it from the helper."""
+    """Join both sides' halves, so that neither alone chooses the key. The channel between them keeps it from the helper."""
     own = rng.bytes(_KEY_BYTES)
     peer.send(KeyShare(share=own))
     other = peer.receive(KeyShare).share

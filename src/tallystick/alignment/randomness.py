@@ -31,7 +31,7 @@ class SecureRandom:
                 return scalar
 
     def below(self, bound: int) -> int:
-        """Draw an integer from 0 to bound - 1; at least 128 bits more than needed make the bias negligible."""
+        """Draw an integer from 0 to bound - 1. At least 128 bits more than needed make the bias negligible."""
         width = bound.bit_length() // 8 + 17
         return int.from_bytes(self.bytes(width), "little") % bound
 

@@ -60,7 +60,7 @@ _SIMILARITIES = "similarities"
 
 
 class KeyShape(Message, frozen=True):
-    """Shape of a side's keys: name, kind and unit of each dimension; peers' must be the same."""
+    """Shape of a side's keys: name, kind and unit of each dimension. Peers' must be the same."""
 
     dimensions: list[str]
 
@@ -258,7 +258,7 @@ def link_helper(
 
 
 def seen_by_helper(terms: SimilarityConfig) -> str:
-    """Say as what the helper sees keys; ``block`` shows beside them which rows begin alike."""
+    """Say as what the helper sees keys. ``block`` shows beside them which rows begin alike."""
     if not terms.block:
         return _encoded(terms)
     letters = "character" if terms.block == 1 else f"{terms.block} characters"
@@ -292,7 +292,7 @@ def _said_of_noise(scale: SimilarityScale | None, terms: SimilarityConfig) -> st
 
 
 def _meet(keys: SimilarKeys, peers: Sequence[Channel], terms: SimilarityConfig, *, max_rows: int) -> list[int]:
-    """Compare what the keys are and how many rows there are; every side finds the same problems."""
+    """Compare what the keys are and how many rows there are. Every side finds the same problems."""
     if len(keys) > max_rows:
         raise DataError(f"this side has {len(keys)} rows, over alignment.max_rows = {max_rows} in the contract; raise it")
     shape = [f"{d.name}: {d.kind}{f' in {d.unit}' if d.unit else ''}" for d in terms.dimensions]
@@ -380,7 +380,7 @@ def _by_number(numbers_NK: Rows) -> Rows:
 
 
 def _compare(peer: Channel, helper: Channel, numbers_NK: Rows) -> None:
-    """Check that both parties have the same links; if they differ, the helper told them different things."""
+    """Check that both parties have the same links. If they differ, the helper told them different things."""
     digest = blake2b(_by_number(numbers_NK).astype("<i8").tobytes(), digest_size=32).digest()
     peer.send(LinksDigest(digest=digest))
     if peer.receive(LinksDigest).digest != digest:

@@ -65,7 +65,7 @@ def sigma_of_tau(tau: float, deviation: float) -> float:
 
 
 def scale_of(mean: float, deviation: float, terms: SimilarityConfig) -> SimilarityScale:
-    """Return the whole scale with the noise that the contract asks for; raises DataError where there is nothing to scale."""
+    """Return the whole scale with the noise that the contract asks for. Raises DataError where there is nothing to scale."""
     if deviation == 0:
         raise DataError(
             "alignment: no links, or all are equally far, so that similarities tell nothing: do the keys of both sides mean "
@@ -85,7 +85,7 @@ def farthest(terms: SimilarityConfig) -> float:
 
 
 def is_possible(mean: float, deviation: float, terms: SimilarityConfig) -> bool:
-    """Tell whether minus the distances of some links can have this mean and deviation; both 0 mean nothing to fit."""
+    """Tell whether minus the distances of some links can have this mean and deviation. Both 0 mean nothing to fit."""
     if deviation == 0:
         return mean == 0
     far = farthest(terms)
@@ -94,7 +94,7 @@ def is_possible(mean: float, deviation: float, terms: SimilarityConfig) -> bool:
 
 
 def fit(links: Neighbors) -> tuple[float, float]:
-    """Return mean and standard deviation of minus the distances of all links; both 0 where there is nothing to fit."""
+    """Return mean and standard deviation of minus the distances of all links. Both are 0 where there is nothing to fit."""
     distance_L = links.distance_NK[links.numbers_NK != PAD]
     if not len(distance_L) or distance_L.min() == distance_L.max():
         return 0.0, 0.0
@@ -102,7 +102,9 @@ def fit(links: Neighbors) -> tuple[float, float]:
 
 
 def noisy_similarities(links: Neighbors, scale: SimilarityScale, *, keep: int, rng: SecureRandom) -> tuple[Rows, Similarities]:
-    """Return the ``keep`` links of highest noisy similarity per position and these, the most similar first; ties go by number.
+    """Return the ``keep`` links of highest noisy similarity per position and these similarities, the most similar first.
+
+    Ties go by number.
 
     Mean and deviation are the scale's, those of the training's linkage, also where the links are of new rows; so only the
     training's have a mean of 0 and a variance of 1, all K of them, before ``keep`` drops any. An absent link's similarity is 0.

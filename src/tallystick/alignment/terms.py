@@ -37,8 +37,9 @@ class DimensionConfig(Model):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Return the least and greatest value of a number; infinite where the contract gives none, as it may if keys are in the
-        clear.
+        """Return the least and greatest value of a number.
+
+        They are infinite where the contract gives none, as it may if keys are in the clear.
         """
         return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 

@@ -61,7 +61,7 @@ def with_dummies(ids: Ids, dummies: int, *, rng: SecureRandom) -> Sequence[bytes
 
 
 def receive_union(channel: Channel, of: str, own: int, others: int) -> int:
-    """Receive the size of the union; raises ProtocolError if two sets of these sizes cannot have it."""
+    """Receive the size of the union. Raises ProtocolError if two sets of these sizes cannot have it."""
     size = receive_size(channel, of, at_most=own + others)
     if size < max(own, others):
         raise ProtocolError(
@@ -71,7 +71,7 @@ def receive_union(channel: Channel, of: str, own: int, others: int) -> int:
 
 
 def check_union(union: int, own: int, others: int, peer: str) -> int:
-    """Return the size of the intersection; raises DataError where the sizes alone tell each side who is in it, or nobody is.
+    """Return the size of the intersection. Raises DataError where the sizes alone tell each side who is in it, or nobody is.
 
     Both sides see the same sizes at the same step and stop there, before either has learnt any position.
     """
@@ -100,7 +100,7 @@ def receive_uids(channel: Channel, count: int) -> Tags:
 
 
 def places(own_M16: Tags, all_N16: Tags, channel: Channel, of: str) -> Index:
-    """Return the place of each own tag among all; the peer is to blame if one is missing."""
+    """Return the place of each own tag among all. The peer is to blame if one is missing."""
     with attribute_errors(channel, of):
         own, place = match(own_M16, all_N16)
     if len(own) != len(own_M16):
@@ -135,7 +135,7 @@ def outcome(
     uids_N16: Tags | None = None,
     multiplications: int = 0,
 ) -> Alignment:
-    """Turn the positions of this side's ids, and of dummies behind them, into an Alignment; ``row_M`` is the row of each id."""
+    """Turn the positions of this side's ids, and of dummies behind them, into an Alignment. ``row_M`` is the row of each id."""
     rows_N = np.full(sizes.union, -1, dtype=np.int64)
     rows_N[position_M[: len(row_M)]] = row_M
     dummies = "" if sizes.members == len(row_M) else f" ({sizes.members - len(row_M)} of its own are dummies)"

@@ -21,7 +21,7 @@ from tallystick.network.channel import Progress, no_progress
 
 
 class Workers:
-    """A pool of threads for group operations, which counts scalar multiplications; use as a context manager.
+    """A pool of threads for group operations, which counts scalar multiplications. Use it as a context manager.
 
     ``progress`` is called with (``what``, multiplications done, ``total``) by one thread at a time.
     """
@@ -44,7 +44,7 @@ class Workers:
     def multiply(
         self, elements_B32: Elements, key: Scalar, *, keep: Callable[[Elements], Elements] = lambda elements_B32: elements_B32
     ) -> "Future[Elements]":
-        """Start multiplying elements by ``key``; ``keep`` reduces the product to what is kept of it."""
+        """Start multiplying elements by ``key``. ``keep`` reduces the product to what is kept of it."""
         return self._pool.submit(lambda: keep(self._counted(elements_B32, key)))
 
     def _counted(self, elements_B32: Elements, key: Scalar) -> Elements:

@@ -54,7 +54,9 @@ class AttackResult(Finding, frozen=True, kw_only=True):
 
 
 class RebuiltColumn(Finding, frozen=True, kw_only=True):
-    """Reconstruction of one column by its strongest attack, on rows that it did not know; the mean over draws of the known rows.
+    """Reconstruction of one column by its strongest attack, on rows that it did not know.
+
+    Figures are means over draws of the known rows.
 
     Args:
         name: of the column.

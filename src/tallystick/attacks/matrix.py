@@ -38,7 +38,7 @@ def principal_components(matrix_BD: Tensor, count: int) -> Tensor:
 
 
 def top_direction(matrix_BD: Tensor) -> Tensor:
-    """Return the top right-singular vector; by the smaller Gram matrix, in float64."""
+    """Return the top right-singular vector, computed by the smaller Gram matrix in float64."""
     matrix_BD = matrix_BD.double()
     wide = matrix_BD.shape[0] < matrix_BD.shape[1]
     gram = matrix_BD @ matrix_BD.T if wide else matrix_BD.T @ matrix_BD

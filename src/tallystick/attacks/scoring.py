@@ -96,7 +96,7 @@ class Bootstrap:
         return np.random.default_rng(self._seed)
 
     def within_classes(self, replicates: int, sizes: tuple[tuple[int, ...], ...]) -> list[list[list[Counts]]]:
-        """Draw how often each row of a class counts, by group, replicate and class; ``sizes`` are rows by group and class."""
+        """Draw how often each row of a class counts, by group, replicate and class. ``sizes`` are rows by group and class."""
         if (replicates, sizes) not in self._drawn:
             rng = self.rng()
             self._drawn[replicates, sizes] = [
@@ -111,7 +111,7 @@ class Bootstrap:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackEvaluator:
-    """Compares an attack's scores with the truth, always by ranks; scores are never squashed first.
+    """Compares an attack's scores with the truth, always by ranks. Scores are never squashed first.
 
     Sun et al., section 6.1 "leak AUC"; FLORIST, section 3 "Evaluation Metrics", corrected: the paper reports AUCs below one half
     (.4426) as if they were safe. Intervals of AUCs are clustered by row and by batch (``half_width``), for batches of several
@@ -198,7 +198,7 @@ class AttackEvaluator:
 
 
 def rank_auc(positive_N: Bools, score_N: Floats) -> float:
-    """Compute P(score of a positive row > score of another) + half P(equal); NaN if either kind is missing."""
+    """Compute P(score of a positive row > score of another) + half P(equal), or NaN if either kind is missing."""
     positives, negatives = int(positive_N.sum()), int((~positive_N).sum())
     if positives == 0 or negatives == 0:
         return np.nan
@@ -277,7 +277,7 @@ class _Ranked:
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """A batch (or the whole run) that is evaluated by itself; resampled within each class, so that no class vanishes.
+    """A batch (or the whole run) that is evaluated by itself. It is resampled within each class, so that no class vanishes.
 
     Rows of a class are drawn alike, so of two classes it is the row of a rank that is drawn: nothing has to be looked up.
     """

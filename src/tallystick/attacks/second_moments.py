@@ -36,7 +36,7 @@ class DirectionEnergies:
     steps: int = 0
 
     def __call__(self, gradient_BD: Tensor) -> Tensor:
-        """Compute the two numbers (B, H) of each row, less their batch's mean, float32; NaN if a gradient is not finite."""
+        """Compute the two numbers (B, H) of each row, less their batch's mean, float32, or NaN if a gradient is not finite."""
         x_BD = centred(gradient_BD, dtype=torch.float32)
         largest = float(x_BD.abs().max()) if x_BD.numel() else 0.0
         if not 0 < largest < torch.inf:
@@ -82,7 +82,9 @@ class RecentWhitening:
     rows: int = 0
 
     def __call__(self, gradient_BD: Tensor) -> Tensor | None:
-        """Whiten the gradients (B, D), of mean squared length D; None in the first epoch, and if all are alike or next to 0.
+        """Whiten the gradients (B, D), of mean squared length D.
+
+        Return None in the first epoch, and if all are alike or next to 0.
 
         NaN where one is not finite.
         """
@@ -119,7 +121,7 @@ class RecentWhitening:
         self.steps = self.rows = 0
 
     def epoch_ended(self) -> None:
-        """Whiten by this epoch's last steps from now on; what is kept is what whitens alone, for a run that resumes here."""
+        """Whiten by this epoch's last steps from now on. What is kept is what whitens alone, for a run that resumes here."""
         if self.moments_DD is not None:
             self._refresh()
         self.moments_DD, self.largest, self.steps, self.rows = None, 0.0, 0, 0

@@ -164,7 +164,10 @@ class View:
         )
 
     def known_label(self, index: int) -> Tensor:
-        """Return the known classes of a step's rows, int64 (B,), -1 where the label is unknown; DataError if they do not fit."""
+        """Return the known classes of a step's rows, int64 (B,), -1 where the label is unknown.
+
+        Raises DataError if they do not fit.
+        """
         if self.known_labels is None:
             return torch.full_like(self.steps[index].rows_B, -1)
         label_B = self.known_labels[index]
@@ -176,7 +179,7 @@ class View:
         return label_B
 
     def known(self) -> Tensor:
-        """Return 1 per row known to be present at the other side, -1 for absent, 0 for unknown; int8, length ``rows``."""
+        """Return 1 per row known to be present at the other side, -1 for absent, 0 for unknown, as int8, length ``rows``."""
         known_N = torch.zeros(self.rows, dtype=torch.int8)
         for step in self.steps:
             known_N[step.rows_B[~step.own_B]] = 1
@@ -203,7 +206,7 @@ class Scores:
 
 
 class Attack(Protocol):
-    """Reads a view and scores rows; sees nothing else."""
+    """Reads a view and scores rows. It sees nothing else."""
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score rows of the view."""

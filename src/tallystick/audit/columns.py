@@ -145,7 +145,7 @@ def _known_rows(rows: int, known: Sequence[int], *, seed: int) -> KnownRows:
 
 
 def _attacks(contract: Contract, *, every: bool) -> dict[str, FeatureInferenceAttack]:
-    """Select the attacks that this party can play at home; the quick ones where the contract asks for no more.
+    """Select the attacks that this party can play at home, or the quick ones where the contract asks for no more.
 
     Without ``every`` those are left out that find nothing more where embeddings have neither noise nor levels.
     """
@@ -175,7 +175,7 @@ def with_releases(audit: results.FeatureAudit, folder: RunFolder, contract: Cont
 
 
 def stronger(some: FeatureLeaks, others: Sequence[FeatureLeaks], *, how: str) -> FeatureLeaks:
-    """Keep of each column and number of known rows the greater figure; ``how`` the others were found stands beside theirs."""
+    """Keep of each column and number of known rows the greater figure. ``how`` the others were found stands beside theirs."""
     more = {(each.name, each.known): each for leaks in others for each in leaks.columns}
     columns = []
     for each in some.columns:
@@ -192,7 +192,7 @@ def _group_leaks(
     engine: Engine | None,
     seed: int,
 ) -> tuple[list[results.RowGroup], list[str]]:
-    """Attack what crossed outside training steps, each part of the split by itself; say what could not be measured."""
+    """Attack what crossed outside training steps, each part of the split by itself, and say what could not be measured."""
     split = recorded.contract.split
     expected = {"training": False, "validation": bool(split.validation), "test": True}
     notes = [NO_GROUP, *(f"{GROUPS[part]}: none had crossed when the audit began" for part in recorded.absent if expected[part])]

@@ -47,7 +47,7 @@ class KnownStart:
 
     @classmethod
     def read(cls, facts: dict[str, Any] | None) -> "KnownStart | None":
-        """Read what ``facts`` gave; raises KeyError, TypeError or ValueError if it is something else."""
+        """Read what ``facts`` gave. Raises KeyError, TypeError or ValueError if it is something else."""
         if facts is None:
             return None
         return cls(widths=tuple(int(width) for width in facts["widths"]), own_width=int(facts["own_width"]))
@@ -71,7 +71,7 @@ class KnownStart:
 
 
 def first_positions(contract: Contract, dataset: Dataset) -> Tensor:
-    """Return the positions that are embedded first; none if a row may stand for others, so that a position is no row."""
+    """Return the positions that are embedded first, or none if a row may stand for others, so that a position is no row."""
     if contract.linkage.imputes or contract.linkage.similar:
         return torch.empty(0, dtype=torch.int64)
     schedule = dataset.schedule(dataset.resolved(contract.training), seed=contract.seed)

@@ -42,7 +42,7 @@ NO_MODEL = "it trains the feature party's own model on the feature party's colum
 
 
 def unattacked(contract: Contract) -> results.Audit | None:
-    """Return what an audit of labels says if nothing that depends on them was sent; None if they are attacked."""
+    """Return what an audit of labels says if nothing that depends on them was sent, or None if they are attacked."""
     if contract.sends_gradients:
         return None
     peers = " or ".join(contract.feature_parties)
@@ -92,7 +92,7 @@ def audit_labels(
 def _on_classes(
     recorded: RecordedLabels, outside: Mapping[str, LabelInferenceAttack], *, watcher: Watcher, known: int, seed: int
 ) -> tuple[list[results.AttackResult], list[results.LeakGrowth], list[str]]:
-    """Run the attacks on labels of classes in each seat; return the leaks, how they grew, and what could not be measured."""
+    """Run the attacks on labels of classes in each seat, and return the leaks, how they grew, and what could not be measured."""
     contract, label_N = recorded.contract, recorded.label_N
     attacks = _attacks(contract, outside, known)
     leaks: list[results.AttackResult] = []
@@ -136,7 +136,7 @@ def _costly(name: str, row: LabelInferenceAttack, outside: Mapping[str, LabelInf
 def _on_runs_together(
     seat: RecordedSeat, label_N: Tensor, attacks: Mapping[str, LabelInferenceAttack], *, seed: int
 ) -> tuple[list[results.AttackResult], list[str]]:
-    """Attack one vector per row of several runs together; attacks on single batches gain nothing by them."""
+    """Attack one vector per row of several runs together. Attacks on single batches gain nothing by them."""
     assert seat.whole is not None, "sums of other runs are loaded beside this run's"
     view = pooled_runs([seat.whole, *seat.of_others])
     evaluation, runs = LabelInferenceEvaluation(view, label_N, evaluator=EVALUATOR, seed=seed), 1 + len(seat.of_others)

@@ -81,7 +81,7 @@ class LinkedSide:
 
 
 def kept_linkage(folder: RunFolder) -> results.LinkageSummary | None:
-    """Load what the audit of this run's linkage found; None if it was not audited yet."""
+    """Load what the audit of this run's linkage found, or None if it was not audited yet."""
     note = folder.noted(NOTE)
     return msgspec.convert(note, prepared(results.LinkageSummary)) if note else None
 
@@ -158,7 +158,7 @@ def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[NamedK
 def summary_of(
     terms: SimilarityConfig, alignment: Alignment, *, party: str, before: Mapping[str, Floats] | None = None
 ) -> results.LinkageSummary:
-    """Say what holds of an alignment's links without any attack; with ``before``, similarities as they were before noise."""
+    """Say what holds of an alignment's links without any attack. ``before`` has the similarities before noise."""
     candidates = alignment.candidates
     notes = []
     if terms.helper_sees == "clear":
@@ -191,7 +191,7 @@ def summary_of(
 
 
 def _distance_in_words(terms: SimilarityConfig, candidates: Candidates) -> tuple[float | None, float | None, str]:
-    """Return the distance of a similarity of 0, how much further 1 less is, and the unit; none if dimensions do not mix."""
+    """Return the distance of a similarity of 0, how much further 1 less is, and the unit, or none if dimensions do not mix."""
     if candidates.scale is None:
         return None, None, ""
     mean, deviation = -candidates.scale.mean, candidates.scale.deviation
@@ -209,7 +209,9 @@ def _distance_in_words(terms: SimilarityConfig, candidates: Candidates) -> tuple
 
 
 def _before_noise(candidates: Candidates, located: Located, own_ND: Floats, terms: SimilarityConfig) -> Floats:
-    """Count similarities before the helper's noise, as the places that the attack finds imply; none where there was no noise."""
+    """Count similarities before the helper's noise, as the places that the attack finds imply, or none where there was no
+    noise.
+    """
     if candidates.scale is None or not candidates.scale.sigma:
         return np.empty(0)
     metric = metric_of(terms, candidates.scale)

@@ -95,7 +95,7 @@ class Attacked:
 
 
 def metric_of(terms: SimilarityConfig, scale: SimilarityScale | None) -> DistanceModel:
-    """Return how the helper measured numbers; without a scale, as far as that is known before any link."""
+    """Return how the helper measured numbers. Without a scale, return what is known before any link."""
     bits_D = None
     if terms.helper_sees != "clear":
         bits_D = np.array(
@@ -143,7 +143,7 @@ def scales_of(terms: SimilarityConfig) -> list[KeyUnits]:
 def helper_view(
     encoded: EncodedKeys, truth_ND: Floats, terms: SimilarityConfig, *, rng: np.random.Generator
 ) -> RanksView | FiltersView:
-    """Build the helper's view of one side's numbers; of filters with a few keys that it knows."""
+    """Build the helper's view of one side's numbers, or of filters with a few keys that it knows."""
     if terms.helper_sees == "filters":
         known_T = np.sort(rng.permutation(len(truth_ND))[:KNOWN])
         filters = tuple(encoded.filters[d.name] for d in terms.numbers)
@@ -161,7 +161,7 @@ def located_by_helper(
     helper: str,
     progress: Progress = no_progress,
 ) -> list[LocatedKeys]:
-    """Locate a party's keys as the helper could, by those that were sent; nothing is left if it sees them in the clear."""
+    """Locate a party's keys as the helper could, by those that were sent. Nothing is left if it sees them in the clear."""
     if terms.helper_sees == "clear" or not terms.numbers:
         return []
     rng = np.random.default_rng([0, 3])

@@ -68,7 +68,7 @@ def texts_named_by_label_party(
     label_party: str,
     progress: Progress,
 ) -> list[NamedKeys]:
-    """Name a feature party's keys as the label party could by similarities; the feature party measures it."""
+    """Name a feature party's keys as the label party could by similarities. The feature party measures it."""
     rng = np.random.default_rng([0, 7])
     linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
     sample_T = np.sort(rng.permutation(linked)[:MOST_KEYS])
@@ -107,7 +107,7 @@ def texts_named_by_feature_party(
     peer: str,
     progress: Progress,
 ) -> list[NamedKeys]:
-    """Name the label party's keys as a feature party could by its links; the label party measures it.
+    """Name the label party's keys as a feature party could by its links. The label party measures it.
 
     Of at most ``MOST_LINKED`` numbers: with a part of them alone the nearest of a text would be others.
     """
@@ -140,7 +140,7 @@ def _measured(
 
 
 def _apart(keys: SimilarKeys, own: Integers, others: Integers, terms: SimilarityConfig) -> Floats:
-    """Measure distances as the helper does, under a secret; who attacks knows that of the run."""
+    """Measure distances as the helper does, under a secret. An attacker knows the secret of the run."""
     whole = terms.model_copy(update={"block": 0})
     own_keys, other_keys = (encode_keys(_rows(keys, rows), whole, AUDIT_SECRET) for rows in (own, others))
     return block_distance(own_keys, other_keys, whole, slice(0, len(own)))

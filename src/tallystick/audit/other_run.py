@@ -57,7 +57,7 @@ class OtherRun:
         return cls(folder=other, contract=agreed, number_N=position_N[rows_here])
 
     def renumbered(self, rows_B: Tensor) -> Tensor:
-        """Return the positions that the audited run gives these rows of the other run; -1 where it lacks one."""
+        """Return the positions that the audited run gives these rows of the other run, or -1 where it lacks one."""
         size = 1 + int(max(int(self.number_N.max()), int(rows_B.max()) if len(rows_B) else 0))
         back = torch.full((size,), -1, dtype=torch.int64)
         (here,) = torch.nonzero(self.number_N >= 0, as_tuple=True)

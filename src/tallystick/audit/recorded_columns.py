@@ -63,7 +63,7 @@ class Truth:
 
 
 def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tensor) -> Truth:
-    """Encode this party's columns at those of the recorded rows that it has; ``first_B`` were embedded first."""
+    """Encode this party's columns at those of the recorded rows that it has. ``first_B`` were embedded first."""
     rows_R = rows_R[dataset.is_own(rows_R)]
     # A row at several positions counts once: else it could be known and attacked at the same time.
     rows_R = rows_R[torch.from_numpy(np.unique(own.alignment.own_rows[rows_R.numpy()], return_index=True)[1]).sort().values]
@@ -147,12 +147,12 @@ def save_columns(
 
 
 def file_of(part: str | None) -> str:
-    """Name the file of this party's columns at the rows of a part; None: of the training steps' rows."""
+    """Name the file of this party's columns at the rows of a part. None stands for the training steps' rows."""
     return COLUMNS if part is None else f"columns-{part}.safetensors"
 
 
 def load_columns(folder: RunFolder, contract: Contract, part: str | None = None) -> tuple[Truth, str, str]:
-    """Read the columns, whose they are and of which run; raises DataError if that fails."""
+    """Read the columns, whose they are and of which run. Raises DataError if that fails."""
     path = folder.views / file_of(part)
     try:
         tensors, metadata = read_tensors(path, origin=folder.origin)
@@ -273,7 +273,7 @@ class RecordedColumns:
 
 
 def _last_sums(folder: RunFolder, contract: Contract, run_id: str) -> RowSums:
-    """Return the sums over the whole training; raises DataError if there are none."""
+    """Return the sums over the whole training. Raises DataError if there are none."""
     views = folder.views / contract.label_party
     store = RowStore(folder=views, contract=contract.hash, origin=folder.origin, run_id=run_id, received="cut_embedding")
     epochs = store.epochs()

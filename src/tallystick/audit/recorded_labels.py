@@ -52,7 +52,7 @@ def save_labels(
 
 
 def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
-    """Read the true labels back; raises DataError if that fails."""
+    """Read the true labels back. Raises DataError if that fails."""
     path = folder.views / _LABELS
     if not path.exists():
         raise DataError(
@@ -94,7 +94,7 @@ class RecordedSeat:
 
     @property
     def whole(self) -> View | None:
-        """Return the sums over the whole training as a view of one step; None if no epoch was over."""
+        """Return the sums over the whole training as a view of one step, or None if no epoch was over."""
         return self.by_epoch[-1][1] if self.by_epoch else None
 
 
@@ -170,7 +170,7 @@ def _store(folder: RunFolder, contract: Contract, run_id: str, peer: str) -> Vie
 
 
 def flip_of(contract: Contract) -> float | None:
-    """Return with what chance the contract has one of two labels replaced by the other; None where it does not."""
+    """Return with what chance the contract has one of two labels replaced by the other, or None where it does not."""
     epsilons = [defense.epsilon for defense in contract.defenses().labels if isinstance(defense, LabelDP)]
     kept_share = prod(tanh(epsilon / 2) for epsilon in epsilons)  # of each 1 - 2 / (1 + e^epsilon)
     return (1 - kept_share) / 2 if epsilons and contract.target.type == "binary" else None
@@ -211,8 +211,9 @@ def _sums_by_epoch(
 
 
 def _sums_of_other(other: OtherRun, whole: View, label_N: Tensor, peer: str) -> View:
-    """Return another run's sums over its whole training, by this run's row numbers; raises DataError where labels are not the
-    same.
+    """Return another run's sums over its whole training, by this run's row numbers.
+
+    Raises DataError where labels are not the same.
     """
     labels_file = load_labels(other.folder, other.contract)
     store = sums_of(_store(other.folder, other.contract, labels_file.run_id, peer))

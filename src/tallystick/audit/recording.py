@@ -99,7 +99,7 @@ class AuditedRun:
 
     @property
     def kept_epochs(self) -> tuple[int, int]:
-        """Return how many of the first epochs, and how many later ones, are kept for the audits; 0 of either if none."""
+        """Return how many of the first epochs, and how many later ones, are kept for the audits. Either may be 0."""
         # A quick audit reads sums over the training alone; numbers are read off the first steps.
         labels = self.audits_numbers or (self.audits_labels and self.contract.audit is True)
         hides = self.membership is not None
@@ -122,7 +122,7 @@ class AuditedRun:
 
 
 def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> Sequence[CutObserver | None]:
-    """Make a recorder for each peer's cut of that width if the contract asks for an audit; otherwise give None for each.
+    """Make a recorder for each peer's cut of that width if the contract asks for an audit. Otherwise return None for each.
 
     The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
     """
@@ -147,7 +147,9 @@ def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> S
 
 
 def pass_recorder(run: AuditedRun, width: int, validated: Sequence[Tensor] = (), *, anew: bool = False) -> PassRecorder | None:
-    """Make what keeps embeddings that cross without a gradient coming back, if an audit of columns reads them; else None.
+    """Make what keeps embeddings that cross without a gradient coming back, if an audit of columns reads them.
+
+    Otherwise return None.
 
     ``validated`` are the positions of a validation pass, in batches, where training is about to begin or to go on.
     """

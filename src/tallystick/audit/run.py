@@ -40,7 +40,7 @@ _NOTE = "audit"
 
 
 def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callable[[], AbstractContextManager[None]]) -> Audited:
-    """Attack what was recorded, after training and once per run; a run that goes on after that keeps the findings.
+    """Attack what was recorded, after training and once per run. A run that goes on after that keeps the findings.
 
     ``during`` is entered where there is something to attack: a phase of its own.
     """
@@ -77,7 +77,7 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
 
 
 def audited_before(folder: RunFolder) -> Audited | None:
-    """Load what the audits of this run found; None if it was not audited yet."""
+    """Load what the audits of this run found, or None if it was not audited yet."""
     noted = folder.noted(_NOTE)
     return msgspec.convert(noted, prepared(Audited)) if noted else None
 

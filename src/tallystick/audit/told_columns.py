@@ -90,7 +90,7 @@ def audit_told_columns(
 
 
 def _by_class(x_ND: Tensor, classes_NC: Tensor) -> Tensor:
-    """Build a block of columns for each class, 0 in rows of others, so that each gets an own line; numbers get one block."""
+    """Build a block of columns for each class, 0 in rows of others, so that each gets an own line. Numbers get one block."""
     if x_ND.shape[1] * classes_NC.shape[1] > MOST_INPUTS:
         return x_ND
     return (classes_NC[:, :, None] * x_ND[:, None]).flatten(1)
@@ -128,7 +128,10 @@ def _told(
     classes_NC: Tensor,
     columns: ColumnValues,
 ) -> results.ToldColumns:
-    """Return what is rebuilt with gradients, and what would be without; an attacker may leave gradients aside, so never less."""
+    """Return what is rebuilt with gradients, and what would be without.
+
+    An attacker may leave gradients aside, so the first is never less.
+    """
     quick = contract.audit == "quick"
     known_counts = [count for count in (QUICK_KNOWN if quick else KNOWN) if len(columns) >= 2 * count]
     notes: list[str] = []

@@ -151,7 +151,7 @@ def _recorded(folder: Path, knowledge: _Knowledge, watcher: "Watcher", *, as_jso
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """Options of a sweep on the command line; None is an option's default."""
+    """Options of a sweep on the command line. None stands for an option's default."""
 
     split: str | None
     share: float | None

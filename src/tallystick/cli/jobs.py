@@ -59,7 +59,7 @@ def overlap(contract: ContractPath, party: PartyPath, progress: StyleFlag = Styl
 
 
 def train(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
-    """Train on the latest alignment; goes on where an interrupted training stopped."""
+    """Train on the latest alignment. It goes on where an interrupted training stopped."""
     _run("train", contract, party, progress, as_json, phases=("training",))
 
 
@@ -107,7 +107,7 @@ def tune(
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
-    """Search over the contract's tuning.keys for the lowest validation loss; each trial discloses what a training does."""
+    """Search over the contract's tuning.keys for the lowest validation loss. Each trial discloses what a training does."""
     again = f"tallystick tune {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"
 
     def work() -> None:
@@ -202,7 +202,7 @@ def _started_from(folder: "RunFolder") -> dict[str, object]:
 
 
 def key_figures(result: "Result") -> dict[str, object]:
-    """Return the numbers that a program wants first; the whole result is in result.json."""
+    """Return the numbers that a program wants first. The whole result is in result.json."""
     from tallystick.cli.leakage import feature_values, leakage_values, told_values
 
     evaluation = result.evaluation

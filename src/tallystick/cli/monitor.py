@@ -48,7 +48,10 @@ def monitor(
     fail: Annotated[bool, typer.Option("--fail", help="End with 4 where a distribution has moved.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare new rows with those of training, and scores with the labels that have come; this party alone, nothing is sent."""
+    """Compare new rows with those of training, and scores with the labels that have come.
+
+    This party does it alone, and nothing is sent.
+    """
 
     def work() -> None:
         from tallystick.config.contract import load_contract

@@ -34,7 +34,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as
 
 
 def read_files(contract: Path, party: Path, progress: Style) -> "tuple[Contract, PartyFile, Watcher]":
-    """Read both files of a command, and make the watcher of its progress; the modules of these are loaded here."""
+    """Read both files of a command, and make the watcher of its progress. The modules of these are loaded here."""
     from tallystick.cli.watch import watcher_of
     from tallystick.config.contract import load_contract
     from tallystick.config.party import load_party

@@ -35,7 +35,7 @@ def finish(result: Mapping[str, object], *, as_json: bool, show: Callable[[Conso
 
 
 def guarded(work: Callable[[], None], *, as_json: bool, loads: Sequence[str] = (), interrupted: str = "interrupted") -> None:
-    """Run a command's work; an error that we know becomes a line and an exit code: 2 for input, 3 for what failed.
+    """Run a command's work. An error that we know becomes a line and an exit code: 2 for input, 3 for what failed.
 
     An interrupt is 130 and the line ``interrupted``: what is true of the command then. Work that knows better raises
     KeyboardInterrupt with a line of its own.

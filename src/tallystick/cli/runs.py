@@ -32,7 +32,7 @@ def runs(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List this party's runs, promote one, or take the newest promotion back; a run is in use once all sides promoted it.
+    """List this party's runs, promote one, or take the newest promotion back. A run is in use once all sides promoted it.
 
     With `shadow`, serving scores a candidate beside the run in use once all sides named it; without a run it ends that.
     """

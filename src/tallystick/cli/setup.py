@@ -87,7 +87,7 @@ def init(
 
 
 def _with_columns(request: "FileRequest") -> tuple["FileRequest", list[str]]:
-    """Take what the header of the party's table makes plain; gives too how each column is read, as a job would read it."""
+    """Take what the header of the party's table makes plain, and return too how each column is read, as a job would read it."""
     if request.table is None:
         return request, []
     from tallystick.config.table import TableConfig
@@ -129,7 +129,7 @@ def cert(
     days: Annotated[int, typer.Option(help="Days until the certificates expire.", min=1, max=825)] = 30,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a test CA and a certificate per party; a party that joins later is named alone.
+    """Make a test CA and a certificate per party. A party that joins later is named alone.
 
     For production, let your own CA issue them (docs/reference/network.md).
     """
@@ -158,7 +158,7 @@ def check(
     contract: Annotated[Path | None, typer.Argument(help="The contract, if there is one already.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Validate config, table, keys, certificates and the way to the peer; profile the table. Sends no data."""
+    """Validate config, table, keys, certificates and the way to the peer, and profile the table. It sends no data."""
 
     def work() -> None:
         from tallystick.check import check_party_file
@@ -232,7 +232,7 @@ def _show_profile(console: Console, profile: dict[str, Any]) -> None:
 
 
 def _few(columns: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Select the columns that people are shown, in the table's order, keys and label among them; and count the others."""
+    """Select the columns that people are shown, in the table's order, keys and label among them, and count the others."""
     if len(columns) <= MOST_COLUMNS:
         return columns, 0
     first = sorted(range(len(columns)), key=lambda place: columns[place]["use"] in ("numeric", "categorical", "unused"))

@@ -134,6 +134,6 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _unraised(torn: "sys.UnraisableHookArgs") -> None:
-    """Silence what the signal left half made, which complains when it is collected; repeat a signal that Python drops."""
+    """Silence what the signal left half made, which complains when it is collected, and repeat a signal that Python drops."""
     if isinstance(torn.exc_value, KeyboardInterrupt):  # it came amid a destructor, out of which nothing is raised
         threading.Timer(AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -1,4 +1,4 @@
-"""Watchers: how a job's progress is shown. Everything goes to standard error; standard output is for results."""
+"""Watchers: how a job's progress is shown. Everything goes to standard error. Standard output is for results."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from tallystick.watcher import Silent, Style, Watcher
 
 
 def watcher_of(style: Style) -> Watcher:
-    """Return the watcher of a style; auto is a bar on a terminal and plain lines elsewhere."""
+    """Return the watcher of a style. Auto is a bar on a terminal and plain lines elsewhere."""
     if style is Style.auto:
         style = Style.bar if sys.stderr.isatty() else Style.plain
     styles: dict[Style, type[Watcher]] = {Style.bar: Bars, Style.plain: Lines, Style.json: JsonLines, Style.none: Silent}

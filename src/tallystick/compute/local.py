@@ -28,7 +28,7 @@ COPIES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class LocalEngine:
-    """Worker processes, begun as tasks come and ended after the last; each has a Python of its own.
+    """Worker processes, begun as tasks come and ended after the last. Each has a Python of its own.
 
     A worker that is killed costs its task, which another one does again. Workers end with this process, however it ends.
 
@@ -41,13 +41,13 @@ class LocalEngine:
     threads: int = 1
 
     def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
-        """Yield the number and the output of each input, as they are done; see ``Engine``."""
+        """Yield the number and the output of each input, as they are done. See ``Engine``."""
         self._require_memory(LEAST_BYTES + COPIES * len(work.shared), "at the least")
         with _Pool(self, work) as pool:
             yield from pool.outputs(inputs, read)
 
     def check(self, loads: str) -> str:
-        """Run one task that loads a module; raises ComputeError for more workers than there is memory for."""
+        """Run one task that loads a module. Raises ComputeError for more workers than there is memory for."""
         ((_, each),) = self.map(idle_work(loads), [b""], int)
         cores = os.cpu_count() or 1
         self._require_memory(each, "before any data")
@@ -100,7 +100,7 @@ class _Worker:
             self.connection.send_bytes(task.given)
 
     def answer(self) -> bytes | None:
-        """Return the worker's answer; None if it died."""
+        """Return the worker's answer, or None if it died."""
         try:
             return self.connection.recv_bytes()
         except (EOFError, OSError):
@@ -136,7 +136,7 @@ class _Pool:
                     yield task.number, output_of(answer, task.number, read=read)
 
     def _hand_out(self, fresh: Iterator[_Task | None]) -> dict[Any, _Worker]:
-        """Assign a task to every free worker, first to those that lost theirs; return the workers that have one."""
+        """Assign a task to every free worker, first to those that lost theirs, and return the workers that have one."""
         busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
         while len(busy) < self._engine.workers:
             task = self._again.popleft() if self._again else next(fresh, None)
@@ -153,7 +153,7 @@ class _Pool:
         return worker
 
     def _lose(self, worker: _Worker, task: _Task) -> None:
-        """Put away a dead worker and note its task to be begun again; raises ComputeError for one that was begun too often."""
+        """Put away a dead worker and note its task to be begun again. Raises ComputeError for one that was begun too often."""
         self._workers.remove(worker)
         _end([worker])
         if task.begun >= ATTEMPTS:

@@ -61,7 +61,7 @@ _PREFIXES = ("GRPC_", "RAY_")
 
 @dataclass(frozen=True, kw_only=True)
 class RayEngine:
-    """Tasks of a Ray cluster; Ray does a task again, on another machine if need be, whose worker or machine died.
+    """Tasks of a Ray cluster. Ray does a task again, on another machine if need be, whose worker or machine died.
 
     Args:
         address: of the cluster: auto for the one that this machine belongs to; host:port of its head, on a machine that belongs
@@ -77,7 +77,7 @@ class RayEngine:
     resources: Mapping[str, float] = field(default_factory=dict)
 
     def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
-        """Yield the number and the output of each input, as they are done; see ``Engine``."""
+        """Yield the number and the output of each input, as they are done. See ``Engine``."""
         due, waiting = numbered(inputs), set[int]()
         with self.joined(room=1) as cluster:
             cluster.tell(Share(), work.shared)
@@ -95,7 +95,7 @@ class RayEngine:
                 yield reply.number, output_of(answer, reply.number, read=read, machine=machine)
 
     def check(self, loads: str) -> str:
-        """Run a task that loads a module on every machine; raises ComputeError for a cluster that cannot do the work."""
+        """Run a task that loads a module on every machine. Raises ComputeError for a cluster that cannot do the work."""
         with self.joined(room=self.workers) as cluster:
             machines = cluster.machines(loads)
         each = max(machines.took)
@@ -112,7 +112,7 @@ class RayEngine:
 
     @contextmanager
     def joined(self, *, room: int) -> "Iterator[JoinedCluster]":
-        """Join the cluster for the block; raises ComputeError where it has no room for so many tasks."""
+        """Join the cluster for the block. Raises ComputeError where it has no room for so many tasks."""
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("compute.engine = ray: Ray is not installed; run: pip install 'tallystick[ray]'")
         join = JoinCluster(
@@ -179,7 +179,7 @@ class JoinedCluster:
         self._sent += sum(memoryview(block).nbytes for block in blocks)
 
     def answer(self, numbers: set[int], *, until: float | None = None) -> tuple[TaskAnswer | GivenUp, bytes]:
-        """Return one answer of the tasks or processes of these numbers; raises TimeoutError where there is none at that time."""
+        """Return one answer of the tasks or processes of these numbers. Raises TimeoutError where there is none at that time."""
         self.tell(Wait())
         reply, body = self._heard(until)
         if not isinstance(reply, TaskAnswer | GivenUp) or reply.number not in numbers:

@@ -72,7 +72,7 @@ def main() -> None:
 
 @contextmanager
 def _failures_told(connection: socket.socket, address: str) -> Iterator[None]:
-    """Say to the other side what is raised within the block, the last that is said; then raise EOFError."""
+    """Tell the other side what is raised within the block, as the last message. Then raise EOFError."""
     try:
         yield
     except EOFError:
@@ -143,7 +143,7 @@ class _Cluster:
 
     @contextmanager
     def joined(self) -> "Iterator[_Cluster]":
-        """Join the cluster for the block; what still runs at its end is ended."""
+        """Join the cluster for the block. What still runs at its end is ended."""
         address = self._join.address
         if address != "auto":
             _require_answer(address, self._join.answer_s)
@@ -169,7 +169,7 @@ class _Cluster:
         self._shared = self._ray.put(block)
 
     def begin(self, number: int, prepare: str, payload: bytes) -> None:
-        """Begin a task; Ray does it again, on another machine if need be, whose worker or machine died."""
+        """Begin a task. Ray does it again, on another machine if need be, whose worker or machine died."""
         self._task = self._task or self._remote()  # Ray sends the function to the head for each of these
         task = self._task.remote(
             prepare, self._shared, payload, self._join.threads, self._join.versions, self._pulses + str(number), PULSE_S
@@ -193,7 +193,7 @@ class _Cluster:
         self._waiting[self._actors[request.number].do.remote(*blocks, *shared)] = request.number
 
     def answered(self, alive: Any) -> tuple[TaskAnswer | GivenUp, bytes]:
-        """Wait for an answer that is due, looking after the cluster; ``alive`` is called as time goes by."""
+        """Wait for an answer that is due, looking after the cluster. ``alive`` is called as time goes by."""
         while not (done := self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK_S)[0]):
             self._look_after()
             if "head" not in self._lacking:  # it alone knows of pulses, and who asks one that hangs waits for ever
@@ -236,8 +236,9 @@ class _Cluster:
         return self._ray.remote(**usual | options)(_perform_on_ray)
 
     def _look_after(self) -> None:
-        """Raise ComputeError where the cluster has had no head, or no machine for a task, for too long: Ray itself would end this
-        process without a word of ours, or wait for ever.
+        """Raise ComputeError where the cluster has had no head, or no machine for a task, for too long.
+
+        Otherwise Ray itself would end this process without a word of ours, or wait for ever.
         """
         address = self._join.address
         head = address if address.startswith(CLIENT) else str(self._ray.get_runtime_context().gcs_address)
@@ -268,7 +269,7 @@ class _Cluster:
                 )
 
     def _lasts(self, what: str, limit_s: float, *, ok: bool) -> bool:
-        """Note whether it is there; False once it has not been for that long."""
+        """Tell whether it is there, or was there a short time ago."""
         if ok:
             self._lacking.pop(what, None)
             return True
@@ -354,7 +355,7 @@ def _require_answer(address: str, limit_s: float) -> None:
 
 
 def _answers(address: str, limit_s: float) -> bool:
-    """Tell whether something speaks Ray's protocol there; behind TLS of Ray's own, whether something takes connections."""
+    """Tell whether something speaks Ray's protocol there. Behind TLS of Ray's own, tell whether something takes connections."""
     where = address.removeprefix(CLIENT)
     if os.environ.get("RAY_USE_TLS") == "1":
         host, _, port = where.rpartition(":")

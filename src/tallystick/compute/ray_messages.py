@@ -48,7 +48,7 @@ class Share(_Message, frozen=True):
 
 
 class Task(_Message, frozen=True):
-    """Begin a task with the body; answered once, after a ``Wait``."""
+    """Begin a task with the body. The answer comes once, after a ``Wait``."""
 
     number: Number
     prepare: str
@@ -97,7 +97,7 @@ class TaskAnswer(_Message, frozen=True):
 
 
 class GivenUp(_Message, frozen=True):
-    """Ray has no answer of that task or process; the words are Ray's."""
+    """Ray has no answer of that task or process. The words are Ray's."""
 
     number: Number
     kind: Words
@@ -159,7 +159,7 @@ def receive(connection: socket.socket, kind: Any, *, limit_s: float | None = Non
 
 
 def _taken(connection: socket.socket, size: int, until: float | None) -> bytearray:
-    """Take so many bytes; memory grows as they come, whatever was announced."""
+    """Take so many bytes. Memory grows as they come, whatever was announced."""
     taken = bytearray()
     while len(taken) < size:
         left = None if until is None else until - time.monotonic()

@@ -19,7 +19,7 @@ _HELD = "other work may hold its CPUs (ray status)"
 
 
 class RayProcesses:
-    """The processes, in the order of their numbers; each is asked, and then all answers are taken.
+    """The processes, in the order of their numbers. Each is asked, and then all answers are taken.
 
     Args:
         engine: of the cluster.
@@ -35,12 +35,12 @@ class RayProcesses:
         self._cluster.tell(Share(), block)
 
     def ask(self, number: int, *blocks: bytes, shared: bool = False) -> None:
-        """Ask a process that has answered what it was asked before; ``shared`` gives it what was shared last, too."""
+        """Ask a process that has answered what it was asked before. ``shared`` gives it what was shared last, too."""
         self._asked.append(number)
         self._cluster.tell(Ask(number=number, sizes=[len(block) for block in blocks], shared=shared), *blocks)
 
     def answers(self, read: Callable[[int, bytes], Output], *, limit_s: float, late: str) -> Iterator[Output]:
-        """Yield the answer of each that was asked, in the order of asking; ``read`` makes of a number and bytes what it gives.
+        """Yield the answer of each that was asked, in the order of asking. ``read`` makes of a number and bytes what it gives.
 
         ``late`` says what it may mean if one has not answered in time.
 
@@ -70,7 +70,7 @@ class RayProcesses:
 
 @contextmanager
 def ray_processes(engine: RayEngine, prepare: str, shared: Sequence[bytes]) -> Iterator[RayProcesses]:
-    """Start a process for each of ``shared`` for this block, on as many machines as may be; see ``Work`` for ``prepare``.
+    """Start a process for each of ``shared`` for this block, on as many machines as may be. See ``Work`` for ``prepare``.
 
     Raises ComputeError where the cluster has no room for them, or does not begin them in time.
     """

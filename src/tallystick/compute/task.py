@@ -54,7 +54,7 @@ class Engine(Protocol):
         ...
 
     def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
-        """Yield the number and the output of each input, as they are done; an input is taken when a worker is free for it.
+        """Yield the number and the output of each input, as they are done. An input is taken when a worker is free for it.
 
         ``read`` makes of an output's bytes what it stands for.
 
@@ -67,7 +67,7 @@ class Engine(Protocol):
         ...
 
     def check(self, loads: str) -> str:
-        """Try the engine with tasks that load a module, and say what was found; raises ComputeError where no work can run."""
+        """Try the engine with tasks that load a module, and say what was found. Raises ComputeError where no work can run."""
         ...
 
 
@@ -78,7 +78,7 @@ def own_versions() -> str:
 
 
 def numbered(inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes] | None]:
-    """Yield the inputs with their numbers; None stays None, and has no number."""
+    """Yield the inputs with their numbers. None stays None, and has no number."""
     number = 0
     for given in inputs:
         yield None if given is None else (number, given)
@@ -102,7 +102,7 @@ def prepare_idle(loads: bytes) -> TaskFunction:
 
 
 def perform(work: Work, *given: bytes, threads: int, versions: str) -> bytes:
-    """Run one task in a worker that has so many threads; the answer is its output, or what it raised, for ``output_of``.
+    """Run one task in a worker that has so many threads. The answer is its output, or what it raised, for ``output_of``.
 
     ``versions`` are those where the task comes from.
     """

@@ -135,7 +135,7 @@ class IntersectionConfig(AlignmentKeys):
 
     @property
     def any_of(self) -> tuple[AnyKey, ...]:
-        """Return the keys of which any links a row, in the order of trust; empty where all keys have to be equal."""
+        """Return the keys of which any links a row, in the order of trust. It is empty where all keys have to be equal."""
         by_name = {key.name: key for key in self.keys}
         return tuple(
             AnyKey(name=" + ".join(names), columns=tuple(by_name[name] for name in names)) for names in self.alternatives or ()

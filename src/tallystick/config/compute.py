@@ -35,7 +35,7 @@ class ComputeKeys(Variant):
         return cluster or LocalEngine(workers=self.workers, threads=self.threads)
 
     def cluster(self, *, workers: int, threads: int) -> RayEngine | None:  # noqa: ARG002
-        """Build the Ray cluster for so many workers with so many threads; None if none is named."""
+        """Build the Ray cluster for so many workers with so many threads, or None if none is named."""
         return None
 
 

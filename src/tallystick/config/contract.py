@@ -44,7 +44,7 @@ from tallystick.reading import Model, Name, Problems, Role, did_you_mean, read_y
 
 
 class Contract(Model):
-    """A job that several parties agree on; see docs/reference/configuration.md for every key."""
+    """A job that several parties agree on. See docs/reference/configuration.md for every key."""
 
     version: Literal[1] = Field(default=1, description="version of this format")
     name: Name = Field(description="name of the job")
@@ -276,7 +276,7 @@ class Contract(Model):
         return {key: values[section][name] for key in keys for section, name in [key.split(".")]}
 
     def role_of(self, name: str) -> Role:
-        """Return the role of a party; raises KeyError for a name that is not in the contract."""
+        """Return the role of a party. Raises KeyError for a name that is not in the contract."""
         return self.parties[name].role
 
     def canonical_json(self) -> str:
@@ -299,7 +299,7 @@ class Contract(Model):
 
 
 def load_contract(path: Path | str) -> Contract:
-    """Read and validate a contract; raises ConfigError with one line per problem."""
+    """Read and validate a contract. Raises ConfigError with one line per problem."""
     path = Path(path)
     values = read_yaml(path)
     if isinstance(values, dict) and "party" in values and "parties" not in values:
@@ -308,7 +308,7 @@ def load_contract(path: Path | str) -> Contract:
 
 
 def parse_contract(data: Mapping[str, Any], *, source: str = "contract") -> Contract:
-    """Validate a contract given as plain values; raises ConfigError with one line per problem."""
+    """Validate a contract given as plain values. Raises ConfigError with one line per problem."""
     return validate(Contract, data, source=source)
 
 

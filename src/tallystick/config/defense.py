@@ -34,7 +34,7 @@ class DefenseKeys(Model):
     """The defence that it names."""
 
     def make(self) -> Defense:
-        """Make the defence; raises ConfigError where keys do not go together."""
+        """Make the defence. Raises ConfigError where keys do not go together."""
         return self.defense(**self.model_dump(exclude={"method"}))
 
     @property

@@ -10,7 +10,7 @@ from tallystick.reading import Count, Model, Name, Problems
 
 
 class OverlapConfig(Model):
-    """Size of the intersection as far as `tallystick overlap` may tell it; a contract without this section allows none."""
+    """Size of the intersection as far as `tallystick overlap` may tell it. A contract without this section allows none."""
 
     told_to: Literal["both", "label", "feature"] = Field(
         default="both", description="which side learns it, by its role: both, or one; the other then learns that it was counted"
@@ -57,7 +57,7 @@ class OverlapConfig(Model):
 
     @property
     def noise(self) -> OverlapNoise | None:
-        """Return the noise on counts; None for exact ones."""
+        """Return the noise on counts, or None for exact ones."""
         return OverlapNoise(epsilon=self.epsilon, delta=self.delta) if self.epsilon is not None else None
 
     def terms(self, *, permuting: Literal["label", "feature"]) -> OverlapTerms:

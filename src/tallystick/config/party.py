@@ -117,7 +117,7 @@ class SequenceConfig(Model):
 
 
 class EncodingConfig(Model):
-    """Encoding of columns into numbers and codes; fitted on this party's training rows."""
+    """Encoding of columns into numbers and codes, fitted on this party's training rows."""
 
     numeric: Literal["auto", "standard", "log", "rank"] = Field(
         default="auto",
@@ -257,7 +257,7 @@ class ReportOptions(Model):
 
 
 class PartyFile(Model):
-    """One party's private side of a job; see docs/reference/configuration.md for every key."""
+    """One party's private side of a job. See docs/reference/configuration.md for every key."""
 
     party: Name = Field(description="this party's name in the contract")
     table: TableConfig | None = Field(default=None, description="the rows (label and feature parties)")
@@ -366,21 +366,21 @@ class PartyFile(Model):
         return problems
 
     def table_at(self, place: Path | str | None, *, option: str = "--table") -> TableConfig:
-        """Return the table that a command's option names, or the party file's; raises ConfigError if neither is given."""
+        """Return the table that a command's option names, or the party file's. Raises ConfigError if neither is given."""
         if self.table is None:
             raise ConfigError("table: the party file names no table; add one")
         return self.table if place is None else self.table.at(place, option=option)
 
     @property
     def training_cluster(self) -> RayEngine | None:
-        """Return the Ray cluster of its further training workers; None where they are of this machine, or there are none."""
+        """Return the Ray cluster of its further training workers, or None where they are of this machine, or there are none."""
         if self.training_workers == 1 or self.compute is None:
             return None
         return self.compute.cluster(workers=self.training_workers - 1, threads=self.threads or self.compute.threads)
 
     @property
     def run_key(self) -> FolderKey | None:
-        """Return the key of its run folders, read once; raises ConfigError where it cannot be had. None encrypts nothing."""
+        """Return the key of its run folders, read once. Raises ConfigError where it cannot be had. None encrypts nothing."""
         if self.encryption.key is None:
             return None
         return replace(_key_at(self.encryption.key), clear=frozenset(self.encryption.clear))
@@ -403,7 +403,7 @@ def _key_at(place: Secret) -> FolderKey:
 
 
 def load_party(path: Path | str) -> PartyFile:
-    """Read and validate a party file; its paths start from its folder. Raises ConfigError with one line per problem."""
+    """Read and validate a party file. Its paths start from its folder. Raises ConfigError with one line per problem."""
     path = Path(path)
     values = read_yaml(path)
     if isinstance(values, dict) and "parties" in values and "party" not in values:
@@ -412,5 +412,5 @@ def load_party(path: Path | str) -> PartyFile:
 
 
 def parse_party(data: Mapping[str, Any], *, folder: Path, source: str = "party file") -> PartyFile:
-    """Validate a party file given as plain values; raises ConfigError with one line per problem."""
+    """Validate a party file given as plain values. Raises ConfigError with one line per problem."""
     return validate(PartyFile, data, source=source, context={"folder": folder})

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # the contract's defences bring PyTorch, which a party file d
 
 
 def check_party(contract: "Contract", party: PartyFile, *, network: bool = True, source: str = "party file") -> None:
-    """Check that a party file fits the contract; raises ConfigError with one line per problem.
+    """Check that a party file fits the contract. Raises ConfigError with one line per problem.
 
     ``network`` is False where all parties run in one process: then certificates and addresses are not needed.
     """

@@ -88,7 +88,7 @@ def _of_file(path: Path, key: str) -> bytes:
 
 
 def _of_command(command: tuple[str, ...], key: str) -> bytes:
-    """Return what the command prints, cut where it is too long; its standard error is dropped, for a log may hold that."""
+    """Return what the command prints, cut where it is too long. Its standard error is dropped, for a log may hold that."""
     until = time.monotonic() + COMMAND_S
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

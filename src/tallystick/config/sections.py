@@ -245,7 +245,7 @@ Staleness = Annotated[
 
 
 class TrainingKeys(Model):
-    """Keys of training that hold whatever crosses the cut; what is ``auto`` depends on the number of training rows."""
+    """Keys of training that hold whatever crosses the cut. What is ``auto`` depends on the number of training rows."""
 
     epochs: Epochs | Literal["auto"] = Field(
         default="auto",
@@ -324,7 +324,7 @@ class TrainingKeys(Model):
         return self.schedule == "open-ended"
 
     def folds_notes(self, count: int) -> list[str]:
-        """Say what several networks side by side are; nothing for a single one."""
+        """Say what several networks side by side are, or nothing for a single one."""
         if count == 1:
             return []
         return [
@@ -440,7 +440,7 @@ TrainingSettings: TypeAlias = Annotated[
 
 
 class TrainingConfig(TrainingKeys):
-    """Training of the network, with every number settled; what is left out is as in the papers, which train plainly."""
+    """Training of the network, with every number settled. What is left out is as in the papers, which train plainly."""
 
     epochs: Epochs = 5
     batch_size: Count = 512
@@ -456,7 +456,7 @@ class TrainingConfig(TrainingKeys):
 
 
 def fitting_folds(rows: int, *, full: int = FULL) -> int:
-    """Choose several for few rows, because one network has too few to learn from and to be judged by; 1 for very few, or
+    """Choose several for few rows, because one network has too few to learn from and to be judged by, or 1 for very few, or
     ``full``.
     """
     return FOLDS if LEAST_FOLDED <= rows < full else 1

@@ -25,7 +25,7 @@ MOST_ALIGNMENTS = 24
 
 
 class ServingConfig(Model):
-    """Serving as far as the sides allow it; a contract without this section allows none."""
+    """Serving as far as the sides allow it. A contract without this section allows none."""
 
     ways: tuple[Way, ...] = Field(
         min_length=1,

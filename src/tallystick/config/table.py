@@ -14,7 +14,7 @@ TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 
 def address_scheme(place: object) -> str | None:
-    """Return the scheme of an object store's address, such as s3; None for a path, and for what is neither."""
+    """Return the scheme of an object store's address, such as s3, or None for a path, and for what is neither."""
     match = re.match(r"([a-z][a-z0-9+.-]*)://", place, flags=re.IGNORECASE) if isinstance(place, str) else None
     return match[1].lower() if match is not None else None
 
@@ -65,7 +65,7 @@ class StoreConfig(Model):
     anonymous: bool = Field(default=False, description="ask without a key, for what everybody may read (s3://, gs://)")
 
     def secret(self, name: str) -> str | None:
-        """Read one of the secrets; raises ConfigError where it cannot be had."""
+        """Read one of the secrets. Raises ConfigError where it cannot be had."""
         place: Secret | None = getattr(self, name)
         return place.read(f"table.store.{name}") if place is not None else None
 
@@ -121,7 +121,7 @@ class TableConfig(Model):
         return self._folder
 
     def at(self, place: Path | str, *, option: str) -> "TableConfig":
-        """Return another place that is read as this one is, as a command's option names it; raises ConfigError."""
+        """Return another place that is read as this one is, as a command's option names it. Raises ConfigError."""
         settings = {
             name: getattr(self, name) for name in ("separator", "encoding", "decimal", "missing", "missing_in", "max_rows")
         }

@@ -98,7 +98,7 @@ class TuningConfig(Model):
 
 
 class TuningPermission(Model):
-    """Keys that a party lets `tallystick tune` try; each trial is a training with its part of the network."""
+    """Keys that a party lets `tallystick tune` try. Each trial is a training with its part of the network."""
 
     allow: tuple[Text, ...] = Field(default=(), description="keys of the contract that may be tuned; none if left out")
     trials: Count | None = Field(default=None, description="most trials that this party takes part in; null is the contract's")

@@ -96,7 +96,7 @@ class UnalignedKeys(Variant):
 
     @property
     def steps_beside(self) -> int:
-        """Return how many steps on unaligned rows there are for each joint step; nothing crosses in them."""
+        """Return how many steps on unaligned rows there are for each joint step. Nothing crosses in them."""
         steps: int = getattr(self, "local_steps", 0)
         return steps
 

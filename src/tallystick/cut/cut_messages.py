@@ -43,7 +43,7 @@ def send_embedding(channel: Channel, step: int, *cuts_BD: Tensor, compression: C
 
 
 def receive_embedding(channel: Channel, step: int, rows: int, width: int, *, compression: CompressionName = "none") -> Tensor:
-    """Receive the cut embedding of a step; raises ProtocolError for another step, shape or type, or no finite number."""
+    """Receive the cut embedding of a step. Raises ProtocolError for another step, shape or type, or no finite number."""
     message = channel.receive(CutEmbedding)
     return _open(channel, message, step, rows, width, COMPRESSIONS[compression])
 
@@ -59,7 +59,7 @@ def send_gradient(channel: Channel, step: int, *grads_BD: Tensor, compression: C
 
 
 def receive_gradient(channel: Channel, step: int, rows: int, width: int, *, compression: CompressionName = "none") -> Tensor:
-    """Receive the cut gradient of a step; raises ProtocolError for another step, shape or type, or no finite number."""
+    """Receive the cut gradient of a step. Raises ProtocolError for another step, shape or type, or no finite number."""
     message = channel.receive(CutGradient)
     return _open(channel, message, step, rows, width, COMPRESSIONS[compression])
 

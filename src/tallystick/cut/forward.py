@@ -36,7 +36,7 @@ def whole_tiles(index_B: Tensor) -> Tensor:
 
 
 def tiled_batches(rows: int, batch_size: int) -> list[Tensor]:
-    """Split all positions in batches of whole tiles; the scores behind the last position are to be dropped."""
+    """Split all positions in batches of whole tiles. The scores behind the last position are to be dropped."""
     index_N = torch.arange(rows)
     return [whole_tiles(index_B) for index_B in torch.split(index_N, batch_size + -batch_size % TILE)] if rows else []
 
@@ -77,7 +77,7 @@ Cuts = Callable[[int, Tensor], Tensor]
 
 
 def crossing(channel: Channel, width: int, peer: int, *, cut_rows: CutRows = a_row_each) -> Cuts:
-    """Return the Cuts that the feature party sends, batch after batch; ``peer`` is its place in the contract's order."""
+    """Return the Cuts that the feature party sends, batch after batch. ``peer`` is its place in the contract's order."""
 
     def receive(number: int, index_B: Tensor) -> Tensor:
         return receive_embedding(channel, number, cut_rows(index_B, peer), width).to(index_B.device)
@@ -137,7 +137,7 @@ def unwatched(index_B: Tensor, cut_BD: Tensor) -> None:
 def send_embeddings(
     bottom: nn.Module, source: FeatureSource, batches: Sequence[Tensor], channel: Channel, *, watch: Watch = unwatched
 ) -> None:
-    """Embed batch after batch, as the feature party; nothing comes back, so they stream."""
+    """Embed batch after batch, as the feature party. Nothing comes back, so they stream."""
     bottom.eval()
     for number, index_B in enumerate(batches):
         cut_BD = bottom(source(index_B))
@@ -147,8 +147,9 @@ def send_embeddings(
 
 
 def side_by_side(batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
-    """Receive the cut embeddings of all batches, as the label party; a row each, the feature parties' side by side: (rows, sum of
-    widths).
+    """Receive the cut embeddings of all batches, as the label party.
+
+    Each row has the feature parties' side by side: (rows, sum of widths).
     """
     return torch.cat([torch.cat([each(number, index_B) for each in cuts], dim=1) for number, index_B in enumerate(batches)])
 

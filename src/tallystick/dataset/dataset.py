@@ -162,11 +162,11 @@ class Dataset(ABC):
         ]
 
     def features_at(self, index_B: Tensor) -> Features:
-        """Return the features at these positions; rows without columns if this party has none."""
+        """Return the features at these positions. The rows have no columns if this party has none."""
         return (self.source or no_columns)(index_B)
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
-        """Build the batches of training; with folds every row teaches some networks and judges another."""
+        """Build the batches of training. With folds every row teaches some networks and judges another."""
         all_N = torch.cat([self.train_N, self.validation_N])
         return Schedule(
             train_N=self.train_N if self.folds is None else all_N,
@@ -182,7 +182,7 @@ class Dataset(ABC):
         return replace(self, train_N=torch.cat([self.train_N, self.validation_N]), validation_N=self.validation_N[:0])
 
     def method(self, training: TrainingConfig, *, start: Seed) -> UnalignedMethod | None:  # noqa: ARG002
-        """Build the method for unaligned rows, with weights drawn from ``start``; None if they are left out."""
+        """Build the method for unaligned rows, with weights drawn from ``start``, or None if they are left out."""
         return None
 
     def test_batches(self, batch_size: int) -> Sequence[Tensor]:
@@ -190,8 +190,9 @@ class Dataset(ABC):
         return torch.split(self.test_N, batch_size) if len(self.test_N) else ()
 
     def cut_rows(self, index_B: Tensor, peer: int) -> int:
-        """Count the rows of a feature party's cut embedding that cross for these positions; ``peer`` is its place in the
-        contract.
+        """Count the rows of a feature party's cut embedding that cross for these positions.
+
+        ``peer`` is its place in the contract.
         """
         return a_row_each(index_B, peer)
 
@@ -205,7 +206,7 @@ class Dataset(ABC):
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """Return how many rows of each feature party are linked to a position; empty if it is one."""
+        """Return how many rows of each feature party are linked to a position. It is empty if it is one."""
         return ()
 
     def cut_numbers(self, index_B: Tensor, peer: int) -> Tensor:  # noqa: ARG002
@@ -231,7 +232,9 @@ class Dataset(ABC):
 
     @property
     def membership(self) -> Tensor | None:
-        """Mark the positions that are own rows, if a peer must not find out; None if every party knows it of every position."""
+        """Mark the positions that are own rows, if a peer must not find out, or None if every party knows it of every
+        position.
+        """
         return None
 
     def wrap(self, bottom: nn.Module) -> nn.Module:
@@ -247,7 +250,7 @@ class Dataset(ABC):
         """Select the positions of this party's own rows, with the true labels: for the baseline, of which nothing leaves."""
 
     def calibration(self, state: TrainingState | None) -> Calibration:  # noqa: ARG002
-        """Build what turns the trained model's logits into those of real rows; the label party keeps it for prediction."""
+        """Build what turns the trained model's logits into those of real rows. The label party keeps it for prediction."""
         return NO_CALIBRATION
 
     @property

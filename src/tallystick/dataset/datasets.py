@@ -18,7 +18,7 @@ class DatasetKind(Protocol):
     """A class of datasets, as the job makes them."""
 
     def of(self, contract: Contract, own: OwnRows, channels: Sequence[Channel], *, secret_seed: Callable[[], int]) -> Dataset:
-        """Encode a party's aligned rows for training and evaluation; ``secret_seed`` is asked for if something is drawn."""
+        """Encode a party's aligned rows for training and evaluation. ``secret_seed`` is asked for if something is drawn."""
         ...
 
     def to_score(self, contract: Contract, own: OwnRows, encoder: Encoder | None, *, secret_seed: Callable[[], int]) -> Dataset:

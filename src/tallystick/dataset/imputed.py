@@ -26,7 +26,7 @@ MOST_DONORS = 100_000  # own rows that made-up ones are made of
 
 @dataclass(frozen=True, kw_only=True)
 class ImputedFeatures(Features):
-    """A batch in which absent rows are imputed; ``present_B`` is for this party's own bottom only and never sent."""
+    """A batch in which absent rows are imputed. ``present_B`` is for this party's own bottom only and never sent."""
 
     present_B: Tensor
 
@@ -76,7 +76,7 @@ class ImputingSource:
         generator: torch.Generator,
         common: CommonValues | None = None,
     ) -> "ImputingSource":
-        """Make up the rows that the imputer makes before training, of at most 100,000 own ones; ``generator`` is secret, too.
+        """Make up the rows that the imputer makes before training, of at most 100,000 own ones. ``generator`` is secret, too.
 
         ``common`` values are those of training; without them they are fitted here.
         """
@@ -194,7 +194,7 @@ class ImputingObjective:
         return torch.where(own_N >= 0, self._labels_N[own_N.clamp(min=0)], -1.0)
 
     def settle(self, index_N: Tensor, logits_N: Tensor) -> Tensor:
-        """Draw a label for each of these positions by its logit; gives all positions' labels, 0 for the rest."""
+        """Draw a label for each of these positions by its logit, and return all positions' labels, 0 for the rest."""
         settled_U = torch.zeros(len(self._own_U), dtype=self._labels_N.dtype, device=self._own_U.device)
         drawn_N = self._draws.at(index_N)[:, 0] < torch.sigmoid(logits_N)
         settled_U[index_N] = drawn_N.to(settled_U.dtype)
@@ -221,8 +221,9 @@ class ImputingObjective:
         return mean_cross_entropy(self._calibration.training_logits(logits), targets_B), targets_B
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
-        """Return the loss of calibrated logits on the rows that have a real label; what is to be fitted is fitted to them
-        first.
+        """Return the loss of calibrated logits on the rows that have a real label.
+
+        What is to be fitted is fitted to them first.
         """
         own_N = self._own_U[index_N]
         real = own_N >= 0

@@ -121,7 +121,7 @@ class IntersectionDataset(Dataset):
         *,
         secret_seed: Callable[[], int],  # noqa: ARG003
     ) -> "IntersectionDataset":
-        """Encode new rows by the encoder of the training; the label party's unaligned ones count as test rows."""
+        """Encode new rows by the encoder of the training. The label party's unaligned ones count as test rows."""
         rows_M, unaligned = own.alignment.rows_N, UnalignedRows()
         if own.is_label and contract.unaligned.used:
             rows_M = np.concatenate([rows_M, own.unlinked()])
@@ -154,7 +154,7 @@ class IntersectionDataset(Dataset):
         return self.folds.objective(each) if self.folds is not None else each
 
     def own_part(self) -> "IntersectionDataset":
-        """Return all of it, with the true labels; the label party alone could train on its unaligned rows as on the others.
+        """Return all of it, with the true labels. The label party alone could train on its unaligned rows as on the others.
 
         A contract with a method for unaligned rows trains a single joint network, but of own columns alone as many as any other.
         """
@@ -190,7 +190,7 @@ def _with_unaligned(contract: Contract, own: OwnRows, parts_N: Parts) -> tuple[R
 
 
 def check_unaligned(settings: UnalignedKeys, encoder: Encoder | None) -> None:
-    """Refuse a label party's columns of which the method can make nothing; raises DataError."""
+    """Refuse a label party's columns of which the method can make nothing. Raises DataError."""
     where = f"unaligned.method = {settings.method}"
     if encoder is None:
         raise DataError(f"{where}: the label party has no usable column of its own, so unaligned rows teach nothing; use none")
@@ -200,7 +200,7 @@ def check_unaligned(settings: UnalignedKeys, encoder: Encoder | None) -> None:
 
 
 def check_classes(settings: UnalignedKeys, coder: LabelCoder, aligned_N: Tensor) -> None:
-    """Refuse aligned training rows without one of the classes, where others train a joint model beside them; raises DataError.
+    """Refuse aligned training rows without one of the classes, where others train a joint model beside them. Raises DataError.
 
     ``aligned_N`` are the labels that train, replaced ones where the contract hides them: whether a run goes on is seen by all.
     Targets between the classes teach both.
@@ -216,7 +216,7 @@ def check_classes(settings: UnalignedKeys, coder: LabelCoder, aligned_N: Tensor)
 
 
 def parts_by_time(split: SplitConfig, own: OwnRows, channels: Sequence[Channel]) -> Parts:
-    """Return the part of each position by the label party's time column; the label party tells the others."""
+    """Return the part of each position by the label party's time column. The label party tells the others."""
     if own.is_label:
         assert own.party.time is not None
         parts_N = split_by_time(own.linked_column(own.party.time, use="time"), split)
@@ -227,7 +227,7 @@ def parts_by_time(split: SplitConfig, own: OwnRows, channels: Sequence[Channel])
 
 
 def receive_parts(channel: Channel, rows: int) -> Parts:
-    """Receive each position's part; raises ProtocolError for another number of them, another type or a part that there is not."""
+    """Receive each position's part. Raises ProtocolError for another number of them, another type or a part that there is not."""
     parts = channel.receive(SplitParts).parts
     try:
         parts_N = parts.numpy(rows)

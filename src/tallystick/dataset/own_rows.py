@@ -71,11 +71,11 @@ class OwnRows:
         return self.frame[self.keys.rows_R]
 
     def linked(self) -> Frame:
-        """Return the own rows as links count them; if links count by position, every position must have one."""
+        """Return the own rows as links count them. If links count by position, every position must have one."""
         return self.frame[self.keys.rows_R[self.alignment.own_rows]]
 
     def candidates(self, feature_parties: Sequence[str]) -> list[Candidates]:
-        """Return the candidates of each feature party in this order; a feature party has its own alone."""
+        """Return the candidates of each feature party in this order. A feature party has its own alone."""
         candidates = self.alignment.candidates
         return [candidates[name] for name in (feature_parties if self.is_label else [self.party.party])]
 
@@ -101,12 +101,12 @@ class OwnRows:
         return self.keys.linked_ids(rows_M, self.alignment)
 
     def key_at(self, index_B: Tensor) -> NDArray[np.int64]:
-        """Return which id the own row at each position has; unlinked rows come after the linked ones."""
+        """Return which id the own row at each position has. Unlinked rows come after the linked ones."""
         id_B: NDArray[np.int64] = self.keys.id_R[self.rows_at(index_B)]
         return id_B
 
     def rows_at(self, index_B: Tensor) -> NDArray[np.int64]:
-        """Return which of the R rows is at each position; unlinked rows come after the linked ones."""
+        """Return which of the R rows is at each position. Unlinked rows come after the linked ones."""
         row_B: NDArray[np.int64] = np.concatenate([self.alignment.rows_N, self.unlinked()])[index_B.cpu().numpy()]
         return row_B
 
@@ -121,8 +121,9 @@ class OwnRows:
         return replace(packed, who_M=torch.from_numpy(who_of(self._names(rows_M))))
 
     def _names(self, rows_M: NDArray[np.int64]) -> Iterable[bytes]:
-        """Yield what tells each of these rows from others, in another table too: the id; with similar keys its number and its
-        key.
+        """Yield what tells each of these rows from others, in another table too: the id.
+
+        With similar keys its number and its key.
         """
         ids, similar = self.keys.ids_of(rows_M), self.keys.similar
         if similar is None:
@@ -161,8 +162,9 @@ class OwnRows:
         return LabelCoder.fit(self.label(), contract.target, training_R, hidden=hidden)
 
     def weights(self, contract: Contract, rows_M: NDArray[np.int64]) -> Tensor | None:
-        """Return the weights of these of the R rows, if rows have any; without gradients no error depends on which rows these
-        are.
+        """Return the weights of these of the R rows, if rows have any.
+
+        Without gradients no error depends on which rows these are.
         """
         if self.party.weight is None:
             return None
@@ -183,7 +185,7 @@ class OwnRows:
             )
 
     def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
-        """Fit the encoder on these rows of a frame; None for a label party without a usable column.
+        """Fit the encoder on these rows of a frame, or None for a label party without a usable column.
 
         Raises FeatureError for a feature party without one.
         """
@@ -196,7 +198,7 @@ class OwnRows:
 
 
 def known_labels(coder: LabelCoder, column: pl.Series) -> LabelCoder:
-    """Check a whole new column against an earlier run's label coding; raises LabelError for a class that it does not know.
+    """Check a whole new column against an earlier run's label coding. Raises LabelError for a class that it does not know.
 
     Its scale stays, too: what the network's outputs mean does not change.
     """
@@ -208,7 +210,7 @@ def known_labels(coder: LabelCoder, column: pl.Series) -> LabelCoder:
 
 
 def extended_encoder(before: Before, frame: Frame, party: PartyFile, rows: NDArray[np.int64]) -> Encoder | None:
-    """Extend the earlier run's encoder to these rows of a frame; None for a label party that had none."""
+    """Extend the earlier run's encoder to these rows of a frame, or None for a label party that had none."""
     return extended(before.encoder, frame, party, rows, grows=before.grows) if before.encoder is not None else None
 
 
@@ -223,7 +225,7 @@ def fitted_positions(train_N: Tensor, validation_N: Tensor, *, taught: bool) -> 
 
 
 def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Tensor) -> Folds | None:
-    """Assign each position a fold, if the contract has several for so many training rows; an id's rows are in one.
+    """Assign each position a fold, if the contract has several for so many training rows. An id's rows are in one.
 
     A run that starts from an earlier one has as many as that. Raises DataError for a fold without a row, and where an earlier
     run's several networks meet rows without a partner's row.

@@ -63,7 +63,7 @@ class AllCandidates(DistinctCandidates):
     """
 
     def numbers(self, index_B: Tensor) -> Tensor:
-        """Return the numbers of all candidates (B K,); a pad's is 0, and nobody uses it."""
+        """Return the numbers of all candidates (B K,). A pad's is 0, and nobody uses it."""
         return self.numbers_NK[index_B].flatten().clamp(min=0)
 
     def places(self, index_B: Tensor) -> Tensor:

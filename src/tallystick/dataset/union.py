@@ -53,12 +53,12 @@ class Imputation:
 
     @classmethod
     def of(cls, union: UnionConfig, own_U: Tensor, *, is_label: bool, seed: int) -> "Imputation":
-        """Choose imputers as the contract says; the label party's own columns never leave, so plain sampling does for them."""
+        """Choose imputers as the contract says. The label party's own columns never leave, so plain sampling does for them."""
         features = SamplingFeatures() if is_label else feature_strategy(union.features)[0]
         return cls(own_U=own_U, labels=label_strategy(union.labels)[0], features=features, seed=seed)
 
     def source(self, features: FeatureRows, *, common: CommonValues | None = None) -> ImputingSource:
-        """Return the features at every position; with the ``common`` values of training, or new ones."""
+        """Return the features at every position. Use the ``common`` values of training, or new ones."""
         draws, generator = self._draws(1, stream=1), self._generator(stream=4)
         return ImputingSource.of(features, self.own_U, imputer=self.features, draws=draws, generator=generator, common=common)
 
@@ -184,7 +184,7 @@ class UnionDataset(Dataset):
         return cls(encoder=encoder, source=source, imputation=imputation)
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
-        """Build the batches of training; if labels are drawn by embeddings, the training positions are embedded once before."""
+        """Build the batches of training. If labels are drawn by embeddings, the training positions are embedded once before."""
         schedule = super().schedule(training, seed=seed)
         return replace(schedule, embeds_before=0) if self.imputation.labels.settles_first else schedule
 
@@ -244,7 +244,7 @@ def _encoded(encoder: Encoder, own: OwnRows, contract: Contract) -> PackedFeatur
 
 
 def _universal_ids(own: OwnRows) -> list[bytes]:
-    """Return the universal ids, which both sides have for every position; a helper's positions are ids themselves."""
+    """Return the universal ids, which both sides have for every position. A helper's positions are ids themselves."""
     uids_U16 = own.alignment.uids_N16
     if uids_U16 is None:
         return [position.to_bytes(8, "big") for position in range(len(own.alignment))]

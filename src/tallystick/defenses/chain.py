@@ -36,17 +36,20 @@ class Defenses:
     gradients: tuple[GradientDefense, ...] = ()
 
     def taught(self, teacher: Teacher) -> "Defenses":
-        """Return the same defences; those that distil labels ask this teacher."""
+        """Return the same defences. Those that distil labels ask this teacher."""
         return replace(self, labels=tuple(part.taught(teacher) for part in self.labels))
 
     def defend_labels(self, labels_N: Tensor, classes: int, random_bytes: RandomBytes) -> Tensor:
-        """Return the labels to train and to validate on; call once per run and keep what it gives."""
+        """Return the labels to train and to validate on. Call it once per run and keep what it returns."""
         for defense in self.labels:
             labels_N = defense(labels_N, classes=classes, random_bytes=random_bytes)
         return labels_N
 
     def penalty(self, cut_BD: Tensor, labels_B: Tensor, epoch: float = math.inf) -> Tensor | None:
-        """Return what is added to the batch's mean loss; None if nothing is. ``epoch`` is how many are over, with fractions."""
+        """Return what is added to the batch's mean loss, or None if nothing is.
+
+        ``epoch`` is how many are over, with fractions.
+        """
         total: Tensor | None = None
         for defense in self.penalties:
             part = defense(cut_BD, labels_B, epoch=epoch)
@@ -54,7 +57,7 @@ class Defenses:
         return total
 
     def defend_gradients(self, grad_BD: Tensor, labels_B: Tensor, generator: Randomness) -> Tensor:
-        """Return the cut gradients to send; a job passes a ``NoiseStream``, see defenses/noise.py."""
+        """Return the cut gradients to send. A job passes a ``NoiseStream``, see defenses/noise.py."""
         for defense in self.gradients:
             grad_BD = defense(grad_BD, labels_B, generator=generator)
         return grad_BD
@@ -85,7 +88,7 @@ class EmbeddingDefenses:
         return any(isinstance(each, GaussianEmbeddings) for each in self.embeddings)
 
     def penalty(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor | None:
-        """Return what joins this party's share of the loss; None if nothing does."""
+        """Return what joins this party's share of the loss, or None if nothing does."""
         total: Tensor | None = None
         for defense in self.penalties:
             part = defense(cut_BD, numeric_BF, codes_BG)
@@ -93,7 +96,7 @@ class EmbeddingDefenses:
         return total
 
     def defend(self, cut_BD: Tensor, generator: Randomness | RowNoise) -> Tensor:
-        """Return the cut embeddings to send; a job passes ``RowNoise``, see defenses/noise.py."""
+        """Return the cut embeddings to send. A job passes ``RowNoise``, see defenses/noise.py."""
         for defense in self.embeddings:
             cut_BD = defense(cut_BD, generator=generator)
         return cut_BD
@@ -109,7 +112,7 @@ NO_EMBEDDING_DEFENSE = EmbeddingDefenses()
 
 
 def chain(parts: Sequence[Defense], *, target: str = "binary") -> Defenses:
-    """Put the defences of labels in the order in which they apply; those of features are left out.
+    """Put the defences of labels in the order in which they apply. Those of features are left out.
 
     Raises ConfigError for one that the target type does not allow.
     """
@@ -124,7 +127,7 @@ def chain(parts: Sequence[Defense], *, target: str = "binary") -> Defenses:
 
 
 def embedding_chain(parts: Sequence[Defense]) -> EmbeddingDefenses:
-    """Put the defences of features in the order in which they apply; those of labels are left out."""
+    """Put the defences of features in the order in which they apply. Those of labels are left out."""
     by_stage: dict[str, list[Any]] = {stage: [] for stage in FEATURE_STAGES}
     for part in parts:
         if part.stage in FEATURE_STAGES:

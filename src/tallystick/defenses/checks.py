@@ -60,7 +60,7 @@ def check_labels(labels_B: Tensor, rows: int) -> None:
 
 
 def positives(labels_B: Tensor, defense: str) -> Tensor:
-    """Return which rows are positive; refuses labels other than 0 and 1."""
+    """Return which rows are positive. It refuses labels other than 0 and 1."""
     positive_B = labels_B == 1
     wrong_B = ~(positive_B | (labels_B == 0))
     if bool(wrong_B.any()):
@@ -72,7 +72,7 @@ def positives(labels_B: Tensor, defense: str) -> Tensor:
 
 
 def class_numbers(labels_N: Tensor, classes: int, defense: str) -> Tensor:
-    """Return labels as int64 class numbers; refuses anything but whole numbers from 0 to ``classes`` - 1."""
+    """Return labels as int64 class numbers. It refuses anything but whole numbers from 0 to ``classes`` - 1."""
     if classes < 2:
         raise ConfigError(f"{defense}: classes is {classes}; it must be at least 2")
     check_labels(labels_N, len(labels_N))

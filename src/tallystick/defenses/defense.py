@@ -113,7 +113,7 @@ class PenaltyDefense(Protocol):
     """Adds to the loss a measure of what the cut embeddings tell of the labels."""
 
     def __call__(self, cut_BD: Tensor, labels_B: Tensor, *, epoch: float = math.inf) -> Tensor:
-        """Return the scalar that is added to the batch's mean loss; its gradient reaches the cut embeddings alone.
+        """Return the scalar that is added to the batch's mean loss. Its gradient reaches the cut embeddings alone.
 
         ``epoch`` is how many epochs are over, with fractions, for a penalty that warms up.
         """
@@ -125,7 +125,7 @@ class PenaltyDefense(Protocol):
 
 
 class GradientDefense(Protocol):
-    """Changes a batch's cut gradients before they are sent; never gives them back unchanged without saying so."""
+    """Changes a batch's cut gradients before they are sent. It never gives them back unchanged without saying so."""
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
         """Return the gradients to send, of the same shape and type."""
@@ -140,7 +140,7 @@ class EmbeddingPenalty(Protocol):
     """Adds to a feature party's share of the loss a measure of what its cut embeddings tell of its own columns."""
 
     def __call__(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor:
-        """Return the scalar; its gradient joins the cut gradient that came back."""
+        """Return the scalar. Its gradient joins the cut gradient that came back."""
         ...
 
     def guarantee(self) -> Guarantee:
@@ -152,7 +152,7 @@ class EmbeddingDefense(Protocol):
     """Changes cut embeddings before they are sent: in training, for validation, in evaluation and for predictions alike."""
 
     def __call__(self, cut_BD: Tensor, *, generator: Randomness | RowNoise) -> Tensor:
-        """Return the embeddings to send, of the same shape and type; gradients flow back through it."""
+        """Return the embeddings to send, of the same shape and type. Gradients flow back through it."""
         ...
 
     def guarantee(self) -> Guarantee:

@@ -43,12 +43,13 @@ DEFENSES: Mapping[str, type[Defense]] = MappingProxyType(
 
 
 def installed_methods() -> list[str]:
-    """List the methods of installed packages' defences; nothing of them is loaded."""
+    """List the methods of installed packages' defences. Nothing of them is loaded."""
     return sorted(entry_points(group=GROUP).names)
 
 
 def defense_named(method: str) -> type[Defense] | None:
-    """Return the defence of this method, of the table or of an installed package's entry point, which it loads; None if neither.
+    """Return the defence of this method, of the table or of an installed package's entry point, which it loads, or None if
+    neither.
 
     Unlike an attack from outside, such a defence runs in the process of the party whose contract names it: it is trusted as the
     library is. Raises ConfigError for an entry point that cannot be loaded, or that is of two packages or no defence.

@@ -80,7 +80,9 @@ class DistanceCorrelation(Defense):
 
 
 def squared_distance_correlation(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-    """Return dCor^2 of embeddings and class labels (V-statistic, Szekely et al. 2007) as a float64 scalar; 0 where there is none.
+    """Return dCor^2 of embeddings and class labels (V-statistic, Szekely et al.
+
+    2007) as a float64 scalar. It is 0 where there is none.
 
     With d_ij the embeddings' distances, r_i their row means, m their mean, b_ij = 1 where labels differ and else 0, B its double
     centring: dCov^2(f, y) = mean(B d), which only takes sums of d by row and within classes; dCov^2(f, f) = mean(d^2) -

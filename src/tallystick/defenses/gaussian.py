@@ -60,7 +60,7 @@ class GaussianGradients(Defense):
 
     @property
     def deviation(self) -> float:
-        """Return the least standard deviation per coordinate, of the gradient of a row's own loss; the grid adds up to 1/200."""
+        """Return the least standard deviation per coordinate, of the gradient of a row's own loss. The grid adds up to 1/200."""
         return 2 * self.clip * gaussian_multiplier(self.epsilon, self.delta)
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:

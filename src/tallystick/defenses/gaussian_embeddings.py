@@ -73,7 +73,7 @@ class GaussianEmbeddings(Defense):
         return total_epsilon([self.event(releases)], delta=self.delta, unit="record")
 
     def __call__(self, cut_BD: Tensor, *, generator: Randomness | RowNoise) -> Tensor:
-        """Return the clipped, noisy embeddings; gradients flow as if they had been clipped alone."""
+        """Return the clipped, noisy embeddings. Gradients flow as if they had been clipped alone."""
         check_embeddings(cut_BD)
         if not len(cut_BD):
             return cut_BD

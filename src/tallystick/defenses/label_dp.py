@@ -22,7 +22,9 @@ WORDS = 1 << 64
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDP(Defense):
-    """Keeps a label with probability e^epsilon / (e^epsilon + C - 1), else draws one of the other classes; once, before training.
+    """Keeps a label with probability e^epsilon / (e^epsilon + C - 1), and else draws one of the other classes.
+
+    It does so once, before training.
 
     Warner 1965; Ghazi et al. 2021 (Deep learning with label differential privacy), section 2. The labels are replaced once
     and then reused in every epoch, so the run costs what one draw costs.
@@ -154,7 +156,7 @@ def other_words(classes: int, epsilon: float) -> int:
 
 
 def estimated_prior(replaced_N: NDArray[np.int64], classes: int, epsilon: float) -> NDArray[np.float64]:
-    """Estimate the class shares from labels that went through ``respond``; uniform if there are none."""
+    """Estimate the class shares from labels that went through ``respond``. It is uniform if there are none."""
     if not len(replaced_N):
         return np.full(classes, 1 / classes)
     seen_C = np.bincount(replaced_N, minlength=classes) / len(replaced_N)
@@ -175,7 +177,7 @@ def best_classes(prior_C: NDArray[np.float64], epsilon: float) -> NDArray[np.int
 def _respond_within(
     numbers_N: NDArray[np.int64], top_K: NDArray[np.int64], epsilon: float, random_bytes: RandomBytes
 ) -> NDArray[np.int64]:
-    """Respond among the top classes; a row of another class draws one of them uniformly."""
+    """Respond among the top classes. A row of another class draws one of them uniformly."""
     place_C = np.full(int(max(top_K.max(), numbers_N.max(initial=0))) + 1, -1)
     place_C[top_K] = np.arange(len(top_K))
     place_N = place_C[numbers_N]

@@ -79,7 +79,7 @@ Randomness: TypeAlias = Generator | NoiseStream
 
 
 def bits(hidden_BD: Ints, generator: "Randomness | RowNoise", *, purpose: bytes) -> Bits:
-    """Return uniform bits for the noise of rows that hide these integers; only ``RowNoise`` reads these, and the purpose."""
+    """Return uniform bits for the noise of rows that hide these integers. Only ``RowNoise`` reads these, and the purpose."""
     if isinstance(generator, RowNoise):
         return generator.bits(hidden_BD, purpose=purpose)
     if isinstance(generator, NoiseStream):

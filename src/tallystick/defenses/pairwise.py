@@ -30,7 +30,7 @@ class DistanceSums:
 
 
 def distance_sums(centred_nD: Tensor, starts: list[int]) -> DistanceSums:
-    """Sum distances by row and within classes; class c is rows starts[c] to starts[c + 1] - 1."""
+    """Sum distances by row and within classes. Class c is rows starts[c] to starts[c + 1] - 1."""
     rows_n = torch.zeros(len(centred_nD), dtype=torch.float64, device=centred_nD.device)
     within = torch.zeros((), dtype=torch.float64, device=centred_nD.device)
     for i, j, tile in _squared_distance_tiles(centred_nD):
@@ -68,7 +68,7 @@ def weighted_differences(centred_nD: Tensor, weight_n: Tensor, between: float, s
 
 
 def _squared_distance_tiles(centred_nD: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield |a - b|^2 = |a|^2 + |b|^2 - 2 a.b on and above the diagonal; equal rows give at most 0."""
+    """Yield |a - b|^2 = |a|^2 + |b|^2 - 2 a.b on and above the diagonal. Equal rows give at most 0."""
     square_n = _lowered_squares(centred_nD)
     one_n = torch.ones_like(square_n)
     left_factor = torch.cat([-2 * centred_nD, square_n[:, None], one_n[:, None]], dim=1)

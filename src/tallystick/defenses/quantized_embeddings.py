@@ -52,7 +52,7 @@ class QuantizedEmbeddings(Defense):
         check_positive("quantized-embeddings: reach", self.reach)
 
     def __call__(self, cut_BD: Tensor, *, generator: Randomness | RowNoise) -> Tensor:  # noqa: ARG002
-        """Return the rounded embeddings; nothing is drawn."""
+        """Return the rounded embeddings. Nothing is drawn."""
         check_embeddings(cut_BD)
         step = 2 * self.reach / (self.levels - 1)
         within_BD = cut_BD.clamp(-self.reach, self.reach)

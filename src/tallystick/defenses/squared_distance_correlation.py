@@ -13,7 +13,7 @@ SAME = 1e-20
 
 
 class SquaredDistanceCorrelation(torch.autograd.Function):
-    """Forward sums distances by row; backward goes over the pairs once more, with weights that depend on those sums."""
+    """Forward sums distances by row. Backward goes over the pairs once more, with weights that depend on those sums."""
 
     @staticmethod
     def forward(ctx: Any, cut_BD: Tensor, labels_B: Tensor) -> Tensor:

@@ -7,5 +7,5 @@ from tallystick.lazy_torch import Tensor
 
 
 def passing(sent_BD: Tensor, made_BD: Tensor) -> Tensor:
-    """Return ``sent_BD``, to the bit, as if it were ``made_BD`` on the backward pass; both finite."""
+    """Return ``sent_BD``, to the bit, as if it were ``made_BD`` on the backward pass. Both must be finite."""
     return sent_BD + (made_BD - made_BD.detach())  # plus 0: sums with what was made would show its last bits

@@ -212,7 +212,7 @@ class _Run(subprocess.Popen[str]):
 
 
 def _watch(processes: dict[str, _Run], on_event: OnEvent) -> dict[str, tuple[str, str]]:
-    """Pass both parties' progress on until both have ended; gives their output and what else they said."""
+    """Pass both parties' progress on until both have ended, and return their output and what else they said."""
     outputs: dict[str, tuple[str, str]] = {}
 
     def follow(party: str, process: _Run) -> None:

@@ -13,7 +13,7 @@ from tallystick.run_folder.ledger import create_ledger
 
 
 def move_in(root: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Make homes, each with a certificate and a key that nobody else has; what could issue more certificates is removed."""
+    """Make homes, each with a certificate and a key that nobody else has. What could issue more certificates is removed."""
     homes = {name: root / name for name in names}
     root.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=root) as issued:
@@ -27,7 +27,7 @@ def move_in(root: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def write_job(root: Path, contract: Mapping[str, Any], parties: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
-    """Write what ``tallystick run contract.yaml --party party.yaml`` needs in each home, but for tables; gives the homes.
+    """Write what ``tallystick run contract.yaml --party party.yaml`` needs in each home, except tables. Return the homes.
 
     Args:
         root: where the homes go.

@@ -50,7 +50,7 @@ class PartyContext:
     home: Path
 
     def ready(self) -> None:
-        """Say that this party is prepared, and wait until all are; the starter's clock runs from then on."""
+        """Say that this party is prepared, and wait until all are. The starter's clock runs from then on."""
         _say({"ready": True})
         _hear()
 
@@ -76,7 +76,7 @@ class PartyProcess(subprocess.Popen[str]):
 
 
 class PartyProcesses:
-    """The running parties; a context manager that ends whatever is left of them."""
+    """The running parties. A context manager that ends whatever is left of them."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ def run_parties(
 
 
 def main(module: str, name: str) -> int:
-    """Run one party; gives the exit code."""
+    """Run one party, and return the exit code."""
     faulthandler.register(signal.SIGUSR1)
     settings = _hear()
     home = Path(settings["home"])

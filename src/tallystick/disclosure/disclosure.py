@@ -33,7 +33,7 @@ class TrialFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The figures of a run that its report's sentences name; a step that did not take place has none.
+    """The figures of a run that its report's sentences name. A step that did not take place has none.
 
     Args:
         party: whose report it is.

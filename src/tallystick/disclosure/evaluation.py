@@ -96,7 +96,7 @@ def shuffled_embeddings(contract: Contract) -> str:
 
 
 def shared_with_feature_parties(contract: Contract) -> str:
-    """Say what a feature party is sent after evaluation by the contract's keys; empty where it is nothing."""
+    """Say what a feature party is sent after evaluation by the contract's keys. It is empty where it is nothing."""
     evaluation = contract.evaluation
     parts = [f"the exact {', '.join(evaluation.share_metrics)} with intervals"] if evaluation.share_metrics else []
     if evaluation.importance.feature_columns == "both":

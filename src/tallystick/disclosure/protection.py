@@ -9,7 +9,7 @@ UNPROTECTED = "no formal guarantee"
 
 
 def defense_lines(contract: Contract, *, of: Literal["labels", "features", "both"] = "both") -> list[str]:
-    """Describe each defence of a contract: method, strength, guarantee and what reads it; one line says so where there is none.
+    """Describe each defence of a contract: method, strength, guarantee and what reads it. One line says so where there is none.
 
     ``of`` leaves out what hides the other side's secret.
     """

@@ -35,7 +35,7 @@ def _gradients(contract: Contract) -> list[str]:
 
 
 def _training_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
-    """Say what crosses the cut in training; it follows from the contract, so every party says the same of every party."""
+    """Say what crosses the cut in training. It follows from the contract, so every party says the same of every party."""
     state = facts.training
     if state is None or not contract.sends_gradients:
         return []

@@ -25,7 +25,7 @@ ChosenOn = Literal["validation rows", "test rows"]
 
 
 class Threshold(TypedDict):
-    """Rows that score at least ``threshold`` are flagged (None: no row is); ``cost`` is the mean per row."""
+    """Rows that score at least ``threshold`` are flagged (None: no row is). ``cost`` is the mean per row."""
 
     threshold: float | None
     flagged: float
@@ -63,7 +63,7 @@ class Decisions(TypedDict):
 
 
 class Group(TypedDict):
-    """One group of rows; ``rows`` is None where there are too few to show anything."""
+    """One group of rows. ``rows`` is None where there are too few to show anything."""
 
     name: str
     rows: int | None
@@ -126,7 +126,7 @@ def decide(
 
 
 class _Curve:
-    """Weights of false and true positives at every threshold, from the highest score down; flagging nobody comes first."""
+    """Weights of false and true positives at every threshold, from the highest score down. Flagging nobody comes first."""
 
     def __init__(self, labels_N: ArrayLike, scores_N: Floats, weights_N: Floats, false_cost: float, missed_cost: float) -> None:
         false_G1, true_G1, threshold_G1 = metrics.roc_curve(labels_N, scores_N, weights_N=weights_N)
@@ -139,7 +139,7 @@ class _Curve:
         self.cost_G1 = (false_cost * false_G1 * negatives + missed_cost * (1.0 - true_G1) * self.positives) / self.total
 
     def cheapest(self) -> float | None:
-        """Return the cheapest threshold; of several the highest, which flags fewest."""
+        """Return the cheapest threshold. If several are, return the highest, which flags fewest."""
         return self._threshold(int(np.argmin(self.cost_G1)))
 
     def furthest(self) -> float:

@@ -1,4 +1,4 @@
-"""Control messages of an evaluation; the cut embeddings are in tallystick.cut."""
+"""Control messages of an evaluation. The cut embeddings are in tallystick.cut."""
 
 import math
 
@@ -12,7 +12,7 @@ MOST_WORDS = 500
 
 
 class Finished(Message, frozen=True):
-    """Label party to feature parties: nothing more is wanted of them; and the AUC, if one was released privately.
+    """Label party to feature parties: nothing more is wanted of them, and the AUC, if one was released privately.
 
     Its report is written by then, but where no gradients are sent: there it comes before training.
 

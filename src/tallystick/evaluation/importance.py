@@ -65,7 +65,7 @@ class ColumnPlace:
 
 
 def column_places(encoder: Encoder) -> list[ColumnPlace]:
-    """Say where each of a party's columns stands, numeric ones first; at most MAX_COLUMNS."""
+    """Say where each of a party's columns stands, numeric ones first, MAX_COLUMNS at most."""
     places = []
     indicator = len(encoder.numeric)
     for index, column in enumerate(encoder.numeric):
@@ -144,7 +144,7 @@ def receive_falls(
     scorer: Scorer,
     how: Shuffling,
 ) -> list[Fall]:
-    """Score what feature party ``number`` sends with each of its columns shuffled, as the label party; a Fall per column.
+    """Score what feature party ``number`` sends with each of its columns shuffled, as the label party. Return a Fall per column.
 
     Raises ProtocolError for a number of columns out of range, or embeddings that do not fit.
     """
@@ -177,7 +177,7 @@ def own_falls(
     *,
     generator: torch.Generator,
 ) -> list[Fall]:
-    """Shuffle the label party's own columns one by one; nothing is sent. A Fall per place."""
+    """Shuffle the label party's own columns one by one, and return a Fall per place. Nothing is sent."""
     before = scorer(complete_logits(model, own, cuts_VD))
     falls = []
     for done, place in enumerate(places):
@@ -201,7 +201,7 @@ def complete_logits(model: LabelModel, own: Features, cuts_VD: Sequence[Tensor])
 
 
 def receive_rows(channel: Channel, rows: int, width: int, *, batch_size: int, device: torch.device) -> Tensor:
-    """Receive the embeddings of ``rows`` rows in batches; raises ProtocolError for others."""
+    """Receive the embeddings of ``rows`` rows in batches. Raises ProtocolError for others."""
     sizes = [min(batch_size, rows - start) for start in range(0, rows, batch_size)]
     return torch.cat([receive_embedding(channel, number, size, width).to(device) for number, size in enumerate(sizes)])
 

@@ -32,8 +32,11 @@ MIN_USABLE = 0.5  # share of resamples that must have a value; below it the perc
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A two-sided interval at ``level`` (0.95: about 95 of 100 such intervals hold the true value, given a hundred rows of
-    the rarer class; fewer do with fewer rows)."""
+    """A two-sided interval at ``level``.
+
+    At 0.95 about 95 of 100 such intervals hold the true value if the rarer class has a hundred rows, and fewer do with fewer
+    rows.
+    """
 
     low: float
     high: float
@@ -74,7 +77,7 @@ def bootstrap(
 
 
 def _repeated(keys_N: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-    """Return the keys numbers from 0; None if no two rows have one."""
+    """Return the keys numbers from 0, or None if no two rows have one."""
     if keys_N is None:
         return None
     keys_K, number_N = np.unique(keys_N, return_inverse=True)
@@ -84,7 +87,7 @@ def _repeated(keys_N: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
 def percentile_interval(
     replicates_R: Floats, value: float, *, level: float = 0.95, low: float = -np.inf, high: float = np.inf
 ) -> Interval | None:
-    """Return the interval of ``value`` from its resamples, kept within [low, high]; None if too few resamples have a value."""
+    """Return the interval of ``value`` from its resamples, kept within [low, high], or None if too few resamples have a value."""
     if not 0 < level < 1:
         raise DataError(f"level is {level}; it must lie between 0 and 1, such as 0.95")
     usable_R = replicates_R[np.isfinite(replicates_R)]

@@ -21,7 +21,7 @@ _DIGITS = 6  # of the curves' points
 
 
 class MetricValue(TypedDict):
-    """A metric (or a difference of two), with its interval; ``value`` is None where ``reason`` says why."""
+    """A metric (or a difference of two), with its interval. ``value`` is None where ``reason`` says why."""
 
     value: float | None
     low: float | None
@@ -52,7 +52,7 @@ class ReliabilityCurve(TypedDict):
 
 
 class MetricCurves(TypedDict):
-    """A model's curves; None where the target or the rows have none, or where the label party kept them to itself."""
+    """A model's curves. One is None where the target or the rows have none, or where the label party kept it to itself."""
 
     roc: RocCurve | None
     reliability: ReliabilityCurve | None
@@ -60,7 +60,7 @@ class MetricCurves(TypedDict):
 
 
 class Comparison(TypedDict):
-    """Two models on the same rows; ``local_baseline`` and ``difference`` (joint - local_baseline) are None without a baseline."""
+    """Two models on the same rows. ``local_baseline`` and ``difference`` (joint - local_baseline) are None without a baseline."""
 
     target: TargetType
     rows: int
@@ -189,7 +189,7 @@ def _with_interval(model: _Model, name: str, metric: Metric, replicates_R: Float
 
 
 def _paired(replicates: Mapping[tuple[str, str], Floats], name: str) -> Floats | None:
-    """Return how much more of a metric the joint model has in each resample; None where one of the two has none."""
+    """Return how much more of a metric the joint model has in each resample, or None where one of the two has none."""
     joint_R, own_R = (replicates.get((model, name)) for model in ("joint", "local_baseline"))
     return None if joint_R is None or own_R is None else joint_R - own_R
 

@@ -21,7 +21,7 @@ _DIGITS = 4
 
 
 class SharedMetric(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A metric, or None where it has no value on the test rows; with its interval, if there is one."""
+    """A metric with its interval, if there is one. The metric is None where it has no value on the test rows."""
 
     value: float | None
     low: float | None

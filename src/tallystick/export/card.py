@@ -8,7 +8,7 @@ from tallystick.results import Result, metric_in_words
 
 
 def card_of(exported: Exported, result: Result | None) -> str:
-    """Write the card; without a result it says that there is none."""
+    """Write the card. Without a result it says that there is none."""
     contract, party = exported.contract, exported.origin.party
     role = contract.role_of(party)
     encoder = exported.encoder

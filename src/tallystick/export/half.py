@@ -154,7 +154,7 @@ def safetensors_of(exported: Exported) -> bytes:
 
 
 def onnx_of(exported: Exported, path: Path) -> None:
-    """Write the half as ONNX; raises DataError where the library is not installed, or a module of one's own has no way there."""
+    """Write the half as ONNX. Raises DataError where the library is not installed, or a module of one's own has no way there."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -221,7 +221,7 @@ class _ByComparison(PiecewiseLinear):
     """The same embedding without a sorted search, which ONNX lacks: a number's bin is how many edges lie at or below it."""
 
     def bins_of(self, number_FB: Tensor) -> Tensor:
-        """Return the place of the last edge at or below each number; -1 if there is none."""
+        """Return the place of the last edge at or below each number, or -1 if there is none."""
         return (number_FB[:, :, None] >= self.edges[:, None, :]).sum(dim=2) - 1
 
 

@@ -14,7 +14,7 @@ ONNX, WEIGHTS, INPUTS, ENCODER, CARD = "model.onnx", "model.safetensors", "input
 
 
 def write_half(folder: RunFolder, to: Path, *, onnx: bool = True) -> list[Path]:
-    """Write a run's own half into a new folder: ONNX, weights, encoder and card; gives the files.
+    """Write a run's own half into a new folder: ONNX, weights, encoder and card, and return the files.
 
     ``encoder.json`` holds categories and statistics of this party's rows, as the run folder does: the folder is its owner's.
 

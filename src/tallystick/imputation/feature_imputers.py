@@ -24,7 +24,7 @@ class RandomFeatures(FeatureImputer):
     reader: ClassVar[str] = "one pass over the embeddings names all of its rows"
 
     def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: "MovingMoments", generator: Generator) -> Tensor:
-        """Replace the embeddings of absent rows; ``moments`` must have seen this batch's real rows."""
+        """Replace the embeddings of absent rows. ``moments`` must have seen this batch's real rows."""
         noise_BD = torch.randn(cut_BD.shape, generator=generator, dtype=cut_BD.dtype, device=generator.device).to(cut_BD.device)
         return torch.where(present_B[:, None], cut_BD, moments.mean_D + moments.variance_D.sqrt() * noise_BD)
 
@@ -52,7 +52,7 @@ class GaussianFeatures(FeatureImputer):
             raise ConfigError(f"synthetic features gaussian: scale={self.scale}; expected above 0")
 
     def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: "MovingMoments", generator: Generator) -> Tensor:  # noqa: ARG002
-        """Replace the embeddings of absent rows; with no real row in the batch they become 0."""
+        """Replace the embeddings of absent rows. With no real row in the batch they become 0."""
         norm_B = torch.where(present_B, cut_BD.detach().norm(dim=1), 0.0)
         deviation = norm_B.max() * (self.scale / cut_BD.shape[1]) ** 0.5
         noise_BD = deviation * torch.randn(cut_BD.shape, generator=generator, dtype=cut_BD.dtype, device=generator.device)

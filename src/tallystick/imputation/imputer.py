@@ -82,12 +82,12 @@ class LabelImputer(Imputer):
 
     @property
     def draws(self) -> int:
-        """Return how many uniform numbers a row needs (K; 0 if none)."""
+        """Return how many uniform numbers a row needs (K, 0 if none)."""
         return 0
 
     @abstractmethod
     def imputed_rate(self, positive_rate: float) -> float | None:
-        """Return the rate of positives among imputed labels whatever x is, for calibration; None if it depends on x."""
+        """Return the rate of positives among imputed labels whatever x is, for calibration, or None if it depends on x."""
 
     @abstractmethod
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:
@@ -102,19 +102,19 @@ class FeatureImputer(Imputer):
     """
 
     def inputs(self, own_B: Tensor, *, own_rows: int, uniform_B: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the own row to embed for every row of the batch; ``own_B`` is -1 where the side lacks it, which embeds row 0."""
+        """Return the own row to embed for every row of the batch. ``own_B`` is -1 where the side lacks it, which embeds row 0."""
         return own_B.clamp(min=0)
 
     makes_rows: ClassVar[bool] = False
     """Whether ``made_up`` gives a row for every absent one, before training."""
 
     def made_up(self, numeric_NF: Tensor, categorical_NG: Tensor, count: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Return the numbers and codes of ``count`` rows, to be embedded as real ones are; made of the side's own rows.
+        """Return the numbers and codes of ``count`` rows made of the side's own rows. They are embedded as real ones are.
 
         Not abstract: an imputer that makes no rows has nothing to say here, and is never asked.
         """
         raise NotImplementedError(f"{self.name} makes no rows")
 
     def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: "MovingMoments", generator: Generator) -> Tensor:  # noqa: ARG002
-        """Return the cut embeddings that are sent; an embedding that is replaced passes no gradient."""
+        """Return the cut embeddings that are sent. An embedding that is replaced passes no gradient."""
         return cut_BD

@@ -50,12 +50,12 @@ FEATURE_STRATEGIES: Mapping[str, tuple[type[FeatureImputer], When]] = _strategie
 
 
 def label_strategy(name: str) -> tuple[LabelImputer, When]:
-    """Look up a strategy for absent labels; raises ConfigError for an unknown name."""
+    """Look up a strategy for absent labels. Raises ConfigError for an unknown name."""
     return _made(name, LABEL_STRATEGIES, "labels")
 
 
 def feature_strategy(name: str) -> tuple[FeatureImputer, When]:
-    """Look up a strategy for absent features; raises ConfigError for an unknown name."""
+    """Look up a strategy for absent features. Raises ConfigError for an unknown name."""
     return _made(name, FEATURE_STRATEGIES, "features")
 
 

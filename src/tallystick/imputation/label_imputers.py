@@ -84,7 +84,7 @@ class RandomPositiveLabels(LabelImputer):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPredictedLabels(LabelImputer):
-    """Draws absent labels from the model's current predictions; k draws are averaged.
+    """Draws absent labels from the model's current predictions. ``k`` draws are averaged.
 
     FLORIST, section 3.1 and appendix H, label-random-pred; table 5 for k. The expected gradient of an imputed row is 0, so
     imputed rows do not pull the model. No formal guarantee. Not protected: with k > 1 the averaged gradients shrink
@@ -157,7 +157,7 @@ class NeighborLabels(LabelImputer):
         return
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:  # noqa: ARG002
-        """Impute the majority vote; a tie gives one half."""
+        """Impute the majority vote. A tie gives one half."""
         present_B = batch.present_B
         if not present_B.any():
             return batch.imputed(float(batch.positive_rate > 0.5))

@@ -20,7 +20,7 @@ class MovingMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, real_RD: Tensor) -> None:
-        """Take in one batch's real rows (fewer than two tell no variance and are left out); the first batch sets the moments."""
+        """Take in one batch's real rows (fewer than two tell no variance and are left out). The first batch sets the moments."""
         if real_RD.shape[0] < 2:
             return
         weight = 1.0 if self.steps == 0 else self.momentum

@@ -55,7 +55,7 @@ class SplicedFeatures(FeatureImputer):
             raise ConfigError(f"synthetic features splice: switch={self.switch}; expected above 0 and at most 1")
 
     def made_up(self, numeric_NF: Tensor, categorical_NG: Tensor, count: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Splice ``count`` rows; raises DataError if the side has no row at all."""
+        """Splice ``count`` rows. Raises DataError if the side has no row at all."""
         if len(numeric_NF) < 1:
             raise DataError("synthetic features splice: this side has no rows to splice from; it needs at least one")
         codes = [_binned(column_N) for column_N in numeric_NF.T.numpy()]

@@ -31,7 +31,7 @@ class _Cost:
 
 
 def alignment_cost(contract: Contract, ids: int) -> str | None:
-    """Say what aligning so many ids with as many of another party will take; None for few, and where a helper does the work.
+    """Say what aligning so many ids with as many of another party will take, or None for few, and where a helper does the work.
 
     Nothing is sent. The trial runs both roles here, so it holds where the other side's machine is like this one.
     """

@@ -21,7 +21,9 @@ from tallystick.tables.keys import Keys
 
 
 def align_party(job: Job) -> Result:
-    """Run this party's side of `tallystick align`, whichever its role; leaves alignment, result and report in the run folder."""
+    """Run this party's side of `tallystick align`, whichever its role, and leave alignment, result and report in the run
+    folder.
+    """
     use_threads(job.party.threads or fitting_threads(job.contract, job.frame.height))
     roles = {"label": begin_label_party, "feature": begin_feature_party, "helper": begin_helper}
     return write_report(job, roles[job.contract.role_of(job.name)](job).findings)
@@ -29,7 +31,7 @@ def align_party(job: Job) -> Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """A job once its rows are linked: what was agreed, and what was found; a helper has no keys."""
+    """A job once its rows are linked: what was agreed, and what was found. A helper has no keys."""
 
     agreement: Agreement
     findings: RunFindings
@@ -138,7 +140,7 @@ def _would_drop(job: Job) -> bool:
 
 
 def _resume_state(job: Job, keys: Keys) -> ResumeState:
-    """Return what the run folder holds, for the handshake; a kept alignment of another table is of no use."""
+    """Return what the run folder holds, for the handshake. A kept alignment of another table is of no use."""
     saved_before = job.folder.load_alignment()
     start_from = _starting_run(job)
     if saved_before is None or not job.resume:
@@ -161,7 +163,7 @@ def _resume_state(job: Job, keys: Keys) -> ResumeState:
 
 
 def _starting_run(job: Job) -> str:
-    """Return the run at whose weights training begins; empty for a start from scratch."""
+    """Return the run at whose weights training begins. It is empty for a start from scratch."""
     if not job.folder.starts_from_a_run:
         return ""
     from tallystick.run_folder.initial_weights import StartingPoint
@@ -172,7 +174,7 @@ def _starting_run(job: Job) -> str:
 
 
 def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> RunFindings:
-    """Return where this run stands once the parties agree; raises ConfigError if they cannot go on together."""
+    """Return where this run stands once the parties agree. Raises ConfigError if they cannot go on together."""
     logbook = job.logbook
     if agreement.align and "alignment" not in job.phases:
         raise ConfigError(

@@ -49,7 +49,7 @@ class Evaluated:
 
 
 class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial of a search; a feature party knows no loss.
+    """One trial of a search. A feature party knows no loss.
 
     Args:
         values: of the tuned keys; empty for the contract as it is.

@@ -37,7 +37,7 @@ class PromotedHalf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Greeting(Message, frozen=True):
-    """Plans of a party, and what it has of an earlier run; to predict, its complete runs.
+    """Plans of a party, and what it has of an earlier run. To predict, these are its complete runs.
 
     ``start_from`` is the finished run at whose weights this one begins; empty for a start from scratch. ``promoted`` are the runs
     that this party lets be used, the newest first.
@@ -58,7 +58,7 @@ class Greeting(Message, frozen=True):
 
 
 class ContractText(Message, frozen=True):
-    """A contract whose hash differs, in canonical JSON; it holds nothing private."""
+    """A contract whose hash differs, in canonical JSON. It holds nothing private."""
 
     text: str
 
@@ -100,7 +100,7 @@ def shake_hands_label_party(
     helper: Channel | None = None,
     note: Callable[[str], None] = _unheard,
 ) -> Agreement:
-    """Greet every peer, compare, and settle where the run starts; see shake_hands for what it raises and notes.
+    """Greet every peer, compare, and settle where the run starts. See shake_hands for what it raises and notes.
 
     A helper is greeted too and told the agreement; it keeps nothing of a run, so it has no say in where one goes on.
     """
@@ -134,7 +134,7 @@ def _tell(agreement: Agreement, channels: Mapping[str, Channel], helper: Channel
 
 
 def _promoted_by_all(contract: Contract, own: ResumeState, greetings: Mapping[str, Greeting]) -> Agreement | None:
-    """Return the first of this party's promotions that all others have too; None if there is none, or if a run was named.
+    """Return the first of this party's promotions that all others have too, or None if there is none, or if a run was named.
 
     Raises PeerError where some have promoted and there is none in common: a run that one side did not promote is not used.
     """
@@ -179,7 +179,7 @@ def shake_hands(
     keeps: bool = True,
     note: Callable[[str], None] = _unheard,
 ) -> Agreement:
-    """Greet the label party and learn where the run starts; a helper ``keeps`` nothing of a run, so any start suits it.
+    """Greet the label party and learn where the run starts. A helper ``keeps`` nothing of a run, so any start suits it.
 
     ``note`` is told, in a line, of a peer that computes with other versions of PyTorch or NumPy. A run is not refused for it:
     each side's own computation, resumed or not, is by its own versions.

@@ -45,7 +45,7 @@ def stay() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that one party's run needs; ``bottom`` and ``top`` stand in for the contract's modules when given.
+    """Everything that one party's run needs. ``bottom`` and ``top`` stand in for the contract's modules when given.
 
     ``keys`` are those of the table, read once before anybody is called; a helper has none. ``leave`` ends all sessions in peace,
     for a party that has work left of which no other is to hear.
@@ -131,7 +131,7 @@ def fitting_threads(contract: Contract, rows: int) -> int | None:
 
 
 def use_threads(threads: int | None) -> None:
-    """Compute with so many threads from now on: PyTorch, and the linear algebra of NumPy and SciPy; None leaves all cores."""
+    """Compute with so many threads from now on: PyTorch, and the linear algebra of NumPy and SciPy. None leaves all cores."""
     if threads is not None:
         if "torch" in sys.modules:  # else this job does without it
             sys.modules["torch"].set_num_threads(threads)

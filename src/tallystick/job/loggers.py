@@ -1,4 +1,4 @@
-"""Loggers: what a run came to, for TensorBoard and MLflow beside the report; off unless the party file names one.
+"""Loggers: what a run came to, for TensorBoard and MLflow beside the report. They are off unless the party file names one.
 
 They are given what this party's own report holds, and nothing else.
 """
@@ -44,7 +44,7 @@ class Facts:
 
 
 class Logger(Protocol):
-    """Writes the facts of one run; raises OSError or its library's error."""
+    """Writes the facts of one run. Raises OSError or its library's error."""
 
     def __call__(self, facts: Facts) -> None:
         """Write the facts."""
@@ -121,7 +121,7 @@ class TensorBoardLogger:
 
 @dataclass(frozen=True)
 class MlflowLogger:
-    """Writes a run into an experiment of a tracking server; MLflow takes its credentials from its own environment variables.
+    """Writes a run into an experiment of a tracking server. MLflow takes its credentials from its own environment variables.
 
     The experiment is made if it is not there.
     """

@@ -24,7 +24,7 @@ from tallystick.tables.table import read_rows, read_table, require_column
 def look_of(
     contract: Contract, party: PartyFile, *, table: str | None, scores: Path | None, run: str | None, every: Every
 ) -> Look:
-    """Read the new rows, their scores and the run; raises ConfigError and DataError for what cannot be read."""
+    """Read the new rows, their scores and the run. Raises ConfigError and DataError for what cannot be read."""
     check_party(contract, party, network=False)
     if contract.role_of(party.party) == "helper":
         raise ConfigError(f"monitor: {party.party} has no table; it is for parties with rows")
@@ -44,7 +44,7 @@ def look_of(
 def served_look_of(
     contract: Contract, party: PartyFile, *, labels: str | None, run: str | None, since: date | None, every: Every
 ) -> ServedLook:
-    """Find the run that was served, and read the labels that have come; raises ConfigError and DataError."""
+    """Find the run that was served, and read the labels that have come. Raises ConfigError and DataError."""
     check_party(contract, party, network=False)
     if labels is not None and party.label is None:
         raise ConfigError(f"--labels: {party.party} has no label column; {contract.label_party} can look at labels")
@@ -77,7 +77,7 @@ def _labels(contract: Contract, party: PartyFile, place: str) -> pl.DataFrame:
 
 
 def _read(scores: Path, party: PartyFile) -> pl.DataFrame:
-    """Read the scores; keys of a CSV as text if the party file says so."""
+    """Read the scores. Keys of a CSV are text if the party file says so."""
     scores_table = read_table(TableConfig(path=scores), text=party.text_columns)
     return scores_table.select(scores_table.columns)
 

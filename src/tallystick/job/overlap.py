@@ -42,7 +42,7 @@ NOTE = "overlap"
 
 
 def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> dict[str, Any]:
-    """Count the ids that both parties have, as the contract's ``overlap`` says; gives the counts and where they are kept.
+    """Count the ids that both parties have, as the contract's ``overlap`` says, and return the counts and where they are kept.
 
     Raises ConfigError or DataError before anybody is called where the contract allows none, enough exact counts were told, or a
     table, a budget or a file is not usable; PeerError for what the other party does.
@@ -122,7 +122,7 @@ def _counted(
 
 
 def _groups(config: OverlapConfig, party: PartyFile, frame: Frame, keys: Keys) -> tuple[tuple[str, ...], GroupNumbers | None]:
-    """Give the names of this side's groups and the number of each id's; one nameless group where it has none."""
+    """Give the names of this side's groups and the number of each id's. One nameless group where it has none."""
     if config.groups != party.party:
         return ("",), None
     if party.overlap_groups is None:
@@ -139,7 +139,7 @@ def _groups(config: OverlapConfig, party: PartyFile, frame: Frame, keys: Keys) -
 
 
 def _require_answers_left(config: OverlapConfig, party: PartyFile, peer: str) -> None:
-    """Refuse one more exact count with this party than the contract allows; raises ConfigError."""
+    """Refuse one more exact count with this party than the contract allows. Raises ConfigError."""
     if config.epsilon is not None:
         return
     told = 0
@@ -154,7 +154,7 @@ def _require_answers_left(config: OverlapConfig, party: PartyFile, peer: str) ->
 
 
 def _require_budget(config: OverlapConfig, party: PartyFile) -> None:
-    """Refuse a noisy count that the cap of this party's file does not allow; raises BudgetExceeded."""
+    """Refuse a noisy count that the cap of this party's file does not allow. Raises BudgetExceeded."""
     if config.noise is None:
         return
     spent, cap = known_budget(party, KEYS)

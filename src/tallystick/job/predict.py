@@ -72,7 +72,7 @@ JOINT, ALONE = "joint model", "own columns"
 
 
 class Predicted(TypedDict, total=False):
-    """Outcome of a prediction: by which run, how many own rows have a score, and why others have none; a helper has no run."""
+    """Outcome of a prediction: by which run, how many own rows have a score, and why others have none. A helper has no run."""
 
     run: str
     folder: str
@@ -95,7 +95,7 @@ def predict_rows(
     explained: Path | None = None,
     most_explained: int = 20,
 ) -> Predicted:
-    """Score new ids with the promoted run's model, or the latest complete one's; ``output`` is a CSV or Parquet file.
+    """Score new ids with the promoted run's model, or the latest complete one's. ``output`` is a CSV or Parquet file.
 
     On a union (FLORIST, appendix D, with own columns at the label party) every position is scored and sent back, so the label
     party does not learn whose score is wanted.
@@ -175,7 +175,7 @@ class _Model:
 
 @dataclass(frozen=True, kw_only=True)
 class _Prediction:
-    """One party's prediction; the arguments of ``predict``, made ready.
+    """One party's prediction. The arguments of ``predict``, made ready.
 
     ``promoted`` are the runs that this party lets be used, where none was named; ``held`` keeps the locks of run folders.
     """
@@ -191,7 +191,7 @@ class _Prediction:
     wanted: WantedExplanations | None = None
 
     def by(self, folder: RunFolder) -> Predicted:
-        """Predict by this folder's run, or by the one that all parties have promoted; its lock is held."""
+        """Predict by this folder's run, or by the one that all parties have promoted. Its lock is held."""
         contract, party = self.contract, self.party
         own = self._model(folder, calls=True)
         if self.chosen:  # last of all that this side can do alone: a command that is refused tells nobody of a run

@@ -24,7 +24,7 @@ _NUMBER = r"^[+\-][0-9][0-9 .,()/\-]*$"  # telephone numbers too: a spreadsheet 
 
 
 def check_output(contract: Contract, party: PartyFile, output: Path | None) -> None:
-    """Refuse a file for the scores that cannot take them, or a side that gets none; raises ConfigError."""
+    """Refuse a file for the scores that cannot take them, or a side that gets none. Raises ConfigError."""
     gets_scores = contract.role_of(party.party) == "label" or contract.linkage.shares_scores
     if gets_scores and (output is None or output.suffix not in (".csv", ".parquet")):
         raise ConfigError(

@@ -70,7 +70,7 @@ def require(
     point: StartingPoint | None = None,
     say: Callable[[str], None],
 ) -> tuple[Frame, Keys | None]:
-    """Return this party's table and its keys, once all checks have passed; ``trials`` are those of a search.
+    """Return this party's table and its keys, once all checks have passed. ``trials`` are those of a search.
 
     ``point`` is what the run starts from, where that is not scratch. ``say`` hears what a large table will take.
 
@@ -95,7 +95,7 @@ def require_to_predict(
     charges: bool = True,
     calls: bool = True,
 ) -> Keys:
-    """Return the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does.
+    """Return the ids of the rows to be scored, once all that can be checked alone has passed. Raises as require() does.
 
     The ledger is looked at where scoring ``charges`` it each time. A party that has called its peers already no longer ``calls``
     them.
@@ -126,7 +126,7 @@ def preflight(
     trials: int | None = None,
     point: StartingPoint | None = None,
 ) -> Preflight:
-    """Go through party file, certificates, budget, table, labels, columns, split and modules; sends nothing.
+    """Go through party file, certificates, budget, table, labels, columns, split and modules. It sends nothing.
 
     Args:
         contract: the contract.
@@ -184,7 +184,7 @@ def _check_table(
 
 
 def _check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> bool:
-    """Check all but the table; tells whether the party file fits the contract."""
+    """Check all but the table, and tell whether the party file fits the contract."""
     fits = check_side(contract, party, preflight)
     preflight.tried(lambda: _check_device(party))
     if fits:
@@ -196,7 +196,7 @@ def _check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> b
 def check_label(
     contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]", *, before: Before | None = None
 ) -> CodedLabels:
-    """Refuse labels that cannot be learnt, whichever of these rows are for training; gives those of them. Raises DataError.
+    """Refuse labels that cannot be learnt, whichever of these rows are for training, and return those of them. Raises DataError.
 
     Where the contract hides labels, which of them training rows have is not looked at.
     """
@@ -212,7 +212,10 @@ def check_label(
 
 
 def _hash_parts(contract: Contract, keys: Keys, *, is_label: bool) -> "np.ndarray[Any, Any] | None":
-    """Return the parts of a split by hash that this side knows: of its ids; by similarity, of the label party's positions."""
+    """Return the parts of a split by hash that this side knows.
+
+    They are of its ids, or with similar keys of the label party's positions.
+    """
     if contract.split.method != "hash" or contract.linkage.imputes or (contract.linkage.similar and not is_label):
         return None
     if contract.linkage.similar:
@@ -239,7 +242,7 @@ def _check_features(
     labels: CodedLabels | None,
     before: Before | None,
 ) -> None:
-    """Fit and try what a run would, on this side's rows for training; notes what it came to, and what may yet change it."""
+    """Fit and try what a run would, on this side's rows for training, and note what it came to, and what may yet change it."""
     is_label = contract.role_of(party.party) == "label"
     least_room(contract, party, here).require()
     check_separators(here, party.sequences)
@@ -273,7 +276,7 @@ def _check_features(
 
 
 def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: Frame) -> None:
-    """Refuse a model that this machine cannot hold, and cut embeddings that no message can; then try the bottom on a few rows."""
+    """Refuse a model that this machine cannot hold, and cut embeddings that no message can. Then try the bottom on a few rows."""
     shape, model = encoder.feature_shape, contract.feature_model
     if party.party not in model.bottoms:
         _check_memory(contract, shape)
@@ -297,7 +300,9 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
 
 
 def _check_top(contract: Contract, party: PartyFile, encoder: Encoder | None) -> None:
-    """Build a user's own top as a run would, unless widths are other parties' to tell; refuse one that mixes rows under noise."""
+    """Build a user's own top as a run would, unless widths are other parties' to tell, and refuse one that mixes rows under
+    noise.
+    """
     model, terms = contract.feature_model, contract.alignment.similarity
     if model.top is None:
         return

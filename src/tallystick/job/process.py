@@ -72,7 +72,7 @@ def run_process(
     phases: tuple[str, ...] = ALL_PHASES,
     how_to_resume: str = "run both sides again with --resume",
 ) -> tuple[Result, RunFolder]:
-    """Run this party's side over the network; gives the result, and the folder that it lies in.
+    """Run this party's side over the network, and return the result, and the folder that it lies in.
 
     ``start_from`` names a finished run, by its id or its folder, whose weights a new one begins at.
 
@@ -116,7 +116,7 @@ def run_process(
 
 
 def work_of(phases: tuple[str, ...]) -> Callable[[Job], Result]:
-    """Return what a party does in these phases; what trains is loaded only where something does."""
+    """Return what a party does in these phases. What trains is loaded only where something does."""
     if phases == ALIGNS_ALONE:
         return align_party
     from tallystick.job.run import run_party
@@ -193,7 +193,7 @@ class _Start:
 
 
 def _check_labels(contract: Contract, party: PartyFile, folder: RunFolder, frame: Frame, keys: Keys) -> None:
-    """Refuse to go on with a run, or a trial that is not over, with other labels than it was charged for; raises DataError."""
+    """Refuse to go on with a run, or a trial that is not over, with other labels than it was charged for. Raises DataError."""
     from tallystick.dataset.own_rows import OwnRows
     from tallystick.job.phases.defense import check_charged_labels
     from tallystick.job.phases.tuning import open_trials
@@ -237,7 +237,7 @@ Work = Callable[[dict[str, Channel], Callable[[], None]], T]
 def with_sessions(
     contract: Contract, party: PartyFile, work: Work[T], *, watcher: Watcher, opened: Callable[[Endpoint], None] | None = None
 ) -> T:
-    """Open the sessions that the contract asks of this party, do the work, and close them; a peer is told why on failure.
+    """Open the sessions that the contract asks of this party, do the work, and close them. A peer is told why on failure.
 
     ``opened`` is given the endpoint before anybody is waited for: another thread may interrupt it.
     """
@@ -295,7 +295,7 @@ def _told_of_loss(name: str, error: PeerError, to: str) -> str:
 
 
 class _Waiting:
-    """Says once for whom this party waits; then counts the seconds."""
+    """Says once for whom this party waits. Then counts the seconds."""
 
     def __init__(self, watcher: Watcher, *, wait_s: float) -> None:
         self._watcher, self._wait_s = watcher, wait_s

@@ -37,7 +37,7 @@ from tallystick.run_folder.kept_buckets import forget_buckets
 
 
 def run_party(job: Job) -> Result:
-    """Run this party's side of a job, whichever its role; leaves model, result and report in the run folder."""
+    """Run this party's side of a job, whichever its role, and leave model, result and report in the run folder."""
     use_threads(job.party.threads or fitting_threads(job.contract, job.frame.height))
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
     job, findings = roles[job.contract.role_of(job.name)](job)

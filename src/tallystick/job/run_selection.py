@@ -14,7 +14,7 @@ _MOST_TOLD = 20  # complete runs that peers hear of
 
 
 def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: Callable[[str], None]) -> RunFolder:
-    """Return the run of that id, folder name or path; without one the latest complete one, saying which it passes over.
+    """Return the run of that id, folder name or path. Without one the latest complete one, saying which it passes over.
 
     Raises ConfigError if there is none, or it holds no trained model, and StorageError for a damaged one. Without gradients the
     label party does not pass over a run whose training failed or goes on: that it took an older one would tell the others so.
@@ -62,7 +62,7 @@ def offered(
 
 
 def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
-    """List the ids of this party's newest complete runs of the contract, the newest first; damaged ones cannot be chosen."""
+    """List the ids of this party's newest complete runs of the contract, the newest first. Damaged ones cannot be chosen."""
     run_ids: list[str] = []
     for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         try:
@@ -85,7 +85,7 @@ def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], 
 
 
 def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = "--run") -> RunFolder:
-    """Return the run of that id, folder name or path; raises ConfigError that names the option if there is none."""
+    """Return the run of that id, folder name or path. Raises ConfigError that names the option if there is none."""
     if (at_hand := run_at(party, name, option=option)) is not None:
         at_hand.require(contract)
         return at_hand
@@ -101,7 +101,7 @@ def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = 
 
 
 def run_at(party: PartyFile, name: str, *, option: str) -> RunFolder | None:
-    """Return the run with this path or folder name; raises ConfigError that names the option for another party's."""
+    """Return the run with this path or folder name. Raises ConfigError that names the option for another party's."""
     path = next((path for path in (Path(name), party.runs / name) if (path / "contract.json").is_file()), None)
     if path is None:
         return None

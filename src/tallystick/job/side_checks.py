@@ -52,7 +52,7 @@ class Preflight:
     own_columns: bool | None = None  # of a label party: whether it has any of use; None where that was not found out
 
     def tried(self, work: Callable[[], T]) -> T | None:
-        """Do one check; what it finds is kept, and the other checks go on."""
+        """Do one check. What it finds is kept, and the other checks go on."""
         try:
             return work()
         except (ComputeError, ConfigError, DataError, StorageError) as error:
@@ -70,7 +70,7 @@ def raise_problems(preflight: Preflight) -> None:
 
 
 def require_to_align(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None) -> tuple[Frame, Keys | None]:
-    """Return this party's table and its keys, once all that an alignment needs has passed; raises as require() does.
+    """Return this party's table and its keys, once all that an alignment needs has passed. Raises as require() does.
 
     Labels, columns and the network are looked at before training, with the alignment kept: they change nothing of it, and nobody
     who only aligns needs PyTorch. A helper has no table and no keys.
@@ -94,7 +94,7 @@ def require_to_align(contract: Contract, party: PartyFile, *, folder: RunFolder 
 
 
 def check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> bool:
-    """Check all but the table; tells whether the party file fits the contract."""
+    """Check all but the table, and tell whether the party file fits the contract."""
     preflight.tried(lambda: check_party(contract, party))
     fits = not preflight.problems
     if party.tls is not None:
@@ -140,7 +140,7 @@ def check_keys(
 
 
 def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
-    """Refuse to go on with a run that aligned other ids; raises DataError."""
+    """Refuse to go on with a run that aligned other ids. Raises DataError."""
     saved = folder.load_alignment()
     if saved is not None and saved[0].table != fingerprint(keys):
         raise DataError(
@@ -150,7 +150,7 @@ def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
 
 
 def check_ids_of(contract: Contract, keys: Keys, *, is_label: bool) -> None:
-    """Refuse ids, similar keys or dummies that the contract's alignment cannot take; raises DataError or ConfigError."""
+    """Refuse ids, similar keys or dummies that the contract's alignment cannot take. Raises DataError or ConfigError."""
     check_ids(keys.ids, max_rows=max_rows(contract, len(keys.ids)))
     terms = contract.alignment.similarity
     if terms is not None and keys.similar is not None:

@@ -40,7 +40,7 @@ def run_tuning(
     resume: bool = False,
     how_to_resume: str = "run `tallystick tune` with --resume on all sides",
 ) -> tuple[Result, RunFolder]:
-    """Search with the other parties, or ``alone``; gives the result, and the folder with the contract as tuned.
+    """Search with the other parties, or ``alone``, and return the result, and the folder with the contract as tuned.
 
     Raises what run_process does, and ConfigError where nothing may be tuned or Optuna is missing.
     """

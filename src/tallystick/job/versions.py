@@ -90,11 +90,11 @@ class Versions:
         return self.party.runs / _FOLDER / self.contract.name / "promoted.json"
 
     def promoted(self) -> list[Promotion]:
-        """List the promotions of this contract's runs, the newest first; raises StorageError for a damaged file."""
+        """List the promotions of this contract's runs, the newest first. Raises StorageError for a damaged file."""
         return [each for each in self._all().promoted if self._is_ours(each)]
 
     def candidate(self) -> Promotion | None:
-        """Return the run that may be scored beside the one in use; raises StorageError for a damaged file."""
+        """Return the run that may be scored beside the one in use. Raises StorageError for a damaged file."""
         promotion = self._all().candidate
         return promotion if promotion is not None and self._is_ours(promotion) else None
 
@@ -117,12 +117,12 @@ class Versions:
         return tuple(_half(each) for each in self.intact())
 
     def candidate_half(self) -> PromotedHalf | None:
-        """Return what the others are told of the candidate; None if there is none, or its half has changed."""
+        """Return what the others are told of the candidate, or None if there is none, or its half has changed."""
         candidate = self.candidate()
         return _half(candidate) if candidate is not None and self._is_intact(candidate) else None
 
     def promote(self, name: str) -> Promotion:
-        """Promote a complete run, by id, folder name or path; raises ConfigError where it is the newest already or none."""
+        """Promote a complete run, by id, folder name or path. Raises ConfigError where it is the newest already or none."""
         folder = self._complete(name, option="promote")
         with self._changing() as before:
             newest = self._newest(before)
@@ -160,7 +160,7 @@ class Versions:
         return promotion
 
     def drop_candidate(self) -> Promotion | None:
-        """Let no run be scored beside any more; gives the one that was."""
+        """Let no run be scored beside any more, and return the one that was."""
         with self._changing() as before:
             self._enter_end(before.candidate, "shadow, ended,")
             self._write(msgspec.structs.replace(before, candidate=None, withdrawn=before.withdrawing(before.candidate)))
@@ -178,7 +178,7 @@ class Versions:
         return folder
 
     def roll_back(self) -> tuple[Promotion, Promotion | None]:
-        """Take the newest promotion away; gives it, and the one that is the newest now. Raises ConfigError without any."""
+        """Take the newest promotion away, and return it, and the one that is the newest now. Raises ConfigError without any."""
         with self._changing() as before:
             own_promotions = [each for each in before.promoted if self._is_ours(each)]
             if not own_promotions:
@@ -198,7 +198,7 @@ class Versions:
         enter_choice(self.contract, self.party, folder, what=f"{what} of run {promotion.run_id}")
 
     def intact(self) -> list[Promotion]:
-        """List the promotions whose halves have not changed; raises ConfigError if the newest one's has.
+        """List the promotions whose halves have not changed. Raises ConfigError if the newest one's has.
 
         An older one that is gone or another is passed over: nobody can be given it.
         """
@@ -214,7 +214,7 @@ class Versions:
         return promotions
 
     def enter_named(self, folder: RunFolder, *, option: str) -> None:
-        """Enter a label party's choice of a run by an option; its newest promotion was entered when it was promoted."""
+        """Enter a label party's choice of a run by an option. Its newest promotion was entered when it was promoted."""
         promoted = self.promoted()
         if not promoted or promoted[0].run_id != folder.run_id:
             enter_choice(self.contract, self.party, folder, what=f"{option} {folder.run_id}")
@@ -255,7 +255,7 @@ class Versions:
         )
 
     def agree(self, run_id: str, version: str, peer: str) -> None:
-        """Keep the version of a run that all have promoted or named; raises PeerError where it is another than it was."""
+        """Keep the version of a run that all have promoted or named. Raises PeerError where it is another than it was."""
         with self._changing() as before:
             promotion = before.with_run(run_id)
             if promotion is None or promotion.version == version:

@@ -24,7 +24,7 @@ def watcher_here() -> Watcher:
 
 
 def _notebook() -> Any:
-    """Return the notebook's display function, if this process is a notebook's kernel; None elsewhere."""
+    """Return the notebook's display function, if this process is a notebook's kernel, or None elsewhere."""
     interactive = sys.modules.get("IPython")
     shell = interactive.get_ipython() if interactive is not None else None
     if shell is None or not hasattr(shell, "kernel"):

@@ -267,13 +267,13 @@ METRICS: dict[TargetType, dict[str, Metric]] = {
 
 
 def auc(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike | None = None) -> float:
-    """Compute the area under the ROC curve of real-valued scores (see auc_statistic); raises UndefinedMetric."""
+    """Compute the area under the ROC curve of real-valued scores (see auc_statistic). Raises UndefinedMetric."""
     scores_N = finite_values(scores_N, "scores")
     return _value(auc_statistic(labels_N, scores_N), row_weights(weights_N, len(scores_N)), "AUC", _ONE_CLASS)
 
 
 def ace(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int, weights_N: ArrayLike | None = None) -> float:
-    """Compute the adaptive calibration error of probabilities (see ace_statistic); raises UndefinedMetric."""
+    """Compute the adaptive calibration error of probabilities (see ace_statistic). Raises UndefinedMetric."""
     predictions_N = finite_values(predictions_N, "predictions")
     weights_N = row_weights(weights_N, len(predictions_N))
     return _value(ace_statistic(labels_N, predictions_N, bins=bins), weights_N, "calibration error", _NO_ROWS)
@@ -282,7 +282,7 @@ def ace(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int, weights_N: 
 def metric(
     target: TargetType, name: str, labels_N: ArrayLike, logits: ArrayLike, *, bins: int = 20, weights_N: ArrayLike | None = None
 ) -> float:
-    """Compute any metric of the tables above, by name, from logits (of numbers, predictions); raises UndefinedMetric."""
+    """Compute any metric of the tables above, by name, from logits (of numbers, predictions). Raises UndefinedMetric."""
     labels, logits = check_rows(target, labels_N, logits)
     metric_facts = METRICS[target][name]
     return _value(
@@ -313,8 +313,8 @@ def roc_curve(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike 
 def precision_recall_curve(
     labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike | None = None
 ) -> tuple[Floats, Floats, Floats]:
-    """Compute precision, recall and threshold (score >= threshold is flagged), the highest threshold first; a point per distinct
-    score.
+    """Compute precision, recall and threshold (score >= threshold is flagged), the highest threshold first, with a point
+    per distinct score.
 
     As exact as an exact ROC curve, and as easily turned back into labels: for the label party's eyes.
     """
@@ -367,7 +367,7 @@ def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tu
 
 
 def finite_values(values: ArrayLike, name: str) -> Floats:
-    """Return the values as float64; raises UndefinedMetric if one is NaN or infinite."""
+    """Return the values as float64. Raises UndefinedMetric if one is NaN or infinite."""
     values = np.asarray(values, dtype=np.float64)
     bad = int(np.count_nonzero(~np.isfinite(values)))
     if bad:
@@ -378,7 +378,7 @@ def finite_values(values: ArrayLike, name: str) -> Floats:
 
 
 def row_weights(weights_N: ArrayLike | None, rows: int) -> Floats:
-    """Return one weight per row, ones if there are none; raises DataError for weights that do not fit."""
+    """Return one weight per row, ones if there are none. Raises DataError for weights that do not fit."""
     if weights_N is None:
         return np.ones(rows)
     weights_N = np.asarray(weights_N, dtype=np.float64).reshape(-1)

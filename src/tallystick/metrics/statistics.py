@@ -22,7 +22,7 @@ MAX_CLASSES = 100  # macro AUC and calibration sort once per class; beyond this 
 
 
 class UndefinedMetric(DataError):
-    """A metric has no value on these rows; the message says why."""
+    """A metric has no value on these rows. The message says why."""
 
 
 # --- from logits to probabilities
@@ -47,7 +47,7 @@ def _dot(left_N: Floats, right_N: Floats) -> float:
 
 
 def zero_or_one(labels_N: ArrayLike) -> Floats:
-    """Return binary labels as float64; raises DataError for others."""
+    """Return binary labels as float64. Raises DataError for others."""
     labels_N = np.asarray(labels_N).reshape(-1).astype(np.float64)
     odd_N = labels_N[(labels_N != 0) & (labels_N != 1)]
     if len(odd_N):
@@ -80,7 +80,7 @@ class RankedRows:
         return values_N if len(self.starts) == len(values_N) else np.add.reduceat(values_N, self.starts)
 
     def class_sums(self, weights_N: Floats) -> tuple[Floats, Floats]:
-        """Sum the weight of the positives and of the negatives per group; the rows' weights come in their own order."""
+        """Sum the weight of the positives and of the negatives per group. The rows' weights come in their own order."""
         sorted_weights_N = weights_N[self.order]
         positive_N = sorted_weights_N * self.labels_N
         return self.sums(positive_N), self.sums(sorted_weights_N - positive_N)

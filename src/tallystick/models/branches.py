@@ -28,7 +28,7 @@ class BranchedModel(LabelModel, ABC):
 
     @property
     def own_rows(self) -> LabelModel | None:
-        """Return a model of own columns that is trained on all own rows, once the joint one is trained; None where there
+        """Return a model of own columns that is trained on all own rows, once the joint one is trained, or None where there
         is none.
         """
         part = self._modules.get(self.own_rows_part)
@@ -156,7 +156,7 @@ class FromLocal(BranchedModel):
 
 
 class Averaged(BranchedModel):
-    """Two branched models over the same cut embeddings; the logits are their mean.
+    """Two branched models over the same cut embeddings. The logits are their mean.
 
     ``cut_top`` reads the cut embeddings alone. It is for training: what it learns is in no prediction.
     """

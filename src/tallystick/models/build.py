@@ -27,7 +27,7 @@ T = TypeVar("T")
 def build_bottom(
     model: NetworkModel, party: str, shape: FeatureShape, *, seed: Seed, name: str = "", cut_width: int | None = None
 ) -> nn.Module:
-    """Build a party's bottom model; its ``width`` is the cut width D, its last layer's or ``cut_width`` in its place.
+    """Build a party's bottom model. Its ``width`` is the cut width D, its last layer's or ``cut_width`` in its place.
 
     ``name`` tells several of one party apart.
 
@@ -117,7 +117,7 @@ class BranchParts:
     seed: Seed = field(repr=False)
 
     def bottom(self, name: str = "") -> nn.Module:
-        """Build a bottom model of the own columns; the one without a name is that of ``build_label_model``."""
+        """Build a bottom model of the own columns. The one without a name is that of ``build_label_model``."""
         return build_bottom(self.model, self.party, self.own, seed=self.seed, name=name)
 
     def top(self, width: int, name: str = "top") -> nn.Module:
@@ -137,7 +137,7 @@ class BranchParts:
 
 
 def _top(model: NetworkModel, width: int, *, hidden: Sequence[int], outputs: int, members: int = 1) -> nn.Module:
-    """Build the built-in top or the user's, which a few rows try; raises ConfigError if it does not give (rows, outputs)."""
+    """Build the built-in top or the user's, which a few rows try. Raises ConfigError if it does not give (rows, outputs)."""
     if members > 1:  # the contract has layers for them, and no top of its own
         return EnsembleTop(width, hidden=hidden, outputs=outputs, members=members)
     if model.top is None:
@@ -206,7 +206,7 @@ TRIED_ROWS = 8
 
 
 def _check_rows_apart(module: nn.Module, outputs_of: Callable[[Tensor], Tensor], rows: int, what: str, claim: str) -> None:
-    """Put another row in each row's place, and compare what comes out for the others; in training and not."""
+    """Put another row in each row's place, and compare what comes out for the others, in training and not."""
     for training in (True, False):
         module.train(training)
         for changed in range(rows):
@@ -226,7 +226,7 @@ def _check_rows_apart(module: nn.Module, outputs_of: Callable[[Tensor], Tensor],
 
 
 def _made(call: Callable[..., T], what: str, *arguments: Any) -> T:
-    """Call a user's own code; whatever it raises is a ConfigError that names it."""
+    """Call a user's own code. Whatever it raises is a ConfigError that names it."""
     try:
         return call(*arguments)
     except Exception as error:

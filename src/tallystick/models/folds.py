@@ -54,7 +54,7 @@ class FoldedLabelModel(LabelModel):
         return members
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
-        """Average the members' logits; in training return each member's: (B, M), or (B, M, C)."""
+        """Average the members' logits. In training return each member's: (B, M), or (B, M, C)."""
         members = self.members
         parts = [cut_BD.chunk(len(members), dim=1) for cut_BD in cuts_BD]
         gives = "each" if self.training else self._gives
@@ -84,19 +84,19 @@ class FoldedLabelModel(LabelModel):
 
 
 def networks_in(module: nn.Module) -> int:
-    """Count the networks side by side in a party's module; 1 if it is a single network."""
+    """Count the networks side by side in a party's module, or 1 if it is a single network."""
     return len(module.members) if isinstance(module, FoldedBottom | FoldedLabelModel) else 1
 
 
 def network_of_weight(name: str, module: nn.Module) -> int:
-    """Return which network the weight of this name belongs to; 0 if there is a single one."""
+    """Return which network the weight of this name belongs to, or 0 if there is a single one."""
     return int(name.split(".")[1]) if isinstance(module, FoldedBottom | FoldedLabelModel) else 0
 
 
 def build_folded_bottom(
     model: NetworkModel, party: str, shape: FeatureShape, *, seed: Seed, folds: int, cut_width: int | None = None
 ) -> nn.Module:
-    """Build a party's bottom model, or one for each fold, each from its own start; the first is that of a single network."""
+    """Build a party's bottom model, or one for each fold, each from its own start. The first is that of a single network."""
     names = ["", *(f"fold-{place}" for place in range(1, folds))]
     members = [build_bottom(model, party, shape, seed=seed, name=name, cut_width=cut_width) for name in names]
     return FoldedBottom(members) if folds > 1 else members[0]
@@ -112,7 +112,7 @@ def build_folded_label_model(
     seed: Seed,
     folds: int,
 ) -> LabelModel:
-    """Build the label party's share of one network, or of one for each fold; cut widths are then multiples of the folds."""
+    """Build the label party's share of one network, or of one for each fold. Cut widths are then multiples of the folds."""
     widths = [width // folds for width in cut_widths]
     names = [party, *(f"{party}/fold-{place}" for place in range(1, folds))]
     members = [build_label_model(model, name, own, widths, outputs=outputs, seed=seed) for name in names]

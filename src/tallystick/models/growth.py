@@ -10,7 +10,7 @@ from tallystick.tables.categories import UNSEEN
 
 
 def grown(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights with as many rows in each embedding table as the module's; whatever else differs stays as it is.
+    """Return the weights with as many rows in each embedding table as the module's. Whatever else differs stays as it is.
 
     A new category's row begins as that of unseen categories, which is what the earlier network took it for: before the first
     step it says of every row what it said before.

@@ -16,7 +16,10 @@ from torch import Tensor, nn
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation (Ioffe and Szegedy 2015), with running statistics in use; so too for a batch of one row in training."""
+    """Batch normalisation (Ioffe and Szegedy 2015), with running statistics in use.
+
+    It takes a batch of one row in training, too.
+    """
 
     def forward(self, values_BW: Tensor) -> Tensor:
         """Normalise each unit."""
@@ -39,7 +42,7 @@ def statistics_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def norms_like(bottom: nn.Module) -> nn.ModuleList:
-    """Make normalisation for another branch over a bottom model's layers; empty where they have none."""
+    """Make normalisation for another branch over a bottom model's layers. It is empty where they have none."""
     layers = getattr(bottom, "layers", None)
     norms = [part for part in layers if isinstance(part, BatchNorm)] if isinstance(layers, nn.Sequential) else []
     return nn.ModuleList(BatchNorm(part.num_features) for part in norms)

@@ -60,7 +60,7 @@ class PiecewiseLinear(nn.Module):
         return torch.addcmul(bent_BFW + self.offset, number_FB.t()[:, :, None], self.slope).flatten(1)
 
     def bins_of(self, number_FB: Tensor) -> Tensor:
-        """Return the place of the last edge at or below each number; -1 if there is none."""
+        """Return the place of the last edge at or below each number, or -1 if there is none."""
         return torch.searchsorted(self.edges, number_FB, right=True) - 1
 
 
@@ -85,7 +85,7 @@ class Periodic(nn.Module):
 
 
 def embed_numbers(shape: FeatureShape) -> PiecewiseLinear | Periodic | None:
-    """Build the embedding that a party's columns ask for; None if all stay plain numbers."""
+    """Build the embedding that a party's columns ask for, or None if all stay plain numbers."""
     places = [place for place, edges in enumerate(shape.edges) if edges]
     if not places or shape.numbers == "plain":
         return None

@@ -44,7 +44,7 @@ class TableUpdates(Protocol):
 
 
 class EmbeddingTable(nn.Embedding):
-    """An embedding table; on a CPU it looks up by index_select, whose gradient has the same bits in a fifth of the time."""
+    """An embedding table. On a CPU it looks up by index_select, whose gradient has the same bits in a fifth of the time."""
 
     def forward(self, codes_B: Tensor) -> Tensor:
         """Return the rows (B, E) of these codes."""
@@ -52,7 +52,9 @@ class EmbeddingTable(nn.Embedding):
 
 
 class Columns(nn.Module):
-    """Numeric columns beside the embeddings of the categorical ones, (B, F + G E), and of the numbers, if any; no layer yet.
+    """Numeric columns beside the embeddings of the categorical ones, (B, F + G E), and of the numbers, if any.
+
+    There is no layer yet.
 
     Pooled sequences come last.
     """
@@ -116,12 +118,12 @@ class Columns(nn.Module):
 
 
 def screened_columns(module: nn.Module) -> Columns | None:
-    """Return the module's columns that may be closed; None if none may."""
+    """Return the module's columns that may be closed, or None if none may."""
     return next((part for part in module.modules() if isinstance(part, Columns) and part.gates is not None), None)
 
 
 def embedding_widths(cardinalities: Sequence[int], setting: int | Literal["auto"]) -> list[int]:
-    """Return the width of each categorical's embedding; ``auto`` is its number of codes, as for one-hot, but at most WIDEST."""
+    """Return the width of each categorical's embedding. ``auto`` is its number of codes, as for one-hot, but at most WIDEST."""
     return [min(size, WIDEST) if setting == "auto" else setting for size in cardinalities]
 
 
@@ -139,7 +141,10 @@ def one_by_one(columns: Columns, features: Features) -> Tensor:
 
 
 class TabularBottom(nn.Module):
-    """Embeddings and the layers below the cut, each Linear and ReLU, normalised between if asked for; gives the cut embedding."""
+    """Embeddings and the layers below the cut, each Linear and ReLU, normalised between if asked for.
+
+    It returns the cut embedding.
+    """
 
     def __init__(
         self,
@@ -156,7 +161,7 @@ class TabularBottom(nn.Module):
         self.width = hidden[-1] if hidden else self.columns.width
 
     def forward(self, features: Features, norms: nn.ModuleList | None = None) -> Tensor:
-        """Embed a batch: (B, D); by another branch's ``norms`` where they are given."""
+        """Embed a batch: (B, D). By another branch's ``norms`` where they are given."""
         if norms is not None:
             return through(self.layers, self.columns(features), norms)
         cut_BD: Tensor = self.layers(self.columns(features))
@@ -193,7 +198,7 @@ class _Reopening(torch.autograd.Function):
 
 
 def reopening(bottom: nn.Module) -> None:
-    """Let units of a built-in bottom's last layer open again (``ReopeningReLU``); another module stays as it is."""
+    """Let units of a built-in bottom's last layer open again (``ReopeningReLU``). Another module stays as it is."""
     for part in bottom.modules():
         if isinstance(part, TabularBottom) and len(part.layers):
             part.layers[-1] = ReopeningReLU()

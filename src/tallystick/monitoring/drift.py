@@ -58,7 +58,7 @@ def numeric_drift(before: NumericProfile, values_N: NDArray[np.float64]) -> Drif
 
 
 def categorical_drift(before: CategoricalProfile, column: pl.Series) -> Drift:
-    """Measure a categorical column by its values, with rare, other and missing cells; the chi-square test of homogeneity."""
+    """Measure a categorical column by its values, with rare, other and missing cells, in a chi-square test of homogeneity."""
     counts = dict(pl.DataFrame({"text": as_text(column)}).group_by("text").len().iter_rows())
     missing = counts.pop(None, 0)
     names = [name for name, _ in before.counts]

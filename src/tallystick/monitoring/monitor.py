@@ -58,7 +58,7 @@ class Look:
 
 
 def monitor_table(look: Look) -> Monitoring:
-    """Compare the new rows with those of training, and the scores with the labels that are there; nothing is sent.
+    """Compare the new rows with those of training, and the scores with the labels that are there. Nothing is sent.
 
     Raises DataError for a column that is gone, and ConfigError for scores that are of another run or have no key.
     """
@@ -169,7 +169,7 @@ def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, e
 
 
 def period_names(times: pl.Series, every: Every) -> pl.Series:
-    """Name the period of each row: by date or date and time; one for all if there is no such column."""
+    """Name the period of each row, by date or date and time. There is one for all if there is no such column."""
     if every == "all" or times.null_count() == len(times):
         return pl.Series(["all"] * len(times), dtype=pl.String)
     times = ordered_times(times, use="time")

@@ -14,7 +14,7 @@ PREFIX = "tallystick_monitor"
 
 
 def write_prometheus(monitoring: Monitoring, path: Path) -> None:
-    """Write the gauges, whole or not at all; raises ConfigError without the extra `serve`, StorageError."""
+    """Write the gauges, whole or not at all. Raises ConfigError without the extra `serve`, StorageError."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest
     except ImportError:

@@ -44,7 +44,7 @@ class ServedLook:
 
 
 def monitor_served(look: ServedLook) -> Monitoring:
-    """Compare what was answered with training, and its scores with the labels that have come; nothing is sent.
+    """Compare what was answered with training, and its scores with the labels that have come. Nothing is sent.
 
     A row that was asked for several times counts once in what is compared, by its last answer, and in each period once in what
     is measured. Raises ConfigError where no answer is kept, DamagedFile.
@@ -139,7 +139,7 @@ def _coded(profile: CategoricalProfile, column: CategoricalColumn) -> Categorica
 
 
 def _scored(rows: Sequence[tuple[datetime, AnsweredRow]]) -> pl.DataFrame:
-    """Return digest, score, by which model and when, the oldest first; no score of several classes."""
+    """Return digest, score, by which model and when, the oldest first. Scores of several classes are left out."""
     return pl.DataFrame(
         {
             KEY: [row.row for _, row in rows],

@@ -37,7 +37,7 @@ NOT_OF_OUR_CA = (7, 18, 19, 20, 21)  # OpenSSL's X509_V_ERR: bad signature, self
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Identity:
-    """A party's name, and the PEM files that prove it; the key stays in its file. ``warning`` says who else can read that."""
+    """A party's name, and the PEM files that prove it. The key stays in its file. ``warning`` says who else can read that."""
 
     name: str
     ca: bytes
@@ -52,7 +52,7 @@ class Identity:
 
 
 def load_identity(name: str, *, ca: Path, certificate: Path, key: Path, key_password: str | None = None) -> Identity:
-    """Read a party's PEM files and check that they work together; ``key_password`` is what the key's file is encrypted with.
+    """Read a party's PEM files and check that they work together. ``key_password`` is what the key's file is encrypted with.
 
     Raises ConfigError for a file that is missing or not PEM, a certificate that is expired, not yet valid, for
     another name or from another CA, a key that does not belong to the certificate, and what only TLS itself does not take.
@@ -203,8 +203,9 @@ def refusal(error: ssl.SSLCertVerificationError) -> str:
 
 
 def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
-    """Make a context of TLS 1.3 that proves this party's identity and wants the peer's from its CAs; a dialler also wants the
-    name it dials.
+    """Make a context of TLS 1.3 that proves this party's identity and wants the peer's from its CAs.
+
+    A dialler also wants the name it dials.
 
     Raises ConfigError for a certificate that TLS does not take, such as one with a short RSA key.
     """
@@ -324,7 +325,7 @@ def no_tallystick(peer: str, address: str) -> str:
 
 
 def open_to_others(path: Path, *, named: str, what: str) -> str | None:
-    """Say that others than its owner can read a file with a secret; None if nobody can."""
+    """Say that others than its owner can read a file with a secret, or None if nobody can."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if not mode & 0o077:
         return None
@@ -340,7 +341,7 @@ def _read(path: Path) -> bytes:
 
 
 def _leads_to(authorities: list[x509.Certificate], own: x509.Certificate, between: list[x509.Certificate]) -> bool:
-    """Tell whether one of the authorities issued a certificate, or what issued it, and so on; the peer's TLS judges the rest."""
+    """Tell whether one of the authorities issued a certificate, or what issued it, and so on. The peer's TLS judges the rest."""
     last, left = own, list(between)
     while not any(_issued(authority, last) for authority in authorities):
         issuer = next((each for each in left if _issued(each, last)), None)

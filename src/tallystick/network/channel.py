@@ -68,7 +68,7 @@ def open_payload(payload: Buffer, kind: type[M], *, peer: str) -> M:
 
 
 class MemoryChannel:
-    """One end of an in-memory pair; messages pass through the codec, so what tests see is what crosses a wire."""
+    """One end of an in-memory pair. Messages pass through the codec, so what tests see is what crosses a wire."""
 
     def __init__(
         self, peer: str, inbox: "queue.SimpleQueue[bytearray]", outbox: "queue.SimpleQueue[bytearray]", *, timeout_s: float
@@ -97,7 +97,7 @@ class MemoryChannel:
         self._outbox.put(payload)
 
     def receive(self, kind: type[M], *, within_s: float | None = None) -> M:
-        """Wait for the next message; raises PeerLost after ``within_s``, or the pair's timeout."""
+        """Wait for the next message. Raises PeerLost after ``within_s``, or the pair's timeout."""
         timeout_s = self._timeout_s if within_s is None else min(within_s, self._timeout_s)
         try:
             payload = self._inbox.get(timeout=timeout_s)

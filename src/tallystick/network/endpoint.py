@@ -131,7 +131,7 @@ class Endpoint:
         self._loop.end(self._transport.stop())
 
     def interrupt(self) -> None:
-        """Have whoever waits for a peer here raise KeyboardInterrupt, now or when it waits next; from any thread."""
+        """Have whoever waits for a peer here raise KeyboardInterrupt, now or when it waits next. Any thread may call it."""
         self._loop.interrupt()
 
     def _raise_failures(self) -> None:
@@ -225,7 +225,7 @@ class Endpoint:
             await session.run_link(link, hello)
 
     async def _admit(self, link: Link, names: list[str]) -> tuple[Session, Hello] | None:
-        """Exchange Hellos with a caller; gives its session, or None for one who is turned away."""
+        """Exchange Hellos with a caller, and return its session, or None for one who is turned away."""
         try:
             hello = open_hello(await link.read(), ", ".join(names) or "a caller")
         except PeerError as error:

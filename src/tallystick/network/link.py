@@ -8,7 +8,7 @@ if TYPE_CHECKING:  # messages bring PyTorch, which certificates do without
 
 
 class LinkBroken(Exception):
-    """A link ended or failed; its text says why."""
+    """A link ended or failed. Its text says why."""
 
 
 class FrameTooLarge(LinkBroken):
@@ -24,7 +24,7 @@ class Arriving:
 
 
 class Link(Protocol):
-    """Carrier of frames at the moment; read and write raise LinkBroken."""
+    """Carrier of frames at the moment. Read and write raise LinkBroken."""
 
     @property
     def progress(self) -> float:
@@ -42,11 +42,11 @@ class Link(Protocol):
         ...
 
     async def read(self) -> "Buffer":
-        """Wait for the next frame; raises FrameTooLarge before it takes in one over the limit."""
+        """Wait for the next frame. Raises FrameTooLarge before it takes in one over the limit."""
         ...
 
     async def write(self, parts: "tuple[Buffer, ...]") -> None:
-        """Send a frame that consists of these parts; one at a time."""
+        """Send a frame that consists of these parts. One is sent at a time."""
         ...
 
     def close(self) -> None:

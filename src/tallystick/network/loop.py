@@ -21,7 +21,7 @@ LOOK_S = 0.001
 
 
 class Loop:
-    """An asyncio loop with at most one driver at a time; ``with loop:`` makes the calling thread the driver."""
+    """An asyncio loop with at most one driver at a time. ``with loop:`` makes the calling thread the driver."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -77,7 +77,7 @@ class Loop:
         self._drivers.discard(threading.get_ident())
 
     def turn(self) -> None:
-        """Run what is ready, without waiting; writes that were queued start before reads."""
+        """Run what is ready, without waiting. Writes that were queued start before reads."""
         self._unpark()
         self._loop.call_soon(self._loop.stop)
         self._loop.run_forever()
@@ -111,7 +111,7 @@ class Loop:
             self._loop.stop()
 
     def start(self, coroutine: Coroutine[Any, Any, None], *, urgent: bool = False) -> None:
-        """Run a coroutine beside the others; an error that it does not handle ends the job."""
+        """Run a coroutine beside the others. An error that it does not handle ends the job."""
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -152,7 +152,7 @@ class Loop:
         self.wake()
 
     def interrupt(self) -> None:
-        """Give whoever waits here, now or later, KeyboardInterrupt, and an end in peace little time; from any thread."""
+        """Give whoever waits here, now or later, KeyboardInterrupt, and an end in peace little time. Any thread may call it."""
         with contextlib.suppress(RuntimeError):  # the loop ended this very moment
             self.later(self._hurry)
             self.later(self.fail, KeyboardInterrupt())

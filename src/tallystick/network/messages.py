@@ -30,7 +30,7 @@ _NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class MalformedMessage(ValueError):
-    """The received bytes are not a message of the expected type; a channel turns this into a ProtocolError."""
+    """The received bytes are not a message of the expected type. A channel turns this into a ProtocolError."""
 
 
 Buffer = bytes | bytearray | memoryview
@@ -81,7 +81,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
         return array
 
     def tensor(self, *shape: int | None, dtype: "torch.dtype | None" = None) -> Tensor:
-        """Return the array as a CPU tensor; checks ``shape`` as numpy() does and ``dtype`` exactly.
+        """Return the array as a CPU tensor. It checks ``shape`` as numpy() does and ``dtype`` exactly.
 
         It lies in the received buffer, where that is aligned and not read-only, and owns its memory where not.
         """
@@ -118,13 +118,13 @@ def _numpy(values: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every message; a subclass states its fields and, if it may be large, its ``limit`` in bytes."""
+    """Base of every message. A subclass states its fields and, if it may be large, its ``limit`` in bytes."""
 
     limit: ClassVar[int] = MEBIBYTE
 
 
 class Stopped(Message, frozen=True):
-    """The sender ends the job, and why; any receive() turns it into PeerStopped. Resuming is of no use where it is ``final``."""
+    """The sender ends the job, and why. Any receive() turns it into PeerStopped. Resuming is of no use where it is ``final``."""
 
     reason: str
     final: bool = False
@@ -154,7 +154,7 @@ class _Packing:
 
 
 def encode(message: Message) -> bytearray:
-    """Encode a message; raises ValueError if it is over its type's limit."""
+    """Encode a message. Raises ValueError if it is over its type's limit."""
     return bytearray().join(encode_parts(message))
 
 
@@ -173,13 +173,13 @@ def encode_parts(message: Message) -> tuple[Buffer, ...]:
 
 
 def is_a(payload: Buffer, kind: type[Message]) -> bool:
-    """Tell whether a payload says that it is a ``kind``; it need not be a valid one."""
+    """Tell whether a payload says that it is a ``kind``. It need not be a valid one."""
     name = kind.__name__.encode()
     return payload[1 : 2 + len(name)] == bytes((len(name),)) + name
 
 
 def decode(payload: Buffer, kind: type[M]) -> M | Stopped:
-    """Decode a payload that should hold a ``kind``; a Stopped is let through in place of any kind.
+    """Decode a payload that should hold a ``kind``. A Stopped is let through in place of any kind.
 
     Raises MalformedMessage for another version, another type, a body over the type's limit or one that does
     not match the type's schema.

@@ -31,14 +31,14 @@ class ProxyRefused(LinkBroken):
 
 
 def checked_proxy(address: str, *, credentials: str | None) -> Proxy:
-    """Return a proxy that wants ``user:password``; raises ConfigError for anything else."""
+    """Return a proxy that wants ``user:password``. Raises ConfigError for anything else."""
     if credentials is not None and (":" not in credentials or not credentials.isprintable()):
         raise ConfigError("proxy.credentials: must hold one line, user:password")
     return Proxy(address=address, credentials=credentials)
 
 
 def connect_request(proxy: Proxy, address: str) -> bytes:
-    """Ask for a tunnel to ``host:port``; raises LinkBroken for a host name that cannot be said."""
+    """Ask for a tunnel to ``host:port``. Raises LinkBroken for a host name that cannot be said."""
     host, _, port = address.rpartition(":")
     try:
         target = f"{host.encode('idna').decode()}:{port}" if not host.startswith("[") else address
@@ -59,7 +59,7 @@ def is_whole(answer: bytes | bytearray) -> bool:
 
 
 def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
-    """Return if the tunnel stands; raises ProxyRefused for a refusal, LinkBroken for all else."""
+    """Return if the tunnel stands. Raises ProxyRefused for a refusal, LinkBroken for all else."""
     where, answer = f"the proxy at {proxy.address}", _final(answer)
     status = bytes(answer).partition(b"\r\n")[0]
     version, _, reason_bytes = status.partition(b" ")

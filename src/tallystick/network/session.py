@@ -1,4 +1,4 @@
-"""Session: one peer, reliably, over links that may break. A Channel; tls.py makes the links below it.
+"""Session: one peer, reliably, over links that may break. It is a Channel, and tls.py makes the links below it.
 
 A link carries frames: a small header and, in most, an encoded message. The rules, all of them:
 
@@ -52,7 +52,7 @@ PROCESS_BYTES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Times in seconds and sizes in bytes; see the rules above."""
+    """Times in seconds and sizes in bytes. See the rules above."""
 
     heartbeat_s: float = 2.0
     deadline_s: float = 10.0
@@ -156,7 +156,7 @@ class Session:
         return self._traffic
 
     def send(self, message: Message) -> None:
-        """Queue a message and start writing it; waits only while the peer is a whole window behind."""
+        """Queue a message and start writing it. It waits only while the peer is a whole window behind."""
         parts = encode_parts(message)
         size = sum(map(len, parts))
         if size > self._limits.max_message_bytes - HEADER.size:
@@ -178,7 +178,7 @@ class Session:
                 self._loop.turn()
 
     def receive(self, kind: type[M], *, within_s: float | None = None) -> M:
-        """Wait for the next message; raises PeerLost where none arrives, nor a part of one, for ``within_s``.
+        """Wait for the next message. Raises PeerLost where none arrives, nor a part of one, for ``within_s``.
 
         A wait of QUIET_S is named, and again each time that it has lasted twice as long, but for one of math.inf, which may last.
         """
@@ -222,7 +222,7 @@ class Session:
             )
 
     def _due(self, kind: type[Message], began: float, within_s: float) -> float:
-        """Return when a message that is waited for since ``began`` must have come; raises PeerLost once it is overdue."""
+        """Return when a message that is waited for since ``began`` must have come. Raises PeerLost once it is overdue."""
         arriving = self._link is not None and self._link.arriving is not None
         due = max(began, self._link.progress if self._link is not None and arriving else began) + within_s
         if time.monotonic() > due:
@@ -343,8 +343,9 @@ class Session:
         await asyncio.get_running_loop().create_future()
 
     def _take_stop(self, payload: memoryview) -> None:
-        """Take in that the peer ends the job: whoever sends to it, or computes for it, must know; receive() first gives what came
-        before.
+        """Take in that the peer ends the job, so that whoever sends to it, or computes for it, learns of it.
+
+        receive() first returns what came before.
         """
         try:
             open_payload(payload, Stopped, peer=self._peer)
@@ -359,7 +360,7 @@ class Session:
         self._arrived = max(self._arrived, received)
 
     def drop(self, link: Link | None, why: str) -> None:
-        """Let go of a link, if it is the present one; give the peer up if one after the other was of no use."""
+        """Let go of a link, if it is the present one. Give the peer up if one link after the other was of no use."""
         if link is None or self._link is not link:
             return
         self._link, self.trouble = None, why
@@ -447,7 +448,10 @@ class Session:
     # Time
 
     def tick(self, now: float) -> None:
-        """Send a heartbeat if one is due, and give up if nothing was heard for too long; called every fraction of a heartbeat."""
+        """Send a heartbeat if one is due, and give up if nothing was heard for too long.
+
+        It is called every fraction of a heartbeat.
+        """
         if self.over:
             return
         if self._link is not None and now - self._last_sent >= self._limits.heartbeat_s:

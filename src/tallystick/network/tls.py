@@ -56,15 +56,15 @@ Refused = Callable[[str], None]
 
 
 class WrongCertificate(IdentityError):
-    """Whoever answers a call shows a certificate that is not the peer's; nothing was said to it."""
+    """Whoever answers a call shows a certificate that is not the peer's. Nothing was said to it."""
 
 
 class HandshakeFailed(LinkBroken):
-    """One side's TLS does not take the other's; its text says why."""
+    """One side's TLS does not take the other's. Its text says why."""
 
 
 class _Link:
-    """A connection, before, during and after its TLS handshake; LinkBroken if it has gone already."""
+    """A connection, before, during and after its TLS handshake. Raises LinkBroken if it has gone already."""
 
     def __init__(
         self, raw: socket.socket, context: ssl.SSLContext, driver: Loop, *, server_name: str | None, max_bytes: int
@@ -133,7 +133,7 @@ class _Link:
         return frame
 
     async def write(self, parts: tuple[Buffer, ...]) -> None:
-        """Send a frame that consists of these parts; only small ones are copied, to go together."""
+        """Send a frame that consists of these parts. Only small ones are copied, to go together."""
         small = bytearray(LENGTH.pack(sum(map(len, parts))))
         for part in parts:
             if len(part) < RECORD_BYTES:
@@ -192,7 +192,7 @@ class _Link:
         await asyncio.sleep(0)
 
     async def _wait_or_raise(self, error: OSError) -> None:
-        """Wait until the socket is ready for what it could not do yet; raises LinkBroken for any other error."""
+        """Wait until the socket is ready for what it could not do yet. Raises LinkBroken for any other error."""
         if isinstance(error, ssl.SSLWantReadError):
             await self._ready(self._loop.add_reader, self._loop.remove_reader)
         elif isinstance(error, ssl.SSLWantWriteError):
@@ -201,7 +201,7 @@ class _Link:
             raise LinkBroken(reason(error)) from None
 
     async def _ready(self, add: Callable[..., None], remove: Callable[[int], bool]) -> None:
-        """Wait until the socket can be read, or written; a reader and a writer may both wait for the same."""
+        """Wait until the socket can be read, or written. A reader and a writer may both wait for the same."""
         ready = self._waiting.get(remove)
         if ready is None or ready.done():  # done: whoever waited was cancelled
             ready = self._waiting[remove] = self._loop.create_future()
@@ -218,7 +218,7 @@ class _Link:
             ready.set_result(None)
 
     def close(self) -> None:
-        """Hang up; whoever waits learns that the link is broken."""
+        """Hang up. Whoever waits learns that the link is broken."""
         self._closed = True
         for remove, ready in self._waiting.items():
             remove(self._file)
@@ -319,7 +319,7 @@ class TlsTransport:
     # Listening
 
     async def listen(self, address: str, welcome: Welcome, refused: Refused) -> int:
-        """Take calls at ``host:port`` from now on and give the port; raises OSError."""
+        """Take calls at ``host:port`` from now on and give the port. Raises OSError."""
         port = 0
         for family, _, _, _, where in await _resolve(address):
             dual = family == socket.AF_INET6 and where[0] == "::" and socket.has_dualstack_ipv6()
@@ -381,7 +381,7 @@ class TlsTransport:
             self._hang_up(link)
 
     def _link(self, raw: socket.socket, context: ssl.SSLContext, server_name: str | None) -> _Link:
-        """Make a link that stop() closes, if nobody does before; raises LinkBroken."""
+        """Make a link that stop() closes, if nobody does before. Raises LinkBroken."""
         link = _Link(raw, context, self._loop, server_name=server_name, max_bytes=self._limits.max_message_bytes)
         self._links.add(link)
         return link
@@ -405,7 +405,7 @@ async def _resolve(address: str) -> list[tuple[Any, ...]]:
 
 
 async def _connect(address: str, timeout_s: float) -> socket.socket:
-    """Connect to the first of the host's addresses that answers; raises OSError or TimeoutError."""
+    """Connect to the first of the host's addresses that answers. Raises OSError or TimeoutError."""
     addresses = await _resolve(address)
     failure: OSError = TimeoutError()
     for family, kind, protocol, _, where in addresses:

@@ -14,7 +14,7 @@ _MOST_LOSS = 500.0  # of one event in a privacy loss distribution, which takes i
 
 
 def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit = "label") -> float:
-    """Return the epsilon that all ``events`` together cost at ``delta``; infinity where there is no such bound.
+    """Return the epsilon that all ``events`` together cost at ``delta``. It is infinite where there is no such bound.
 
     Pure events add exactly, and Gaussian ones of all examples, which are one Gaussian. Anything else goes through the privacy
     loss distribution of dp-accounting (pessimistic: an upper bound), and the smaller of that and plain adding up is the answer.
@@ -96,7 +96,10 @@ def _single_epsilon(event: Bounded, delta: float) -> float:
 
 
 def _pld_epsilon(events: Sequence[Bounded], delta: float) -> float:
-    """Compose by privacy loss distributions; infinity, which leaves the plain sum to the caller, where a loss is too large."""
+    """Compose by privacy loss distributions.
+
+    Return infinity where a loss is too large, so that the caller takes the plain sum.
+    """
     if any(event.epsilon > _MOST_LOSS for event in events if not isinstance(event, GaussianDP)):
         return math.inf
     try:

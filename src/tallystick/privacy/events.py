@@ -1,4 +1,4 @@
-"""DP events: what one release cost, as data; ``composition`` adds several up.
+"""DP events: what one release cost, as data. ``composition`` adds several up.
 
 An event states its neighbours: ``label`` (two data sets that differ in one example's label) or ``record`` (in one
 example's label and features). A record event protects the label as well, so both count towards the label budget;
@@ -100,7 +100,7 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def _check_recorded(epsilon: float) -> None:
-    """Refuse an epsilon that is not a finite number above 0; a ledger's entries stay readable whatever their size."""
+    """Refuse an epsilon that is not a finite number above 0. A ledger's entries stay readable whatever their size."""
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"epsilon is {epsilon!r}; it must be a finite number above 0 (1 is a usual choice)")
 

@@ -73,7 +73,7 @@ class SequentialBits:
 
 
 def check_exact_delta(name: str, delta: float) -> None:
-    """Refuse a delta beside which what the sampler is short of its distribution would count; raises ConfigError."""
+    """Refuse a delta beside which what the sampler is short of its distribution would count. Raises ConfigError."""
     if not LEAST_DELTA <= delta < 1:
         raise ConfigError(
             f"{name}: delta is {delta!r}; it must be at least {LEAST_DELTA:g}, beside which the error of sampling, 2^-100, does "
@@ -186,7 +186,10 @@ class DiscreteGaussian:
 
     @classmethod
     def hiding(cls, deviation: float) -> "DiscreteGaussian":
-        """Make the one whose release tells no more than continuous noise of this deviation, in steps of the grid; above 1."""
+        """Make the one whose release tells no more than continuous noise of this deviation, in steps of the grid.
+
+        The deviation is above 1.
+        """
         # Half an ulp of the square root and of what follows must not make the noise less than it was asked to be.
         return _gaussian(math.hypot(deviation, SMOOTHING) * (1 + 1e-13))
 
@@ -243,7 +246,7 @@ def _gaussian_table(deviation: float) -> AliasTable:
 
 
 def draw_geometric(scale: float, bits: Bits, *, columns: int) -> Ints:
-    """Draw integers k >= 0 with a chance proportional to exp(-k / scale) (R, D); their binary digits are independent."""
+    """Draw integers k >= 0 with a chance proportional to exp(-k / scale) (R, D). Their binary digits are independent."""
     coins = _digit_coins(scale)
     digits = len(coins.rest)
     words = bits.words(columns * digits)

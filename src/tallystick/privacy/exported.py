@@ -4,7 +4,7 @@ from typing import Any, NotRequired, TypedDict
 
 
 class ExportedEpsilon(TypedDict):
-    """An epsilon and the delta that it holds at; None bounds nothing."""
+    """An epsilon and the delta that it holds at. An epsilon of None bounds nothing."""
 
     epsilon: float | None
     delta: float
@@ -42,7 +42,7 @@ class ExportedDataset(TypedDict):
 
 
 class ExportedLedger(TypedDict):
-    """A party's whole ledger; ``page`` is where its page was written, if it was."""
+    """A party's whole ledger. ``page`` is where its page was written, if it was."""
 
     party: str
     identity: str

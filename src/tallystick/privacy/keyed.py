@@ -17,7 +17,7 @@ MIN_SECRET_BYTES = 16
 
 
 def check_secret(secret: bytes) -> None:
-    """Refuse a secret that can be guessed; raises ConfigError."""
+    """Refuse a secret that can be guessed. Raises ConfigError."""
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigError(f"the noise secret has {len(secret)} bytes; it must have at least {MIN_SECRET_BYTES}")
 

@@ -65,7 +65,7 @@ _ROUNDING = 1e-9  # a tenth spent ten times is a budget of one
 
 
 class BudgetExceeded(ConfigError):
-    """The release would pass the cap of its data set; nothing was spent and nothing may be released."""
+    """The release would pass the cap of its data set. Nothing was spent and nothing may be released."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ def outlook(dataset: str, spent: Sequence[Entered], more: Sequence[Event], *, ca
 
 
 class Ledger:
-    """One party's ledger file; safe for several processes and threads at once.
+    """One party's ledger file. It is safe for several processes and threads at once.
 
     Guarantee: the total covers every private release whose ``spend`` returned, after any crash. What has no guarantee is on
     record beside it (``not_private``), for no sum can hold it. Not protected: a file that is replaced by an older copy of itself
@@ -192,7 +192,7 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path | str, *, party: str) -> "Ledger":
-        """Make an empty ledger with an identity of its own; raises ConfigError if the file exists, StorageError if that fails."""
+        """Make an empty ledger with an identity of its own. Raises ConfigError if the file exists, StorageError if that fails."""
         _create(Path(path))
         return cls(path, party=party)
 
@@ -203,7 +203,7 @@ class Ledger:
         return entries, chain
 
     def holds(self, entries: int, chain: str) -> bool:
-        """Say whether this ledger is that of a noted head, or has grown from it; an older copy has not."""
+        """Say whether this ledger is that of a noted head, or has grown from it. An older copy has not."""
         with self._transaction() as connection:
             row = connection.execute("SELECT chain FROM entries WHERE id = ?", (entries,)).fetchone()
         return (row[0] if row is not None else self.identity if entries == 0 else None) == chain
@@ -221,7 +221,7 @@ class Ledger:
         return row[0] if row is not None else None
 
     def hold(self, name: str, token: str, successor: str) -> bool:
-        """Tell whether this is the token that was last left under a name, and leave its successor if so; the first one is.
+        """Tell whether this is the token that was last left under a name, and leave its successor if so. The first one is.
 
         Of two copies of what was charged once, each with the token that it was copied with, one alone can go on by it. It is
         outside the chain of hashes.
@@ -233,7 +233,7 @@ class Ledger:
             return is_last.rowcount == 1
 
     def enter_scores(self, dataset: str, opened: OpenedScores, *, judge: Callable[[Sequence[OpenedScores]], str]) -> None:
-        """Record scores that are about to be opened; the same ones count once.
+        """Record scores that are about to be opened. The same ones count once.
 
         Args:
             dataset: the rows that are counted, whatever name a contract gives the party.
@@ -257,7 +257,7 @@ class Ledger:
             return _opened(connection, dataset)
 
     def enter_not_private(self, dataset: str, *, what: str) -> Entry:
-        """Record what is about to leave without any guarantee; no cap can judge it, and no sum will count it."""
+        """Record what is about to leave without any guarantee. No cap can judge it, and no sum will count it."""
         with self._transaction() as connection:
             self._check(connection)
             return self._enter(connection, dataset, NotPrivate(), what)
@@ -284,8 +284,10 @@ class Ledger:
             return self._enter(connection, dataset, event, what)
 
     def spend(self, dataset: str, event: Event, *, what: str) -> Entry:
-        """Record a release before it is made; returns once the entry is on disk. Raises BudgetExceeded if it would pass the
-        cap, as what is not private does."""
+        """Record a release before it is made.
+
+        Return once the entry is on disk. Raises BudgetExceeded if it would pass the cap, as what is not private does.
+        """
         with self._transaction() as connection:
             self._check(connection)
             cap = self._cap(connection, dataset)
@@ -314,7 +316,10 @@ class Ledger:
         return entry
 
     def total(self, dataset: str, *, delta: float = 0.0, unit: Unit = "label") -> float:
-        """Return the epsilon that private releases spent on a data set, at ``delta``; infinite where no such bound holds."""
+        """Return the epsilon that private releases spent on a data set, at ``delta``.
+
+        It is infinite where no such bound holds.
+        """
         return total_epsilon([entry.event for entry in self.entries(dataset) if entry.private], delta=delta, unit=unit)
 
     def not_private(self, dataset: str | None = None) -> list[Entry]:
@@ -333,7 +338,7 @@ class Ledger:
             return self._cap(connection, dataset)
 
     def set_cap(self, dataset: str, cap: Cap) -> None:
-        """Set the cap from now on; earlier caps stay on record."""
+        """Set the cap from now on. Earlier caps stay on record."""
         with self._transaction() as connection:
             connection.execute(
                 "INSERT INTO caps (time, party, dataset, epsilon, delta) VALUES (?, ?, ?, ?, ?)",
@@ -456,7 +461,7 @@ def json_number(value: float) -> float | None:
 
 
 def _create(path: Path) -> None:
-    """Make an empty ledger that appears whole or not at all; of two processes at once only one does.
+    """Make an empty ledger that appears whole or not at all. Of two processes at once only one does.
 
     The chain of hashes begins at the identity, which is drawn here: two ledgers never have an entry in common.
     """

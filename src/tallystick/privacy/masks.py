@@ -71,7 +71,7 @@ class MaskedTerms:
     """Sends a client's vectors under pairwise masks."""
 
     def __init__(self, channel: Channel, *, least_clients: int = 2) -> None:
-        """Exchange keys; raises ProtocolError if the roster is short, repeats a key or lacks this client's own."""
+        """Exchange keys. Raises ProtocolError if the roster is short, repeats a key or lacks this client's own."""
         self.channel = channel
         private_key = X25519PrivateKey.generate()
         own = private_key.public_key().public_bytes_raw()
@@ -106,7 +106,10 @@ class MaskedTerms:
 
 
 def exchange_keys(channels: Sequence[Channel]) -> None:
-    """Collect every client's public key and hand all of them to each (the server's side of MaskedTerms; within all_or_none)."""
+    """Collect every client's public key and hand all of them to each.
+
+    This is the server's side of MaskedTerms, within all_or_none.
+    """
     if len(channels) < 2:
         raise ConfigError(f"a masked sum over {len(channels)} client hides nothing; it needs at least 2 clients")
     keys = tuple(channel.receive(Join).public_key for channel in channels)

@@ -58,7 +58,7 @@ def discrete_laplace_variance(scale: float) -> float:
 
 
 class SecureNoise:
-    """Noise for releases, from the operating system's generator; takes no seed on purpose."""
+    """Noise for releases, from the operating system's generator. It takes no seed on purpose."""
 
     def discrete_laplace(self, scale: float, shape: Shape) -> Ints:
         """Draw with OpenDP (Canonne, Kamath and Steinke 2020): exact, in integer arithmetic."""
@@ -128,11 +128,11 @@ class SimulatedNoise:
         return self._rng.negative_binomial(r, success, shape) - self._rng.negative_binomial(r, success, shape)
 
     def binomial(self, counts: Ints, probability: float | NDArray[np.float64]) -> Ints:
-        """Count heads; coins belong to rows, so the number of clients does not enter."""
+        """Count heads. Coins belong to rows, so the number of clients does not enter."""
         return self._rng.binomial(counts, probability).astype(np.int64)
 
     def laplace(self, scale: float, shape: Shape) -> NDArray[np.float64]:
-        """Draw floating-point Laplace noise; a score belongs to one client, so nothing is summed."""
+        """Draw floating-point Laplace noise. A score belongs to one client, so nothing is summed."""
         first, second = (self._rng.standard_exponential(shape, dtype=np.float32) for _ in range(2))
         return (scale * (first - second)).astype(np.float64)
 

@@ -1,4 +1,4 @@
-"""Renders results into one self-contained page; computes nothing."""
+"""Renders results into one self-contained page. It computes nothing."""
 
 from tallystick.report.page import render, to_html
 from tallystick.results import Result, merge, read_result

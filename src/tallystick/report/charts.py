@@ -227,7 +227,7 @@ def _square(
 
 
 def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | None:
-    """Plot training and validation loss per epoch, the best epoch marked; None without two finite losses."""
+    """Plot training and validation loss per epoch, the best epoch marked, or None without two finite losses."""
     lines = [
         _loss_line("joint, training", "muted", joint, "train_loss"),
         _loss_line("joint, validation", "joint", joint, "validation_loss"),
@@ -398,7 +398,10 @@ class Bar:
 
 
 def timeline(phases: Sequence[PhaseRecord]) -> tuple[list[Bar], Axis]:
-    """Place every phase after the one before it of the same party, unless it says when it started; in order of start."""
+    """Place every phase after the one before it of the same party, unless it says when it started.
+
+    Phases are in order of start.
+    """
     ends: dict[str, float] = {}
     placed = []
     for phase in phases:

@@ -23,7 +23,7 @@ MAX_RESULT_BYTES = 256 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRow:
-    """One figure of every run; ``values`` are None where a run has none."""
+    """One figure of every run. ``values`` are None where a run has none."""
 
     name: str
     values: list[float | int | str | None]
@@ -74,7 +74,7 @@ def read_run(path: Path) -> Result:
 
 
 def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunComparison:
-    """Put results beside each other, in the given order; raises ConfigError for fewer than two."""
+    """Put results beside each other, in the given order. Raises ConfigError for fewer than two."""
     if len(results) < 2:
         raise ConfigError(f"{len(results)} run to compare; give at least two")
     flat = [_flat(result) for result in results]
@@ -100,7 +100,7 @@ def compare_html(comparison: RunComparison) -> str:
 
 
 def render_comparison(comparison: RunComparison, path: str | os.PathLike[str]) -> Path:
-    """Write the page of ``comparison``; raises StorageError."""
+    """Write the page of ``comparison``. Raises StorageError."""
     return write_page(compare_html(comparison), path)
 
 
@@ -116,7 +116,7 @@ def _row(name: str, values: Sequence[float | int | str | None]) -> ComparisonRow
 
 
 def _flat(result: Result) -> dict[str, str]:
-    """Return a contract's keys with their values; of a run that kept no contract, its summary."""
+    """Return a contract's keys with their values. A run that kept no contract has its summary instead."""
     try:
         values = yaml.safe_load(result.contract.yaml)
     except yaml.YAMLError:
@@ -137,7 +137,7 @@ def _leaves(value: Any, path: str = "") -> dict[str, str]:
 
 
 def _metrics(results: Sequence[Result]) -> list[ComparisonRow]:
-    """List the metrics of the joint model, as measured or as shared, and of the own-columns model; the best of each is marked."""
+    """List the metrics of the joint model, as measured or as shared, and of the own-columns model. The best of each is marked."""
     rows = []
     own = [result.local_baseline for result in results]
     for found, suffix in (([_joint(result) for result in results], ""), (own, ", own columns only")):

@@ -17,7 +17,7 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def number(value: float | None, *, signed: bool = False, digits: int = 4) -> str:
-    """Write ``digits`` decimals below 10, fewer above, none from 1,000 on; a real minus sign."""
+    """Write ``digits`` decimals below 10, fewer above, none from 1,000 on. The minus sign is a real one."""
     if value is None:
         return NOTHING
     large = abs(value)

@@ -36,7 +36,7 @@ NOTHING_SENT = "No: nothing that depends on a label was sent, so there is nothin
 
 
 def by_strength(attacks: Sequence[AttackResult], *, attack_count: int | None = None) -> list[AttackResult]:
-    """Order label attacks by how far they come above a guess; of those that come as far, what need know least comes first.
+    """Order label attacks by how far they come above a guess. Of those that come as far, what need know least comes first.
 
     The one that headlines name comes first; those that need labels nobody has come last.
     """
@@ -83,15 +83,16 @@ def _rounded(value: float) -> float:
 
 
 def _known(attack: AttackResult) -> int:
-    """Return how many labels an attack has to be told, as its view says; of a share, and of some in every batch, more than of any
-    number.
+    """Return how many labels an attack has to be told, as its view says.
+
+    A share of them, and some in every batch, count as more than any number.
     """
     knowing = attack.view.partition(", knowing ")[2].split(" ")[0]
     return int(knowing) if knowing.isdigit() and "every batch" not in attack.view else 0 if knowing in ("", "no") else 10**9
 
 
 def strength(attack: AttackResult) -> float:
-    """Return how far above a guess an attack tells classes apart, whichever way round; minus infinity if it has no value.
+    """Return how far above a guess an attack tells classes apart, whichever way round, or minus infinity if it has no value.
 
     0.5 is certainty: an AUC of 1, or of 0, whose scores need only be turned round; of numbers a rank correlation of 1.
     """
@@ -370,7 +371,7 @@ def most_auc(epsilon: float, delta: float = 0.0) -> float:
 
 
 def plain(name: str) -> str:
-    """Say what a label attack does, in a line; nothing for one that is not known here."""
+    """Say what a label attack does, in a line, or nothing for one that is not known here."""
     from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 
     return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
@@ -435,7 +436,7 @@ def _gain(attack: LocatedKeys) -> float:
 
 
 def _known_keys(name: str) -> int:
-    """Return how many keys an attack on a linkage must know; none for one that is not known here."""
+    """Return how many keys an attack on a linkage must know, or none for one that is not known here."""
     from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 
     row = LINKAGE_ATTACKS.get(name)
@@ -443,7 +444,7 @@ def _known_keys(name: str) -> int:
 
 
 def linkage_attack(name: str) -> str:
-    """Say what an attack on a linkage does, in a line; nothing for one that is not known here."""
+    """Say what an attack on a linkage does, in a line, or nothing for one that is not known here."""
     from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
     from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 

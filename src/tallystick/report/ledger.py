@@ -86,7 +86,7 @@ def _dataset(name: str, dataset: ExportedDataset) -> _Dataset:
 
 
 def amount(value: float | None) -> str:
-    """Format an epsilon for people; None is one without a bound."""
+    """Format an epsilon for people. None stands for one without a bound."""
     return "unbounded" if value is None else f"{value:.4g}"
 
 
@@ -96,7 +96,7 @@ def at_delta(epsilon: ExportedEpsilon) -> str:
 
 
 def _plot(dataset: ExportedDataset, cap: float | None) -> charts.Plot | None:
-    """Plot what was spent so far in steps, by date and time (UTC); None if nothing bounded was spent.
+    """Plot what was spent so far in steps, by date and time (UTC), or None if nothing bounded was spent.
 
     An unbounded total leaves the picture at its top.
     """

@@ -36,5 +36,5 @@ def monitoring_html(monitoring: Monitoring) -> str:
 
 
 def render_monitoring(monitoring: Monitoring, path: str | os.PathLike[str]) -> Path:
-    """Write the page; raises StorageError."""
+    """Write the page. Raises StorageError."""
     return write_page(monitoring_html(monitoring), path)

@@ -175,7 +175,7 @@ def _short(value: float | None) -> str:
 
 
 def _within(value: MetricValue, *, signed: bool = False, size: bool = False) -> str:
-    """Put the interval in brackets, or nothing; ``size`` drops the sign that both ends share."""
+    """Put the interval in brackets, or nothing. ``size`` drops the sign that both ends share."""
     low, high = value["low"], value["high"]
     if low is None or high is None:
         return ""
@@ -185,7 +185,7 @@ def _within(value: MetricValue, *, signed: bool = False, size: bool = False) -> 
 
 
 def verdict(difference: MetricValue, metric: Metric) -> str:
-    """Say better, worse, equal, or unclear where the interval holds zero; without an interval the value decides."""
+    """Say better, worse, equal, or unclear where the interval holds zero. Without an interval the value decides."""
     value, low, high = difference["value"], difference["low"], difference["high"]
     if value is None:
         return "unclear"

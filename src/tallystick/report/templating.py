@@ -16,17 +16,17 @@ from tallystick.storage import Origin, write_own
 
 
 def render_template(name: str, **values: Any) -> str:
-    """Fill a template; every value is escaped, and the style sheet is at hand as ``css``."""
+    """Fill a template. Every value is escaped, and the style sheet is at hand as ``css``."""
     return compiled(name).render(css=_css(), **values)
 
 
 def render_source(source: str, **values: Any) -> str:
-    """Fill a template of another package, given as text; it may use the templates here."""
+    """Fill a template of another package, given as text. It may use the templates here."""
     return _compiled_source(source).render(css=_css(), **values)
 
 
 def compiled(name: str) -> Template:
-    """Return a template that can be filled; it is kept, for compiling a page takes longer than filling it."""
+    """Return a template that can be filled. It is kept, for compiling a page takes longer than filling it."""
     return _environment().get_template(name)
 
 
@@ -41,7 +41,7 @@ def script_json(text: str) -> Markup:
 
 
 def write_page(page: str, path: str | os.PathLike[str], *, origin: Origin | None = None) -> Path:
-    """Write a page, replacing what was there only once the new one is complete; raises StorageError.
+    """Write a page, replacing what was there only once the new one is complete. Raises StorageError.
 
     In a run's folder, whose ``origin`` it is, the page is encrypted where the folder's files are.
     """

@@ -27,7 +27,7 @@ class Spot:
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """Trials in a plane: leakage to the right, utility upward; a line follows each defence through its strengths."""
+    """Trials in a plane: leakage to the right, utility upward. A line follows each defence through its strengths."""
 
     title: str
     summary: str
@@ -46,19 +46,21 @@ TRIAL_COLOURS = ("joint", "other0", "other1", "other2", "own", "muted")
 
 
 def strongest(trial: Trial, reads: str) -> Leak | None:
-    """Return the attack that found most beyond a guess, among those that an attacker could run; None if nothing was attacked."""
+    """Return the attack that found most beyond a guess, among those that an attacker could run, or None if nothing was
+    attacked.
+    """
     return max(_possible(trial, reads), key=lambda leak: above_guess(leak.auc.mean, leak.chance), default=None)
 
 
 def outdone(trial: Trial, reads: str) -> Leak | None:
-    """Return the attack of a higher AUC than the strongest's, though closer to a guess of it; None if there is none."""
+    """Return the attack of a higher AUC than the strongest's, though closer to a guess of it, or None if there is none."""
     worst = strongest(trial, reads)
     highest = max(_possible(trial, reads), key=lambda leak: leak.auc.mean, default=None)
     return None if worst is None or highest is None or highest.auc.mean <= worst.auc.mean else highest
 
 
 def _possible(trial: Trial, reads: str) -> list[Leak]:
-    """List what an attacker could run on a view; whoever received gradients has its own embeddings beside them."""
+    """List what an attacker could run on a view. Whoever received gradients has its own embeddings beside them."""
     return [leak for leak in trial.leaks if leak.reads.startswith(reads) and not leak.upper_bound]
 
 
@@ -111,7 +113,7 @@ PICTURES = (
 
 
 def sweep_plots(sweep: Sweep) -> list[Scatter]:
-    """Plot one picture per kind of view, of labels; and one of what comes back of columns."""
+    """Plot one picture per kind of view, of labels, and one of what comes back of columns."""
     return [plot for reads, *names in PICTURES if (plot := _sweep_plot(sweep, reads, *names)) is not None]
 
 

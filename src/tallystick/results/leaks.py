@@ -71,7 +71,7 @@ class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     not_measured: list[str] = []
 
     def worst_mean(self, known: int) -> float | None:
-        """Return the greatest mean of any group of rows to one who knows so many; None if none was measured."""
+        """Return the greatest mean of any group of rows to one who knows so many, or None if none was measured."""
         every = [self.means, *(group.means for group in self.groups)]
         return max((mean.value for means in every for mean in means if mean.known == known), default=None)
 
@@ -133,7 +133,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class SimilarityHistogram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Similarities of linked rows, noise included; and before noise, as far as this party can tell."""
+    """Similarities of linked rows, noise included, and before noise, as far as this party can tell."""
 
     edges: list[float]
     counts: list[int]

@@ -125,7 +125,7 @@ def _merged_linkage(summaries: list[LinkageSummary | None]) -> LinkageSummary | 
 
 
 def _by_step(learnt_lines: list[Learnt]) -> list[Learnt]:
-    """Group by step, in the order in which the steps first come; within a step the order stays."""
+    """Group by step, in the order in which the steps first come. Within a step the order stays."""
     steps = [learnt.step for learnt in learnt_lines]
     return sorted(learnt_lines, key=lambda learnt: steps.index(learnt.step))
 

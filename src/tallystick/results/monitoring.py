@@ -35,7 +35,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of one period whose labels are there, and how well their scores did; None where a figure has no value."""
+    """The rows of one period whose labels are there, and how well their scores did. A figure is None where it has no value."""
 
     name: str
     rows: int
@@ -73,7 +73,7 @@ class ServedPeriod(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def partner_has(self) -> float | None:
-        """Return the share of the rows that partners answered for that all of them had; None for none."""
+        """Return the share of the rows that partners answered for that all of them had, or None for none."""
         joint, absent = self.why.get("joint", 0), self.why.get("absent", 0)
         return joint / (joint + absent) if joint + absent else None
 

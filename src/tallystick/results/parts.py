@@ -61,7 +61,7 @@ class Learnt(Part, frozen=True, kw_only=True):
 
 
 class ColumnSummary(Part, frozen=True, kw_only=True):
-    """Columns that a party brought; names stay home unless the party puts them into the note."""
+    """Columns that a party brought. Names stay home unless the party puts them into the note."""
 
     party: str
     numeric: int
@@ -80,7 +80,7 @@ class DataSummary(Part, frozen=True, kw_only=True):
 
 
 class EpochRecord(Part, frozen=True, kw_only=True):
-    """One epoch; a loss is None where it is unknown, or was not finite."""
+    """One epoch. A loss is None where it is unknown, or was not finite."""
 
     epoch: int  # counted from 1
     train_loss: float | None
@@ -115,7 +115,7 @@ class ModelPart(Part, frozen=True, kw_only=True):
 
 
 class Estimate(Part, frozen=True, kw_only=True):
-    """A mean over seeds, with a 95 % interval; of two seeds, which have no interval worth the name, with both values."""
+    """A mean over seeds, with a 95 % interval. Two seeds have no interval worth the name, so both values stand in its place."""
 
     mean: float
     low: float
@@ -169,7 +169,10 @@ class PrivacySummary(Part, frozen=True, kw_only=True):
 
 
 class ColumnFall(Part, frozen=True, kw_only=True):
-    """By how much the metric falls when a column is shuffled: mean and standard deviation over repeats; no name of a peer's."""
+    """By how much the metric falls when a column is shuffled: mean and standard deviation over repeats.
+
+    It holds no name of a peer's.
+    """
 
     number: int  # from 1, in the order in which its party encodes its columns
     name: str | None

@@ -38,7 +38,7 @@ RESULT_VERSION = 2
 
 
 class Sections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parts that only some runs have; each is shown when present."""
+    """Parts that only some runs have. Each is shown when present."""
 
     decisions: Decisions | None = None
     groups: list[Grouping] = []
@@ -80,26 +80,28 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def role(self) -> Role | None:
-        """Return the role of the party whose result this is; None if it is all parties'."""
+        """Return the role of the party whose result this is, or None if it is all parties'."""
         return next((party.role for party in self.parties if party.name == self.party), None)
 
     @property
     def joint(self) -> Mapping[str, MetricValue]:
-        """Return the joint model's metrics; none where they stay with the label party."""
+        """Return the joint model's metrics, or none where they stay with the label party."""
         return self.evaluation["joint"] if self.evaluation is not None else {}
 
     @property
     def local_baseline(self) -> Mapping[str, MetricValue]:
-        """Return the metrics of the label party's own columns alone; none where there is no such model, or they stay with it."""
+        """Return the metrics of the label party's own columns alone, or none where there is no such model, or they stay
+        with it.
+        """
         return (self.evaluation["local_baseline"] if self.evaluation is not None else None) or {}
 
     @property
     def label_audit(self) -> Audit:
-        """Return what the attacks on labels found; an empty audit if none was made."""
+        """Return what the attacks on labels found. It is an empty audit if none was made."""
         return self.sections.leakage or Audit()
 
     def __repr__(self) -> str:
-        """Write one line per metric; the whole of it is in ``to_dict()``."""
+        """Write one line per metric. The whole of it is in ``to_dict()``."""
         head = f"Result of {self.contract.name!r}, run {self.run_id}: {self._told()}"
         return "\n".join([head, *(f"  {name:<9} " + "   ".join(cells) for name, cells in self._metrics())])
 
@@ -134,7 +136,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return rows
 
     def to_json(self) -> str:
-        """Return the result as indented JSON; numbers that are not finite become null."""
+        """Return the result as indented JSON. Numbers that are not finite become null."""
         return msgspec.json.format(msgspec.json.encode(self, enc_hook=_plain), indent=2).decode()
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,7 +146,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def metric_in_words(metric: MetricValue) -> str:
-    """Return a metric's value and, if there is one, its interval; or why there is no value."""
+    """Return a metric's value and, if there is one, its interval, or why there is no value."""
     if metric["value"] is None:
         return f"none: {metric['reason']}"
     interval = f" [{metric['low']:.4f}, {metric['high']:.4f}]" if metric["low"] is not None else ""
@@ -152,7 +154,7 @@ def metric_in_words(metric: MetricValue) -> str:
 
 
 def read_result(source: str | bytes | dict[str, Any]) -> Result:
-    """Read a result from JSON or from its dictionary; raises DataError that names the field that does not fit."""
+    """Read a result from JSON or from its dictionary. Raises DataError that names the field that does not fit."""
     try:
         _require_version(source)
         if isinstance(source, dict):

@@ -87,7 +87,7 @@ _FULL_BYTES = 1 << 10  # room for the line that says that a file is full
 
 @dataclass(kw_only=True)
 class AnswerLog:
-    """The files, as a server writes them; each is at most so large, and an old one goes. One thread may use it.
+    """The files, as a server writes them. Each is at most so large, and an old one goes. One thread may use it.
 
     Args:
         origin: of the run's folder.
@@ -119,7 +119,7 @@ class AnswerLog:
         return row_digest(key, self.secret)
 
     def keep(self, rows: list[AnsweredRow], ms: dict[str, float]) -> None:
-        """Write one request down; raises StorageError."""
+        """Write one request down. Raises StorageError."""
         at = self.clock()
         if at.date() != self._day:
             self._begin(at.date())
@@ -153,7 +153,7 @@ class AnswerLog:
 
 
 def read_answers(folder: RunFolder, *, since: date | None = None) -> Iterator[KeptAnswer]:
-    """Read all that is kept of a run's answers from a day (UTC) on, the oldest first; raises DamagedFile."""
+    """Read all that is kept of a run's answers from a day (UTC) on, the oldest first. Raises DamagedFile."""
     for day, path in _files_in(folder.path):
         if since is not None and day < since:
             continue

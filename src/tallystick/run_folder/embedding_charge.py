@@ -52,7 +52,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.earlier + max(self.training, self.validation, self.test) + self.prediction
 
     def and_then(self, more: "Sent") -> "Sent":
-        """Return this count plus another one; what was charged stays."""
+        """Return this count plus another one. What was charged stays."""
         return Sent(
             training=self.training + more.training,
             validation=self.validation + more.validation,
@@ -82,7 +82,7 @@ def training_ahead(
     *,
     state: "TrainingState | None" = None,
 ) -> Sent:
-    """Bound what training sends from ``state`` on; this needs ``schedule``, the first training's."""
+    """Bound what training sends from ``state`` on. This needs ``schedule``, the first training's."""
     if not contract.sends_gradients:
         return Sent(training=1, validation=1 if contract.split.validation else 0)
     from tallystick.training.checkpoint import TrainingState
@@ -116,7 +116,7 @@ def evaluation_ahead(contract: Contract) -> Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingCharge:
-    """A feature party's ledger as its noisy embeddings charge it, in a data set of their own; without noise it does nothing.
+    """A feature party's ledger as its noisy embeddings charge it, in a data set of their own. Without noise it does nothing.
 
     The guarantee is given the bottom model's weights, which learn from all rows, so it is apart from what holds without a
     condition. The most that a run may send is charged before it sends anything, so a cap ends it there; what turned out not to
@@ -147,11 +147,11 @@ class EmbeddingCharge:
         return cls(noise=noise, bounded=bounded, party=party, folder=folder, what=what)
 
     def reserve(self, ahead: Sent) -> None:
-        """Charge for what may be sent beyond what was, unless it is charged for; raises BudgetExceeded over the cap."""
+        """Charge for what may be sent beyond what was, unless it is charged for. Raises BudgetExceeded over the cap."""
         self._charge(sent_by(self.folder).and_then(ahead).most)
 
     def __call__(self, part: "Part", times: int = 1) -> None:
-        """Count, and charge what was not reserved, before each row of a part is sent so often; raises BudgetExceeded."""
+        """Count, and charge what was not reserved, before each row of a part is sent so often. Raises BudgetExceeded."""
         if self.noise is None:
             return
         count = sent_by(self.folder).and_then(Sent(**{part: times}))
@@ -196,7 +196,7 @@ class EmbeddingCharge:
         self._note(msgspec.structs.replace(count, charged=most))  # killed before this, it is charged again
 
     def _own(self) -> Sent:
-        """Return the count; a copy whose charge the other one has taken up was charged for no more than was sent."""
+        """Return the count. A copy whose charge the other one has taken up was charged for no more than was sent."""
         count = sent_by(self.folder)
         if not takes_up(self.party, self.folder, EMBEDDINGS) and count.charged > count.most:
             count = msgspec.structs.replace(count, charged=count.most)
@@ -208,7 +208,9 @@ class EmbeddingCharge:
 
 
 def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | None, float, int]:
-    """Return what all embeddings of a row that a run sent cost together, given the weights at each; its delta; their number."""
+    """Return what all embeddings of a row that a run sent cost together, given the weights at each, its delta, and their
+    number.
+    """
     noise, most = noise_on_embeddings(contract), sent_by(folder).most
     if noise is None or serves_others(contract) or not most:
         return None, 0.0, most
@@ -216,7 +218,7 @@ def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | N
 
 
 def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
-    """Say the same; empty if no noise was sent."""
+    """Say the same. It is empty if no noise was sent."""
     if noise_on_embeddings(contract) is None or not sent_by(folder).most:
         return ""
     epsilon, delta, most = embeddings_epsilon(contract, folder)
@@ -227,7 +229,7 @@ def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
 
 
 def noise_on_embeddings(contract: Contract) -> GaussianEmbeddings | None:
-    """Return the contract's defence of embeddings that a ledger counts; there is at most one."""
+    """Return the contract's defence of embeddings that a ledger counts. There is at most one."""
     defenses = [each for each in contract.embedding_defenses().embeddings if isinstance(each, GaussianEmbeddings)]
     assert len(defenses) <= 1, "a contract names each defence once"
     return defenses[0] if defenses else None

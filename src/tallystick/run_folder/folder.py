@@ -132,7 +132,7 @@ class RunFolder:
 
     @classmethod
     def new(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None) -> "RunFolder":
-        """Make the folder of a party's fresh run, or of another ``use`` of the contract; earlier ones of the same one stay.
+        """Make the folder of a party's fresh run, or of another ``use`` of the contract. Earlier folders stay.
 
         With a ``key`` its files are encrypted. Nobody leaves it out by accident: None has to be said.
         """
@@ -153,7 +153,7 @@ class RunFolder:
 
     @classmethod
     def latest(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None = None) -> "RunFolder":
-        """Find a party's last run, or other ``use``, of this contract; raises ConfigError if there is none."""
+        """Find a party's last run, or other ``use``, of this contract. Raises ConfigError if there is none."""
         folder = next(cls.all(runs, contract, party, use=use, key=key), None)
         if folder is not None:
             return folder
@@ -193,7 +193,7 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """Return the run's id, which all its parties know; empty before they are aligned."""
+        """Return the run's id, which all its parties know. It is empty before they are aligned."""
         path = self.path / "alignment.safetensors"
         if not path.exists():
             return ""
@@ -271,11 +271,11 @@ class RunFolder:
         return self.trained or (at_home and bool(self.noted(ARRIVED)))
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold this folder for this process alone; raises ConfigError if another one works in it."""
+        """Hold this folder for this process alone. Raises ConfigError if another one works in it."""
         return locked(self.path)
 
     def check(self, *, trained: bool = False) -> None:
-        """Read what is about to be needed, before anybody is told of the run; raises DamagedFile with what helps.
+        """Read what is about to be needed, before anybody is told of the run. Raises DamagedFile with what helps.
 
         ``trained``: the model with all that belongs to it, too. A resumed training can do without: it has checkpoints.
         """
@@ -338,7 +338,7 @@ class RunFolder:
         return CheckpointStore(self.path / name, origin=self.origin)
 
     def save_alignment(self, alignment: Alignment, *, run_id: str, table: str) -> None:
-        """Keep an alignment; ``table`` is the fingerprint of the ids that it is about."""
+        """Keep an alignment. ``table`` is the fingerprint of the ids that it is about."""
         saved = SavedAlignment(
             run_id=run_id,
             table=table,
@@ -386,7 +386,7 @@ class RunFolder:
         return saved, alignment
 
     def save_noisy_keys(self, numbers_RD: np.ndarray[Any, np.dtype[np.float64]], *, of: str) -> None:
-        """Keep keys with the noise that was charged for; ``of`` is a digest of the true keys and of the terms."""
+        """Keep keys with the noise that was charged for. ``of`` is a digest of the true keys and of the terms."""
         arrays = {"numbers": numbers_RD}
         write_arrays(self.path / NOISY_KEYS, arrays, {"of": of}, origin=self.origin, private=True)
 
@@ -423,11 +423,11 @@ class RunFolder:
         make_folder(self.views)
 
     def note(self, name: str, facts: dict[str, object], *, private: bool = False) -> None:
-        """Keep facts of a phase for a later step or a resumed run; ``private`` ones hold a secret."""
+        """Keep facts of a phase for a later step or a resumed run. ``private`` ones hold a secret."""
         write_json(self.path / f"{name}.json", json.dumps(facts).encode(), origin=self.origin, private=private)
 
     def noted(self, name: str) -> dict[str, object]:
-        """Return the facts kept under a name; empty if there are none. Raises DamagedFile with what helps."""
+        """Return the facts kept under a name. It is empty if there are none. Raises DamagedFile with what helps."""
         path = self.path / f"{name}.json"
         if not path.exists():
             return {}
@@ -435,13 +435,13 @@ class RunFolder:
         return facts
 
     def required(self, name: str) -> dict[str, object]:
-        """Return the facts that a run cannot go on without; raises DamagedFile with what helps."""
+        """Return the facts that a run cannot go on without. Raises DamagedFile with what helps."""
         if facts := self.noted(name):
             return facts
         raise DamagedFile(self.path / f"{name}.json", "it is missing", _HELPS[name])
 
     def secret_seed(self) -> int:
-        """Draw the seed of what this party imputes on a union, or take the one of the run that goes on; it stays secret."""
+        """Draw the seed of what this party imputes on a union, or take the one of the run that goes on. It stays secret."""
         seed_before = self.noted(IMPUTATION).get("seed")
         if seed_before is None and self.began_training:
             raise DamagedFile(self.path / f"{IMPUTATION}.json", "it is missing", _HELPS[IMPUTATION])
@@ -450,7 +450,7 @@ class RunFolder:
         return seed
 
     def start_secret(self) -> bytes:
-        """Draw what this party's starting weights follow from, or take that of the run that goes on; it stays secret."""
+        """Draw what this party's starting weights follow from, or take that of the run that goes on. It stays secret."""
         return self.secret(START)
 
     def secret(self, name: str) -> bytes:
@@ -477,7 +477,7 @@ class RunFolder:
         write_json(path, text.encode(), origin=self.origin)
 
     def write_output(self, path: Path, content: bytes) -> None:
-        """Write one of this folder's files that people look at; it carries no seal."""
+        """Write one of this folder's files that people look at. It carries no seal."""
         write_own(path, content, origin=self.origin, private=True)
 
     def copy_plain(self, to: Path) -> None:
@@ -501,12 +501,12 @@ class RunFolder:
                     write_bytes(copy, path.read_bytes() if never else read_own(path, origin=self.origin), private=True)
 
     def read_json(self, path: Path) -> bytes:
-        """Read one of this folder's JSON files; raises DamagedFile with what helps."""
+        """Read one of this folder's JSON files. Raises DamagedFile with what helps."""
         return _advised(partial(read_json, path, origin=self.origin), path)
 
     @staticmethod
     def advised(path: Path, read: Callable[[], T]) -> T:
-        """Read this file by ``read``; raises DamagedFile with what helps."""
+        """Read this file by ``read``. Raises DamagedFile with what helps."""
         return _advised(read, path)
 
 
@@ -522,7 +522,7 @@ def _candidates(name: str, facts: SavedCandidates, arrays: Mapping[str, AnyArray
 
 
 def _advised(read: Callable[[], T], path: Path) -> T:
-    """Read a file by ``read``; raises DamagedFile with what helps."""
+    """Read a file by ``read``. Raises DamagedFile with what helps."""
     try:
         return read()
     except DamagedFile as error:

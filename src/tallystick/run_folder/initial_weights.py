@@ -23,7 +23,7 @@ from tallystick.training.checkpoint import put_weights, read_tensors, write_tens
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that are kept beside the weights; encoder and label coder as their own JSON."""
+    """Facts that are kept beside the weights. Encoder and label coder are kept as their own JSON."""
 
     run_id: str
     contract: str
@@ -55,7 +55,7 @@ class StartingPoint:
 
     @classmethod
     def of(cls, folder: RunFolder) -> "StartingPoint | None":
-        """Return what the run of this folder starts from; None if it starts from scratch. Raises DamagedFile."""
+        """Return what the run of this folder starts from, or None if it starts from scratch. Raises DamagedFile."""
         if not folder.starts_from_a_run:
             return None
         path = folder.path / STARTING_POINT
@@ -76,7 +76,7 @@ class StartingPoint:
 
 
 def finished_run(folder: RunFolder) -> StartingPoint:
-    """Return a finished run, to start another from; raises DamagedFile."""
+    """Return a finished run, to start another from. Raises DamagedFile."""
     coder = LabelCoder.from_json(folder.read_json(folder.label_coder)) if folder.label_coder.exists() else None
     return StartingPoint(
         run_id=folder.run_id,
@@ -89,7 +89,9 @@ def finished_run(folder: RunFolder) -> StartingPoint:
 
 
 def starting_point(folder: RunFolder | None, earlier: RunFolder | None) -> StartingPoint | None:
-    """Return what a run starts from: what its folder kept, if it goes on, or the earlier run; None if it starts from scratch."""
+    """Return what a run starts from: what its folder kept, if it goes on, or the earlier run, or None if it starts from
+    scratch.
+    """
     point = StartingPoint.of(folder) if folder is not None else None
     return finished_run(earlier) if point is None and earlier is not None else point
 
@@ -110,7 +112,7 @@ def keep_starting_point(earlier: RunFolder, folder: RunFolder) -> None:
 
 
 def put_starting_weights(folder: RunFolder, module: nn.Module) -> None:
-    """Put the weights that the run of this folder starts from into its module; none where it starts from scratch.
+    """Put the weights that the run of this folder starts from into its module. Nothing changes where it starts from scratch.
 
     Raises DataError where the module is another than theirs, apart from new categories.
     """

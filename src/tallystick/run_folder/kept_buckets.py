@@ -32,7 +32,7 @@ class KeptBuckets(BucketStore):
         self._origin: Origin = folder.origin
 
     def note(self) -> bytes:
-        """Return the last note; empty if there is none, or if it cannot be read, which is said."""
+        """Return the last note. It is empty if there is none, or if it cannot be read, which is said."""
         path = self._note_path
         if not path.exists():
             return b""
@@ -43,12 +43,12 @@ class KeptBuckets(BucketStore):
             return b""
 
     def write_note(self, note: bytes) -> None:
-        """Note this in place of what was noted; it is secret, for it holds the key of the buckets."""
+        """Note this in place of what was noted. It is secret, for it holds the key of the buckets."""
         make_folder(self._folder)
         write_json(self._note_path, json.dumps({"note": note.hex()}).encode(), origin=self._origin, private=True)
 
     def done(self, alignment: str) -> int:
-        """Count the buckets of an alignment, from the first, that are kept and intact; say which is not, if one is not."""
+        """Count the buckets of an alignment, from the first, that are kept and intact, and say which is not, if one is not."""
         numbers = self._numbers()
         for bucket in range(len(numbers)):
             path = self._path(bucket)
@@ -63,12 +63,12 @@ class KeptBuckets(BucketStore):
         return len(numbers)
 
     def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
-        """Keep what a bucket came to; raises StorageError."""
+        """Keep what a bucket came to. Raises StorageError."""
         make_folder(self._folder)
         write_arrays(self._path(bucket), arrays, {"alignment": alignment}, origin=self._origin, private=True)
 
     def get(self, bucket: int) -> Arrays:
-        """Return what a bucket came to; raises DamagedFile."""
+        """Return what a bucket came to. Raises DamagedFile."""
         return read_arrays(self._path(bucket), origin=self._origin)[0]
 
     def drop(self, first: int) -> None:

@@ -73,7 +73,7 @@ def known_ledger(party: PartyFile) -> Ledger:
 
 
 def create_ledger(party: PartyFile) -> Ledger:
-    """Make the party's ledger, once; raises ConfigError if there is one, StorageError if there was one."""
+    """Make the party's ledger, once. Raises ConfigError if there is one, StorageError if there was one."""
     try:
         known_ledger(party)
     except ConfigError:
@@ -113,7 +113,7 @@ def charged(party: PartyFile, folder: RunFolder, of: str) -> Iterator[Ledger]:
 
 
 def takes_up(party: PartyFile, folder: RunFolder, of: str) -> bool:
-    """Tell whether what a run folder was charged for is its own to use, each time before it is used; False for a copy.
+    """Tell whether what a run folder was charged for is its own to use, each time before it is used. It is False for a copy.
 
     Of two copies of a folder the first that goes on has the charge. Noise follows from what it hides, so that the other one would
     send other noise wherever it sends something else: it is to be charged anew, and is then a folder of its own. Killed within,
@@ -131,7 +131,7 @@ def takes_up(party: PartyFile, folder: RunFolder, of: str) -> bool:
 
 
 def known_budget(party: PartyFile, of: str) -> tuple[list[Entered], Cap | None]:
-    """Return what the party's ledger holds of labels, keys or embeddings, and the cap; makes and writes to no ledger."""
+    """Return what the party's ledger holds of labels, keys or embeddings, and the cap. It makes no ledger and writes to none."""
     budget, ledger = party.privacy, known_ledger(party)
     cap = Cap(epsilon=budget.cap, delta=budget.delta) if budget.cap is not None else None
     name = data_set(party, of)
@@ -139,7 +139,7 @@ def known_budget(party: PartyFile, of: str) -> tuple[list[Entered], Cap | None]:
 
 
 def refuse_exact(party: PartyFile, uses: Sequence[ExactUse], *, what: str) -> None:
-    """Refuse to send what depends on exact labels under a cap, unless the party file allows it by name; raises BudgetExceeded.
+    """Refuse to send what depends on exact labels under a cap, unless the party file allows it by name. Raises BudgetExceeded.
 
     It has no DP event, so no sum that the cap bounds can hold it.
     """
@@ -157,7 +157,7 @@ def refuse_exact(party: PartyFile, uses: Sequence[ExactUse], *, what: str) -> No
 
 
 def enter_exact(party: PartyFile, folder: RunFolder, use: ExactUse, *, what: str) -> None:
-    """Enter what depends on exact labels as not private before it is sent; raises BudgetExceeded as refuse_exact does."""
+    """Enter what depends on exact labels as not private before it is sent. Raises BudgetExceeded as refuse_exact does."""
     refuse_exact(party, [use], what=what)
     with charged(party, folder, LABELS) as ledger:
         ledger.enter_not_private(party.privacy.dataset, what=what)

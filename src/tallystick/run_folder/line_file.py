@@ -1,4 +1,4 @@
-"""A file of a run folder that grows by lines, a journal say; encrypted line by line where the folder's files are.
+"""A file of a run folder that grows by lines, such as a journal. It is encrypted line by line where the folder's files are.
 
 Guarantee, where they are: who has the disk and not the key learns how many lines there are, when and how long, and cannot change,
 swap or leave out one before the last unnoticed. Not protected: lines that are cut off at the end; in a folder without a key, all.
@@ -46,7 +46,7 @@ class LineFile:
             raise
 
     def append(self, line: bytes) -> None:
-        """Add a line, all of it or nothing; raises StorageError."""
+        """Add a line, all of it or nothing. Raises StorageError."""
         if (key := self._origin.key) is not None:
             place = _place(self._origin, self.path, self._count)
             line = binascii.b2a_base64(b"".join(key.encrypted(line, place=place)), newline=False)
@@ -70,7 +70,7 @@ LINES = ".jsonl"
 
 
 def read_lines(path: Path, *, origin: Origin) -> Iterator[bytes]:
-    """Yield the whole lines of such a file, while another process may add some; raises DamagedFile."""
+    """Yield the whole lines of such a file, while another process may add some. Raises DamagedFile."""
     try:
         for line, _ in _lines_of(path, origin):
             yield line

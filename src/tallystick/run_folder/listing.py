@@ -29,7 +29,7 @@ def folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
 
 
 def of_another_text(runs: Path, contract: Contract) -> str:
-    """Name, in brackets, a folder of the contract's name with another text, and the keys that differ; empty without one.
+    """Name, in brackets, a folder of the contract's name with another text, and the keys that differ. It is empty without one.
 
     Mostly somebody changed a key. A version may also have another default than the one that began the run.
     """
@@ -44,7 +44,7 @@ def of_another_text(runs: Path, contract: Contract) -> str:
 
 
 def require_format(path: Path) -> None:
-    """Refuse a run folder that another version of tallystick wrote; raises ConfigError."""
+    """Refuse a run folder that another version of tallystick wrote. Raises ConfigError."""
     if not (path / "contract.json").exists():
         return  # no run got as far as its contract
     try:
@@ -63,7 +63,7 @@ def require_format(path: Path) -> None:
 
 
 def contract_of(path: Path) -> Contract:
-    """Read the contract of a run folder; raises ConfigError if it holds none that can be read."""
+    """Read the contract of a run folder. Raises ConfigError if it holds none that can be read."""
     file = path / "contract.json"
     if not file.is_file():
         raise ConfigError(f"{path}: is not a run folder (it holds no contract.json); give one of the folders under `runs`")

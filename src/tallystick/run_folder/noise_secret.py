@@ -21,13 +21,13 @@ _HELPS = (
 
 
 def row_noise_secret(contract: Contract, party: PartyFile) -> bytes | None:
-    """Return the secret of a feature party whose embeddings get noise; None if nothing is drawn."""
+    """Return the secret of a feature party whose embeddings get noise, or None if nothing is drawn."""
     noisy = contract.role_of(party.party) == "feature" and contract.embedding_defenses().noisy
     return noise_secret(party) if noisy else None
 
 
 def noise_secret(party: PartyFile) -> bytes:
-    """Return the party's secret; made once, readable by its owner alone. A thing that is sent again then has the noise it had.
+    """Return the party's secret, made once and readable by its owner alone. A thing that is sent again then has the noise it had.
 
     It lies beside the ledger, as that counts on it, and the ledger knows it by a digest: one that is gone is not drawn anew, and
     another one is not taken for it. If the ledger has no digest and holds releases with noise, there was a secret, and

@@ -55,19 +55,22 @@ class OwnNetwork:
 
     @classmethod
     def load(cls, folder: RunFolder, architecture: Architecture, encoder: Encoder | None) -> "OwnNetwork":
-        """Read it back; raises DamagedFile for a damaged one."""
+        """Read it back. Raises DamagedFile for a damaged one."""
         model = build_own_network(architecture, encoder)
         load_weights(model, folder.path / _WEIGHTS, origin=folder.origin)
         tensors, _ = read_tensors(folder.path / _SPREAD, origin=folder.origin)
         return cls(model=model, mean_C=tensors["mean"], deviation_C=tensors["deviation"])
 
     def scaled(self, logits_NC: Tensor) -> Tensor:
-        """Scale logits; those of a network that diverged are 0, for its row counts, and nobody is to hear of it."""
+        """Scale logits. Those of a network that diverged are 0, for its row counts, and nobody is to hear of it."""
         return ((logits_NC - self.mean_C) / self.deviation_C).clamp(-FixedFeatures.LIMIT, FixedFeatures.LIMIT).nan_to_num(0.0)
 
 
 def unexplained_share(logits_NC: Tensor, labels_NC: Tensor, target: TargetType, row_weights_N: Tensor | None = None) -> float:
-    """Return which share of the labels' variance a network leaves, by logits of rows that it did not learn from; .01 to 1."""
+    """Return which share of the labels' variance a network leaves, by logits of rows that it did not learn from.
+
+    It is .01 to 1.
+    """
     weight_N1 = torch.ones(len(labels_NC), 1) if row_weights_N is None else row_weights_N[:, None]
     mean_C = (weight_N1 * labels_NC).sum(dim=0) / weight_N1.sum()
     chances_NC = logits_NC

@@ -48,7 +48,7 @@ class PassStores:
         )
 
     def load(self, part: Part) -> RowSums | None:
-        """Load what crossed of a part; None if nothing was recorded. Raises DataError for a damaged file, or another run's."""
+        """Load what crossed of a part, or None if nothing was recorded. Raises DataError for a damaged file, or another run's."""
         store = self.of(part)
         epochs = store.epochs()
         return store.load(epochs[-1]) if epochs else None
@@ -60,8 +60,8 @@ class PassStores:
         write_tensors(self.folder / CONTRAST, tensors, facts, origin=self.origin, private=True)
 
     def contrast(self) -> tuple[Tensor, Tensor] | None:
-        """Return which rows crossed with columns shuffled, and by how much less their embeddings were on average; None if none
-        did.
+        """Return which rows crossed with columns shuffled, and by how much less their embeddings were on average, or None
+        if none did.
         """
         path = self.folder / CONTRAST
         if not path.exists():
@@ -79,7 +79,7 @@ class PassStores:
 
 @dataclass(kw_only=True)
 class PassRecorder:
-    """Keeps a look at each chosen row for each pass; a ``PassObserver``.
+    """Keeps a look at each chosen row for each pass, as a ``PassObserver``.
 
     Args:
         stores: where it is kept.
@@ -129,7 +129,7 @@ class PassRecorder:
             self.sums[part].add(rows_B.cpu(), cut_BD, torch.zeros_like(cut_BD))
 
     def pass_ended(self, part: Part) -> None:
-        """Count a look; of one pass the weights are the same, so its steps are one."""
+        """Count a look. Of one pass the weights are the same, so its steps are one."""
         if part not in self.sums:
             return
         sums = self.sums[part]
@@ -144,7 +144,10 @@ class PassRecorder:
         self._dirty.clear()
 
     def contrast(self, rows_V: Tensor, columns: int) -> "ContrastRecorder | None":
-        """Begin to record shuffled columns of these rows of this party; None where the validation part was not recorded."""
+        """Begin to record shuffled columns of these rows of this party.
+
+        Return None where the validation part was not recorded.
+        """
         sums = self.sums.get("validation")
         if sums is None or not columns:
             return None

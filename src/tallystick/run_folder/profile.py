@@ -49,7 +49,7 @@ class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> TrainingProfile:
-    """Profile the encoder's columns in these rows; sequences are left out."""
+    """Profile the encoder's columns in these rows. Sequences are left out."""
     columns = TrainingColumns(encoder.fitted(frame), rows)
     return TrainingProfile(
         rows=len(rows),
@@ -85,7 +85,7 @@ def keep_profile(folder: RunFolder, profile: TrainingProfile) -> None:
 
 
 def kept_profile(folder: RunFolder) -> TrainingProfile:
-    """Read a run's profile; raises DataError for a run that has none."""
+    """Read a run's profile. Raises DataError for a run that has none."""
     path = folder.path / f"{_NAME}.json"
     if not path.exists():
         raise DataError(f"{folder.path} keeps no distribution of its training rows (it has no column): monitor another run")

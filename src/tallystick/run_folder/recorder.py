@@ -55,7 +55,7 @@ class ViewStore:
                 self.drop(later)
 
     def load(self, received: Received) -> tuple[StepView, ...]:
-        """Read the steps back, in order; ``received`` says whose view it is.
+        """Read the steps back, in order. ``received`` says whose view it is.
 
         Raises DataError if there is none, a file is cut short or does not hold a view, or it is of another contract or run.
         """
@@ -144,7 +144,7 @@ class RecordingPlan:
     def of(
         cls, schedule: Schedule, *, first: int, later: int, epochs: int, width: int, rows: int = ROWS_PER_EPOCH
     ) -> "RecordingPlan":
-        """Keep about so many ``rows`` of an epoch, in whole batches; bound bytes over all that are kept of ``epochs`` at most.
+        """Keep about so many ``rows`` of an epoch, in whole batches. Bound bytes over all that are kept of ``epochs`` at most.
 
         Raises ConfigError where not even one batch per epoch fits.
         """

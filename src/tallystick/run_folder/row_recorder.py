@@ -71,7 +71,7 @@ class RowStore:
         return sorted(int(path.stem.removeprefix("rows-")) for path in paths)
 
     def load(self, epoch: int) -> RowSums:
-        """Read the sums up to an epoch's end; raises DataError for a damaged file or one of another contract or run."""
+        """Read the sums up to an epoch's end. Raises DataError for a damaged file or one of another contract or run."""
         path = self._path(epoch)
         try:
             tensors, metadata = read_tensors(path, origin=self.origin)
@@ -147,7 +147,10 @@ class RowRecorder:
         rows: Callable[[Tensor], Tensor] = one_each,
         quick: bool = False,
     ) -> "RowRecorder":
-        """Begin, or go on from the last epoch before ``resume_epoch``, whose later files are dropped; ``quick``: fewer rows."""
+        """Begin, or go on from the last epoch before ``resume_epoch``, whose later files are dropped.
+
+        ``quick`` keeps fewer rows.
+        """
         store.drop_from(resume_epoch)
         if earlier := store.epochs():
             return cls(store=store, sums=store.load(earlier[-1]), rows=rows)
@@ -167,7 +170,7 @@ class RowRecorder:
 
 @dataclass(frozen=True, kw_only=True)
 class Observers:
-    """Several who keep what crosses the same cut; ``by_example`` gives a row for each position of what crossed for them."""
+    """Several who keep what crosses the same cut. ``by_example`` gives a row for each position of what crossed for them."""
 
     each: Sequence[CutObserver] = field(default_factory=tuple)
     by_example: Callable[[Tensor, Tensor], Tensor] = lambda index_B, rows_BD: rows_BD  # noqa: ARG005

@@ -26,7 +26,7 @@ SHARES = "score-shares-*.safetensors"
 
 
 def count_scores(party: PartyFile, folder: RunFolder, ids: Iterable[bytes], contract: Contract, *, shares: Path) -> None:
-    """Enter the scores of these rows, before they are opened; a party without a ledger counts none.
+    """Enter the scores of these rows, before they are opened. A party without a ledger counts none.
 
     Args:
         party: the feature party.
@@ -54,7 +54,7 @@ def count_scores(party: PartyFile, folder: RunFolder, ids: Iterable[bytes], cont
 
 
 def refuse_scores(party: PartyFile, ids: Iterable[bytes], contract: Contract, *, folder: RunFolder | None) -> None:
-    """Refuse to open scores beyond ``privacy.scores_per_row``; those whose shares the folder keeps do not count twice.
+    """Refuse to open scores beyond ``privacy.scores_per_row``. Those whose shares the folder keeps do not count twice.
 
     Raises BudgetExceeded, also where rows were counted by another linking key, under which nobody can tell which row is which;
     ConfigError where there is no ledger to count in, StorageError for one that was lost.

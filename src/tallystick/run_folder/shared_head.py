@@ -44,7 +44,7 @@ class SharedHead:
         return len(self.shares.own_DC)
 
     def keep(self, folder: RunFolder) -> None:
-        """Write it; no row has a score by this run yet."""
+        """Write it. No row has a score by this run yet."""
         folder.note(_NOTE, {"state": vars(self.state), "folds": 1, "head": "shared"})
         tensors = {name: tensor for name, tensor in self.features.state_dict().items() if tensor.numel()}
         shares = {_OWN: self.shares.own_DC, _OTHERS: self.shares.others_EC, _COMMON: self.shares.common_PC}
@@ -71,7 +71,7 @@ class SharedHead:
 
 
 def features_of(encoder: Encoder | None, *, is_label: bool) -> FixedFeatures:
-    """Build a party's features, before they are fitted; the label party's network of its own columns stands for more axes."""
+    """Build a party's features, before they are fitted. The label party's network of its own columns stands for more axes."""
     shape = encoder.feature_shape if encoder is not None else None
     return FixedFeatures(shape, most=_AXES_LABEL_PARTY if is_label else _AXES_FEATURE_PARTY, constant=is_label)
 
@@ -108,7 +108,7 @@ def keep_score_shares(folder: RunFolder, ids: Iterable[bytes], share_NC: Words) 
 
 
 def kept_score_shares(folder: RunFolder, ids: Iterable[bytes]) -> Words | None:
-    """Return this party's shares of the scores of exactly these rows, in the ids' order; None if there are none."""
+    """Return this party's shares of the scores of exactly these rows, in the ids' order, or None if there are none."""
     rows_N = _digests(folder, ids)
     path = shares_path(folder, ids)
     if not path.exists():

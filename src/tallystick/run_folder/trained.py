@@ -38,7 +38,7 @@ _NOTE = "training"
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """Structure of one party's part of the network; ``bottom`` and ``top`` stand in for the contract's when given.
+    """Structure of one party's part of the network. ``bottom`` and ``top`` stand in for the contract's when given.
 
     ``seed`` is what weights are drawn from: of a network that is trained with others, ``start_of`` the run. ``secret`` is what
     the noise on its embeddings follows from (``run_folder/noise_secret.py``), if any are to leave. ``folds`` is how many networks
@@ -99,7 +99,7 @@ class Architecture:
         return (DefendedBottom(wrapped, self.defenses, secret=self.secret) if self.defenses else wrapped).to(self.device)
 
     def label_model(self, encoder: Encoder | None, widths: Sequence[int], *, candidates: Sequence[int] = ()) -> LabelModel:
-        """Build the label party's share of the network for these cut widths; none of them for its own columns alone.
+        """Build the label party's share of the network for these cut widths. A network of own columns alone has none of them.
 
         ``candidates`` says how many rows of each feature party are linked to one, where it is not one each.
         """
@@ -217,7 +217,7 @@ class TrainedLabelParty:
 
     @classmethod
     def load(cls, folder: RunFolder, architecture: Architecture, *, widths: Sequence[int] | None = None) -> "TrainedLabelParty":
-        """Read a trained label party; ``widths`` are those that the feature parties announced, the kept ones if left out.
+        """Read a trained label party. ``widths`` are those that the feature parties announced, the kept ones if left out.
 
         Raises DataError if there is none or it is of other columns or widths, DamagedFile for a damaged one.
         """
@@ -260,7 +260,7 @@ def keep_before_refit(folder: RunFolder, module: nn.Module) -> None:
 
 @contextmanager
 def before_refit(folder: RunFolder, module: nn.Module, state: TrainingState) -> Iterator[None]:
-    """Have a trained module within this block be the one that the validation rows trained nothing of; raises DamagedFile."""
+    """Have a trained module within this block be the one that the validation rows trained nothing of. Raises DamagedFile."""
     if not state.refit_epochs:
         yield
         return
@@ -273,7 +273,7 @@ def before_refit(folder: RunFolder, module: nn.Module, state: TrainingState) -> 
 
 
 def kept_encoder(folder: RunFolder) -> Encoder | None:
-    """Load the encoder of a run's columns; None for a label party that had none."""
+    """Load the encoder of a run's columns, or None for a label party that had none."""
     return Encoder.from_json(folder.read_json(folder.encoder)) if folder.encoder.exists() else None
 
 
@@ -283,12 +283,15 @@ def kept_folds(folder: RunFolder) -> int:
 
 
 def kept_own_folds(folder: RunFolder) -> int:
-    """Return how many networks of own columns alone are beside it, for rows without a partner's row; 1 at a feature party."""
+    """Return how many networks of own columns alone are beside it, for rows without a partner's row.
+
+    It is 1 at a feature party.
+    """
     return int(_facts(folder).get("own_folds", 1))  # only a label party scores such rows
 
 
 def epochs_trained(folder: RunFolder) -> int | None:
-    """Return how many epochs a run's training took; None if it was not finished."""
+    """Return how many epochs a run's training took, or None if it was not finished."""
     return _state(folder).epoch if folder.trained else None
 
 

@@ -25,7 +25,7 @@ from tallystick.tables.features import Features
 
 
 def receive_way(channel: Channel, allowed: Sequence[str]) -> str:
-    """Hear how the other party is going to ask; raises ProtocolError for a way that the contract does not allow."""
+    """Hear how the other party is going to ask. Raises ProtocolError for a way that the contract does not allow."""
     way = channel.receive(WayOfAsking).way
     if way not in allowed:
         raise ProtocolError(
@@ -38,11 +38,11 @@ class Finder(Protocol):
     """Finds the rows of a question in the agreed way."""
 
     def names(self, question: RowQuestion, peer: str) -> Sequence[bytes]:
-        """Return what tells each row that is asked for from others; raises ProtocolError for a question of another way."""
+        """Return what tells each row that is asked for from others. Raises ProtocolError for a question of another way."""
         ...
 
     def find(self, names_B: Sequence[bytes]) -> StoredRows:
-        """Look rows up; raises StoreError."""
+        """Look rows up. Raises StoreError."""
         ...
 
 
@@ -139,10 +139,10 @@ class AnsweringRun:
 
 
 class Runs(Protocol):
-    """The runs of which questions are answered; which these are may change between two questions."""
+    """The runs of which questions are answered. Which these are may change between two questions."""
 
     def __getitem__(self, run_id: str) -> AnsweringRun:
-        """Return the run of this id; raises KeyError for any that is not answered."""
+        """Return the run of this id. Raises KeyError for any that is not answered."""
         ...
 
 

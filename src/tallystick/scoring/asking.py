@@ -69,7 +69,7 @@ class Answered:
 
 
 class Asking(Protocol):
-    """One way of asking; raises Refused, and what a channel raises."""
+    """One way of asking. Raises Refused, and what a channel raises."""
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:
         """Get the cut embeddings of the rows with these keys, whose own columns are known."""
@@ -116,7 +116,7 @@ class Partners:
         return cls(channels=channels, widths=[0] * len(channels), run="", turn=turn, within_s=within_s)
 
     def ask(self, questions: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[Answered]:
-        """Ask for rows by keys or positions; all questions are sent before the first answer is awaited."""
+        """Ask for rows by keys or positions. All questions are sent before the first answer is awaited."""
         first, began = self.number, time.monotonic()
         with self.turn:
             for keys, positions in questions:
@@ -133,7 +133,7 @@ class Partners:
         ]
 
     def probe(self) -> None:
-        """Ask for nothing, to see whether the partners answer; a refusal is an answer."""
+        """Ask for nothing, to see whether the partners answer. A refusal is an answer."""
         with suppress(Refused):
             self.ask([((), ())])
 
@@ -162,7 +162,7 @@ class Partners:
 def checked_answer(
     peer: str, answer: RowAnswer | ScoreAnswer, *, number: int, row_count: int, width: int
 ) -> tuple[NDArray[np.uint8], Tensor]:
-    """Check each row's state, and the numbers of those that are HERE; raises ProtocolError for what does not fit, Refused."""
+    """Check each row's state, and the numbers of those that are HERE. Raises ProtocolError for what does not fit, Refused."""
     what = f"{peer}: {type(answer).__name__}"
     if answer.number != number:
         raise ProtocolError(peer, f"{what} is to question {answer.number}, expected {number}; the two sides are out of step")
@@ -198,7 +198,7 @@ class AskByKey:
 
 @dataclass(frozen=True, kw_only=True)
 class AskByPosition:
-    """Places in the alignment cross, each once and ascending; a key that is not in it is not asked for."""
+    """Places in the alignment cross, each once and ascending. A key that is not in it is not asked for."""
 
     partners: Partners
     places: Mapping[bytes, int]
@@ -235,7 +235,7 @@ class AskByWindow:
 
     @classmethod
     def of(cls, partners: Partners, places: Mapping[bytes, int], *, size: int, secret: bytes) -> "AskByWindow":
-        """Draw windows of at least ``size`` rows; raises DataError for fewer rows in all."""
+        """Draw windows of at least ``size`` rows. Raises DataError for fewer rows in all."""
         position_N = np.fromiter(places.values(), dtype=np.int64, count=len(places))
         members = [np.sort(position_N[window]) for window in windows(list(places), size=size, key=secret)]
         window_N = np.full(int(position_N.max()) + 1, -1, dtype=np.int64)
@@ -296,14 +296,14 @@ def nothing(partners: Partners, rows: int) -> Answered:
 
 
 def _of_wanted(answered: Answered, positions_M: NDArray[np.int64], place_B: NDArray[np.int64]) -> Answered:
-    """Return what came for these ascending positions in the order in which places are wanted; -1 is none."""
+    """Return what came for these ascending positions in the order in which places are wanted. -1 stands for none."""
     return replace(picked(positions_M, answered.state_B, answered.cuts_ED, place_B), waited_s=answered.waited_s)
 
 
 def picked(
     positions_M: NDArray[np.int64], state_M: NDArray[np.uint8], cuts_ED: Sequence[Tensor], place_B: NDArray[np.int64]
 ) -> Answered:
-    """Select what came for the wanted places from what came for these ascending positions; -1 is none."""
+    """Select what came for the wanted places from what came for these ascending positions. -1 stands for none."""
     if not len(positions_M):
         return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[cut_ED[:0] for cut_ED in cuts_ED])
     found_B = np.minimum(np.searchsorted(positions_M, place_B), len(positions_M) - 1)

@@ -148,7 +148,7 @@ class Batcher:
         return self._late_since is not None or any(time.monotonic() > until for until in untils)
 
     def want(self, rows: PendingRows) -> None:
-        """Have rows scored; those that cannot be are told so at once."""
+        """Have rows scored. Those that cannot be are told so at once."""
         if not self.ready:
             rows.done(Outcome.without(len(rows.keys), "away"))
             return
@@ -183,7 +183,7 @@ class Batcher:
         *,
         between: Callable[[bool], bool] = _nothing_else,
     ) -> None:
-        """Score what is wanted until it is ``stopped``; raises what a channel raises, once all who wait were told.
+        """Score what is wanted until it is ``stopped``. Raises what a channel raises, once all who wait were told.
 
         Args:
             askings: how each run's rows are asked for; which runs these are may change in ``between``.
@@ -238,7 +238,7 @@ class Batcher:
         return batch
 
     def _timed(self, work: Callable[[], bool]) -> bool:
-        """Do work that waits for the partners; they are late if it takes longer than a batch may."""
+        """Do work that waits for the partners. They are late if it takes longer than a batch may."""
         began = time.monotonic()
         self._flight_until = began + self._patience_s
         try:
@@ -348,7 +348,7 @@ class Batcher:
         return np.concatenate(is_known), Features.stacked(parts) if parts else None, otherwise
 
     def _probe(self, partners: AskedParties, wait_s: float) -> float:
-        """Give up whoever waits, and see whether an answer comes in time again; gives how long to wait for the next one."""
+        """Give up whoever waits, and see whether an answer comes in time again. Return how long to wait for the next one."""
         self._give_up()
         time.sleep(wait_s)
         began = time.monotonic()

@@ -22,7 +22,7 @@ LOGIT, BASE = "logit", "base"
 
 
 def check_explained(contract: Contract, party: str) -> None:
-    """Refuse what has no explanation; raises ConfigError."""
+    """Refuse what has no explanation. Raises ConfigError."""
     why = None
     if contract.role_of(party) != "label":
         why = "the label party explains scores, and only it has them"
@@ -51,7 +51,7 @@ class Watched:
 
     @classmethod
     def of(cls, rows: Tensor, scored: int, *, seed: int) -> "Watched":
-        """Watch these positions, and others drawn by the seed; raises ConfigError for too few to compare with."""
+        """Watch these positions, and others drawn by the seed. Raises ConfigError for too few to compare with."""
         if scored < FEWEST:
             raise ConfigError(f"--explain: {scored} rows are scored, and at least {FEWEST} are needed to compare a row with")
         random_rows = torch.randperm(scored, generator=torch.Generator().manual_seed(seed))[:REFERENCE_ROWS]
@@ -63,7 +63,7 @@ class Watched:
         return torch.from_numpy(np.union1d(self.explained.numpy(), self.reference.numpy()))
 
     def watching(self, peer: int, cuts: Cuts) -> Cuts:
-        """Return the same Cuts, of which those at the positions are kept; batches come in the order of positions."""
+        """Return the same Cuts, of which those at the positions are kept. Batches come in the order of positions."""
         positions, received = self.positions, self._came.setdefault(peer, [])
 
         def receive(number: int, index_B: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class AgreedBatches:
 
     @classmethod
     def of(cls, names_N: Sequence[bytes], *, size: int) -> "AgreedBatches":
-        """Cut batches of at least ``size`` rows by names that both sides have; raises DataError for fewer rows in all.
+        """Cut batches of at least ``size`` rows by names that both sides have. Raises DataError for fewer rows in all.
 
         The hash has no key. Were it the contract's, another text of it would cut other batches, and a row that was asked for
         under both would stand in both, mostly alone.
@@ -91,7 +91,7 @@ class AskedLabelParty:
         return (self.channel,)
 
     def ask(self, questions: Sequence[tuple[int | None, Tensor]]) -> list[Answered]:
-        """Ask for scores of embeddings (B, D), of a batch or of none; all questions are sent before an answer is awaited."""
+        """Ask for scores of embeddings (B, D), of a batch or of none. All questions are sent before an answer is awaited."""
         first, began = self.number, time.monotonic()
         for batch, cut_BD in questions:
             self.channel.send(ScoreQuestion(number=self.number, run=self.run, batch=batch, values=Array.lend(cut_BD)))
@@ -194,7 +194,7 @@ class AskByAgreedBatch:
 
 
 def _put_together(members: Sequence[NDArray[np.int64]], answers: Sequence[Answered], place_B: NDArray[np.int64]) -> Answered:
-    """Put what came for some batches together at the wanted positions; -1 is none."""
+    """Put what came for some batches together at the wanted positions. -1 stands for none."""
     if not answers:
         return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[torch.empty(0, 1)])
     position_M = np.concatenate(members)
@@ -273,7 +273,7 @@ def answer_with_scores(
 
 
 def _asked(question: ScoreQuestion, peer: str, rows: BatchedRows | None, width: int) -> Tensor:
-    """Return the embeddings of a question; raises ProtocolError for one that was not agreed on."""
+    """Return the embeddings of a question. Raises ProtocolError for one that was not agreed on."""
     shape = question.values.shape
     if shape == (0, 0):
         return torch.empty(0, width)

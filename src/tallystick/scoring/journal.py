@@ -31,7 +31,7 @@ def now() -> datetime:
 
 @dataclass(kw_only=True)
 class Journal:
-    """One side's journal, files for each day (UTC), and what of the day's budgets is left; all runs share these.
+    """One side's journal, files for each day (UTC), and what of the day's budgets is left. All runs share these.
 
     What was counted before a crash counts after it: each line is written before its rows are answered. One thread may use it.
 
@@ -59,7 +59,7 @@ class Journal:
         return row_digest(name, self.secret)
 
     def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:
-        """Count rows that are asked of a run, and say which of them may be answered; raises StorageError."""
+        """Count rows that are asked of a run, and say which of them may be answered. Raises StorageError."""
         at = self.clock()
         if at.date() != self._day:
             self._begin(at.date())

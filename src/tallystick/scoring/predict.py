@@ -113,7 +113,7 @@ def receive_scores(channel: Channel, rows: int) -> pl.DataFrame:
 
 
 def receive_scores_message(channel: Channel, rows: int) -> Tensor:
-    """Receive the next scores; raises ProtocolError for another number of them, another type, or no probabilities."""
+    """Receive the next scores. Raises ProtocolError for another number of them, another type, or no probabilities."""
     try:
         scores_B = channel.receive(UnionScores).scores.tensor(rows, dtype=torch.float32)
     except MalformedMessage as error:

@@ -40,13 +40,13 @@ class Scoring(Protocol):
 
     @property
     def alone(self) -> ByOwnColumns | None:
-        """Return what scores rows by own columns; None where only joint scores are given."""
+        """Return what scores rows by own columns, or None where only joint scores are given."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
-    """The label party's share of the network, in evaluation mode; several threads may score."""
+    """The label party's share of the network, in evaluation mode. Several threads may score."""
 
     trained: TrainedLabelParty
 
@@ -58,8 +58,8 @@ class Scorer:
 
     @property
     def alone(self) -> ByOwnColumns | None:
-        """Return what scores rows by own columns, calibrated as the joint scores are; None where the contract has no method for
-        that.
+        """Return what scores rows by own columns, calibrated as the joint scores are, or None where the contract has no
+        method for that.
         """
         return self._alone if self.trained.alone is not None else None
 

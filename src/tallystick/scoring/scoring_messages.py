@@ -12,7 +12,10 @@ KEY_BYTES = 1024
 
 
 def key_problem(key: bytes) -> str:
-    """Say what keeps bytes from being a key: keys are text without NUL, at most KEY_BYTES long; empty where nothing does."""
+    """Say what keeps bytes from being a key: keys are text without NUL, at most KEY_BYTES long.
+
+    It is empty where nothing does.
+    """
     if len(key) > KEY_BYTES:
         return f"a key is {len(key)} bytes long, and at most {KEY_BYTES} are taken"
     if b"\0" in key:
@@ -38,7 +41,9 @@ class WayOfAsking(Message, frozen=True):
 
 
 class RowQuestion(Message, frozen=True):
-    """Label party to feature party: the rows it wants, by normalised key or by aligned position; none of either is a probe.
+    """Label party to feature party: the rows it wants, by normalised key or by aligned position.
+
+    A question of neither is a probe.
 
     The ``last`` one wants nothing: the label party leaves in peace. With a ``versions`` one it goes on about versions.
     """
@@ -51,7 +56,7 @@ class RowQuestion(Message, frozen=True):
     versions: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no key; raises ValueError, of which the reader of a message makes a ProtocolError."""
+        """Refuse what is no key. Raises ValueError, of which the reader of a message makes a ProtocolError."""
         for key in self.keys:
             if problem := key_problem(key):
                 raise ValueError(problem)
@@ -68,7 +73,7 @@ class RowAnswer(Message, frozen=True):
 
 
 class ScoreQuestion(Message, frozen=True):
-    """Feature party to label party: embeddings whose scores it wants, float32 (B, D); none is a probe.
+    """Feature party to label party: embeddings whose scores it wants, float32 (B, D). A question without rows is a probe.
 
     They are those of the rows of an agreed batch, in the order of their positions, or of rows of which nothing else is said. The
     ``last`` one wants nothing: the feature party leaves in peace.
@@ -93,7 +98,7 @@ class ScoreAnswer(Message, frozen=True):
 
 
 class AlignmentKept(Message, frozen=True):
-    """Feature party to label party, when they meet: the alignment that it has kept for its present keys; empty for none."""
+    """Feature party to label party, when they meet: the alignment that it has kept for its present keys. It is empty for none."""
 
     name: Annotated[str, msgspec.Meta(max_length=32)]
 

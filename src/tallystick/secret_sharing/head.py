@@ -190,7 +190,7 @@ def train_head_label_party(
 def train_head_feature_party(
     features_ND: NDArray[np.float64], side: ShareHolder, plan: HeadPlan, *, progress: Progress = no_progress
 ) -> tuple[Shares, Words]:
-    """Train, as the feature party; returns what the label party's role does. Arguments and errors are the label party's."""
+    """Train, as the feature party, and return what the label party's role does. Arguments and errors are the label party's."""
     return _train(side, plan, features_ND, None, progress)
 
 
@@ -287,7 +287,9 @@ def open_scores_feature_party(share_NC: Words, peer: Channel) -> None:
 
 
 def open_edge_label_party(edge_E1: Words, peer: Channel) -> int:
-    """Learn how often training scores came near the edge of the range, as the label party; 0 for squared loss, which has none.
+    """Learn how often training scores came near the edge of the range, as the label party.
+
+    It is 0 for squared loss, which has none.
 
     It comes after the scores: what a training tells is told once its scores are counted, and a training without scores tells
     nothing.
@@ -349,7 +351,7 @@ def _split(side: ShareHolder, shares_WC: Words, columns: tuple[int, int]) -> Sha
 def _logistic_errors(
     side: ShareHolder, scores_BC: Words, labels_BC: NDArray[np.float64] | None, plan: HeadPlan, scale: float
 ) -> tuple[Words, Words]:
-    """Return shares of (sigmoid(z) - y) times the scale, and of how near the edge each score is; one exchange."""
+    """Return shares of (sigmoid(z) - y) times the scale, and of how near the edge each score is. It takes one exchange."""
     turn = np.uint64((1 << TURN_BITS) - 1)
     mask_BC = side.masks.draw_below(TURN_BITS, *scores_BC.shape)
     waves_KBC = draw_dealt(side, *_dealt_shape(*scores_BC.shape))  # cosines, then sines
@@ -372,7 +374,7 @@ def _deal_sigmoid(dealer: Dealer, rows: int, outputs: int) -> None:
 def _squared_errors(
     side: ShareHolder, scores_BC: Words, labels_BC: NDArray[np.float64] | None, plan: HeadPlan, scale: float
 ) -> tuple[Words, Words]:
-    """Return shares of (z - y) times the scale, and none of an edge, which squared loss does not have; one exchange."""
+    """Return shares of (z - y) times the scale, and none of an edge, which squared loss does not have. It takes one exchange."""
     errors_BC = scores_BC
     if labels_BC is not None:
         errors_BC = errors_BC - to_words(labels_BC, bits=SCORE_BITS, limit=LARGEST_LABEL, what="labels")
@@ -407,7 +409,7 @@ def _dealt_shape(rows: int, outputs: int) -> tuple[int, int, int]:
 
 
 def _next_step(side: ShareHolder, step: Shares, gradient: Shares, weights: Shares, plan: HeadPlan, decay: float | None) -> Shares:
-    """Return shares of momentum times the step, less the gradient and the decay; two exchanges."""
+    """Return shares of momentum times the step, less the gradient and the decay. It takes two exchanges."""
     last, new, weight = (_joined(side, each) for each in (step, gradient, weights))
     bits = STEP_BITS + plan.more_bits
     factor_11 = np.array([[round(decay * 2**bits)]], dtype=np.uint64) if decay is not None else None

@@ -82,7 +82,7 @@ class Shares:
 
 
 def scores(side: ShareHolder, matrices: Matrices, rows_B: Index, weights: Shares) -> Words:
-    """Return this party's shares of the scores of some rows, (B, C); one exchange."""
+    """Return this party's shares of the scores of some rows, (B, C). It takes one exchange."""
     own_XC, others_YC = weights.of_own_matrix, weights.of_others_matrix
     outputs = own_XC.shape[1]
     mask_YC, mask_BC = side.masks.draw(len(others_YC), outputs), side.masks.draw(len(rows_B), outputs)
@@ -92,7 +92,7 @@ def scores(side: ShareHolder, matrices: Matrices, rows_B: Index, weights: Shares
 
 
 def gradients(side: ShareHolder, matrices: Matrices, rows_B: Index, errors_BC: Words) -> Shares:
-    """Return this party's shares of the products of each column with the errors; one exchange."""
+    """Return this party's shares of the products of each column with the errors. It takes one exchange."""
     mask_BC = side.masks.draw(*errors_BC.shape)
     mask_XC = side.masks.draw(matrices.own_NX.shape[1], errors_BC.shape[1])
     masked_BC = side.exchange(MaskedErrors, errors_BC - mask_BC)
@@ -139,7 +139,7 @@ class MaskMatrix:
 
 
 def draw_masks(dealer: Dealer, rows: int, label_columns: int, feature_columns: int) -> tuple[MaskMatrix, MaskMatrix]:
-    """Draw both parties' masks of their features, as the helper; the label party's first."""
+    """Draw both parties' masks of their features, as the helper. The label party's come first."""
     return (
         MaskMatrix.draw(dealer.label, rows, label_columns, feature_columns),
         MaskMatrix.draw(dealer.feature, rows, feature_columns, label_columns),

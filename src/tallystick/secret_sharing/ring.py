@@ -20,7 +20,7 @@ SEED_BYTES = 32
 
 
 def to_words(numbers: NDArray[Any], *, bits: int, limit: float, what: str) -> Words:
-    """Write numbers as words; raises DataError for one that is not finite or beyond ``limit``, which the protocol's range is for.
+    """Write numbers as words. Raises DataError for one that is not finite or beyond ``limit``, which the protocol's range is for.
 
     Args:
         numbers: any shape.
@@ -40,12 +40,12 @@ def to_numbers(words: Words, *, bits: int) -> NDArray[np.float64]:
 
 
 def product(rows_BD: Words, weights_DC: Words) -> Words:
-    """Multiply modulo 2^64; gives (B, C)."""
+    """Multiply modulo 2^64, and return (B, C)."""
     return np.stack([np.einsum("bd,d->b", rows_BD, weights_D) for weights_D in np.ascontiguousarray(weights_DC.T)], axis=1)
 
 
 def transposed_product(rows_BD: Words, errors_BC: Words) -> Words:
-    """Multiply the transposed rows modulo 2^64; gives (D, C)."""
+    """Multiply the transposed rows modulo 2^64, and return (D, C)."""
     return np.stack([np.einsum("bd,b->d", rows_BD, errors_B) for errors_B in np.ascontiguousarray(errors_BC.T)], axis=1)
 
 

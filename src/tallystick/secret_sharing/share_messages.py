@@ -17,21 +17,21 @@ class MaskSeed(Message, frozen=True):
 
 
 class MaskedFeatures(Message, frozen=True):
-    """Party to party: some rows of its features, each number less a mask; (R, D)."""
+    """Party to party: some rows (R, D) of its features, each number less a mask."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array
 
 
 class MaskedWeights(Message, frozen=True):
-    """Party to party: its shares of weights, or the label party's weight decay, less a mask; (D, C), or (1, 1)."""
+    """Party to party: its shares of weights (D, C), or the label party's weight decay (1, 1), less a mask."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array
 
 
 class MaskedScores(Message, frozen=True):
-    """Party to party: its shares of a batch's scores, plus a mask; (B, C)."""
+    """Party to party: its shares (B, C) of a batch's scores, plus a mask."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array
@@ -45,21 +45,21 @@ class MaskedErrors(Message, frozen=True):
 
 
 class MaskedSteps(Message, frozen=True):
-    """Party to party: its shares of the weights' next step, plus a mask; (D, C)."""
+    """Party to party: its shares (D, C) of the weights' next step, plus a mask."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array
 
 
 class ScoreShares(Message, frozen=True):
-    """Feature party to label party: its shares of final scores, which the label party learns by them; (B, C)."""
+    """Feature party to label party: its shares (B, C) of final scores, which the label party learns by them."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array
 
 
 class EdgeShares(Message, frozen=True):
-    """Feature party to label party: its share of how often training scores came near the edge of the range; (1, 1)."""
+    """Feature party to label party: its share (1, 1) of how often training scores came near the edge of the range."""
 
     words: Array
 
@@ -88,7 +88,7 @@ def send_words(channel: Channel, kind: type[WordsMessage], words: Words) -> None
 
 
 def receive_words(channel: Channel, kind: type[WordsMessage], *shape: int) -> Words:
-    """Receive words; raises ProtocolError for another shape or type than is due."""
+    """Receive words. Raises ProtocolError for another shape or type than is due."""
     array = channel.receive(kind).words
     try:
         words = array.numpy(*shape)
@@ -100,7 +100,7 @@ def receive_words(channel: Channel, kind: type[WordsMessage], *shape: int) -> Wo
 
 
 def receive_seed(channel: Channel) -> bytes:
-    """Receive a party's seed; raises ProtocolError for one of another length."""
+    """Receive a party's seed. Raises ProtocolError for one of another length."""
     seed = channel.receive(MaskSeed).seed
     if len(seed) != SEED_BYTES:
         raise ProtocolError(channel.peer, f"{channel.peer} sent a seed of {len(seed)} bytes; {SEED_BYTES} are due")
@@ -142,7 +142,7 @@ def exchange_counts(channel: Channel, own: FeatureCount) -> FeatureCount:
 
 
 def receive_sizes(label: Channel, feature: Channel) -> HeadSizes:
-    """Receive both parties' sizes, as the helper; raises ProtocolError where they differ, or are beyond all tables."""
+    """Receive both parties' sizes, as the helper. Raises ProtocolError where they differ, or are beyond all tables."""
     first, second = label.receive(HeadSizes), feature.receive(HeadSizes)
     if first != second:
         raise ProtocolError(

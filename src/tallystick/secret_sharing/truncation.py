@@ -22,7 +22,7 @@ _FIRST = np.uint64(63)
 
 
 def cut_places(side: ShareHolder, kind: type[WordsMessage], share: Words, *, bits: int) -> Words:
-    """Return this party's share of x / 2^bits, from its share of x; one exchange.
+    """Return this party's share of x / 2^bits, from its share of x. It takes one exchange.
 
     Args:
         side: this party.

@@ -23,7 +23,7 @@ HEADER_KIND, HEADER, LENGTH, COMPRESSION = 1, 2, 0, 3  # fields of these tables,
 
 
 def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame:
-    """Read the rows; raises Problem for what is no stream, holds more, or is not written plainly."""
+    """Read the rows. Raises Problem for what is no stream, holds more, or is not written plainly."""
     try:
         counts = [_rows_of(bytes(message.metadata)) for message in pa.ipc.MessageReader.open_stream(body)]
         if min(counts, default=0) < 0:
@@ -56,7 +56,7 @@ def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame
 
 
 def _rows_of(metadata: bytes) -> int:
-    """Return the row count of a message; raises Problem for a compressed one or a dictionary, struct.error for none."""
+    """Return the row count of a message. Raises Problem for a compressed one or a dictionary, struct.error for none."""
     message = _Table(metadata, struct.unpack_from("<I", metadata)[0])
     (kind,) = struct.unpack_from("<B", metadata, message.at(HEADER_KIND)) if message.has(HEADER_KIND) else (0,)
     if kind == DICTIONARIES:
@@ -70,7 +70,7 @@ def _rows_of(metadata: bytes) -> int:
 
 
 class _Table:
-    """A table of FlatBuffers, which an IPC message's header is written in; raises struct.error for a place outside of it."""
+    """A table of FlatBuffers, which an IPC message's header is written in. Raises struct.error for a place outside of it."""
 
     def __init__(self, content: bytes, at: int) -> None:
         self._content, self._at = content, at
@@ -78,7 +78,7 @@ class _Table:
         self._size = int(struct.unpack_from("<H", content, max(self._fields, 0))[0])
 
     def at(self, field: int) -> int:
-        """Return where a field's value lies; the table's own place for none."""
+        """Return where a field's value lies, or the table's own place for none."""
         place = 4 + 2 * field
         return self._at + (int(struct.unpack_from("<H", self._content, self._fields + place)[0]) if place < self._size else 0)
 

@@ -18,7 +18,7 @@ END_S = 5.0
 
 
 def answer_clients(side: ServingSide, server: "uvicorn.Server", work: Work[None], *, stopped: Stop) -> None:
-    """Answer clients until the operator ends it; ``work`` is done in each session with the other side.
+    """Answer clients until the operator ends it. ``work`` is done in each session with the other side.
 
     The end takes 12 seconds at most: 5 for answers under way, 2 for a farewell, 5 for whatever has to be interrupted.
 

@@ -53,7 +53,7 @@ SHARE = 4
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One client's connection; those that wait for a request, and those with one, hang together, the first one first."""
+    """One client's connection. Those that wait for a request, and those with one, hang together, the first one first."""
 
     most = MOST_CONNECTIONS
     line: asyncio.Transport | None = None
@@ -107,7 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.line.resume_reading()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; the parser ends at an error, and a request that is none is answered so."""
+        """Take a header. The parser ends at an error, and a request that is none is answered so."""
         if len(self.headers) >= MOST_HEADERS:
             raise ValueError("too many headers")
         super().on_header(name, value)
@@ -199,7 +199,7 @@ class TlsDoor(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(HEAD_S, self.hang_up)
 
     def data_received(self, data: bytes) -> None:
-        """Gather the first message, for which the porter is called; or keep what comes right behind the handshake."""
+        """Gather the first message, for which the porter is called, or keep what comes right behind the handshake."""
         if self._opening is not None:
             self._early.append(data)
             return

@@ -75,7 +75,7 @@ class AnsweringRuns:
         self._prepare(self.begun.run_id)
 
     def __getitem__(self, run_id: str) -> AnsweringRun:
-        """Return the run to answer with; raises KeyError for one that was not agreed on, or that this side has withdrawn."""
+        """Return the run to answer with. Raises KeyError for one that was not agreed on, or that this side has withdrawn."""
         if not (run_id in self._agreed and (self._agreed[run_id] is None or self.runs.allows(run_id))):
             raise KeyError(run_id)
         return self._ready[run_id][1]

@@ -61,7 +61,7 @@ class _Rows:
 
 
 class ScoreServer:
-    """POST /v1/score and what stands around it; ``shadow`` takes in what was answered, for a candidate to score it, too."""
+    """POST /v1/score and what stands around it. ``shadow`` takes in what was answered, for a candidate to score it, too."""
 
     def __init__(
         self,
@@ -113,7 +113,10 @@ class ScoreServer:
             return _as_json(run, rows) if kind == JSON else _as_arrow(run, rows)
 
     async def _rows(self, run: ServedRun, requested: RequestedRows, joint_until: float, until: float) -> _Rows:
-        """Return joint scores for as many rows as there are by then; the others by own columns, where the contract has that."""
+        """Return joint scores for as many rows as there are by then.
+
+        Score the others by own columns, where the contract has that.
+        """
         parts = await self._outcomes(run, requested, joint_until)
         why_B = [why for part in parts for why in part.why_B]
         names = run.scorer.names
@@ -151,7 +154,7 @@ class ScoreServer:
             timer.cancel()
 
     async def _keep(self, run: ServedRun, requested: RequestedRows, rows: _Rows, began: float, until: float) -> None:
-        """Write down what is answered; a disk that takes no more costs no client its answer, and is counted."""
+        """Write down what is answered. A disk that takes no more costs no client its answer, and is counted."""
         if (answers := run.answers) is None or not answers.takes():
             return
         columns: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {}
@@ -183,7 +186,7 @@ class ScoreServer:
         return Response("ok\n", media_type="text/plain")
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002
-        """Answer whether the partners answer; by own columns alone a server is ready too, if the contract has that."""
+        """Answer whether the partners answer. By own columns alone a server is ready too, if the contract has that."""
         if self._batcher.ready or self._runs.now.current.scorer.alone is not None:
             return Response("ready\n" if self._batcher.ready else "ready, by own columns alone\n", media_type="text/plain")
         return Problem.later(503, "the partners are not here; scores follow when they are").response()

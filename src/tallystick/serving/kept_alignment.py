@@ -37,7 +37,7 @@ def meet_label_party(kept_name: str, channels: Sequence[Channel], *, draw: Calla
 
 
 def meet_feature_party(kept_name: str, channel: Channel) -> tuple[str, bool]:
-    """Return the same at a feature party; raises ProtocolError if the label party goes on with one that was not kept here."""
+    """Return the same at a feature party. Raises ProtocolError if the label party goes on with one that was not kept here."""
     channel.send(AlignmentKept(name=kept_name))
     following = channel.receive(AlignmentNext)
     if following.again and (following.name != kept_name or not kept_name):

@@ -99,7 +99,10 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
 
 @contextmanager
 def _in_a_thread(keep_up: Callable[[threading.Event], None]) -> Iterator[threading.Event]:
-    """Keep something up in a thread of its own as long as this lasts; gives what is set once it is over, and raises why."""
+    """Keep something up in a thread of its own as long as this lasts.
+
+    Yield what is set once it is over, and raise why it ended.
+    """
     over, failed = threading.Event(), list[BaseException]()
 
     def work() -> None:

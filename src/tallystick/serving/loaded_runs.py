@@ -31,7 +31,7 @@ class Loaded(Protocol):
         ...
 
     def retire(self) -> bool:
-        """Retire the run: nobody may use it from now on; False while somebody still waits for what it scores."""
+        """Retire the run: nobody may use it from now on. Return False while somebody still waits for what it scores."""
         ...
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class LoadedRuns(Generic[R]):
         self._thread = threading.Thread(target=self._keep_up, name="tallystick-versions", daemon=True)
 
     def __getitem__(self, run_id: str) -> R:
-        """Return the run of this id; raises KeyError if it is not loaded."""
+        """Return the run of this id. Raises KeyError if it is not loaded."""
         return self._runs[run_id]
 
     @property
@@ -107,7 +107,7 @@ class LoadedRuns(Generic[R]):
         self._thread.start()
 
     def require(self, run_id: str, *, beside: Sequence[str] = ()) -> R:
-        """Load a run at once, in place of all others but those ``beside`` it if need be; raises TallystickError."""
+        """Load a run at once, in place of all others but those ``beside`` it if need be. Raises TallystickError."""
         with self._work:
             self._wanted = (run_id, *beside)
             self._drop()
@@ -119,7 +119,7 @@ class LoadedRuns(Generic[R]):
             return self._runs[run_id]
 
     def want(self, run_ids: Sequence[str]) -> None:
-        """Say which runs are to be loaded; the others are dropped once nobody waits for them."""
+        """Say which runs are to be loaded. The others are dropped once nobody waits for them."""
         run_ids_wanted = tuple(dict.fromkeys(run_ids))[:MOST_LOADED]
         if run_ids_wanted != self._wanted or set(run_ids_wanted) - set(self._runs):
             self._wanted = run_ids_wanted
@@ -135,7 +135,7 @@ class LoadedRuns(Generic[R]):
         return run_id in self._withdrawn
 
     def look(self) -> None:
-        """Read the promotions if they have changed; those that cannot be read leave the former in place."""
+        """Read the promotions if they have changed. Those that cannot be read leave the former in place."""
         if self._versions is None:
             return
         signature_now = _signature(self._versions)
@@ -180,7 +180,7 @@ class LoadedRuns(Generic[R]):
             run.close()
 
     def _load_one(self) -> None:
-        """Load one of the wanted runs; each look loads one, so that nobody can have this side load without end."""
+        """Load one of the wanted runs. Each look loads one, so that nobody can have this side load without end."""
         now = time.monotonic()
         for run_id in self._wanted:
             if run_id in self._runs or now - self._failed.get(run_id, -AGAIN_S) < AGAIN_S:

@@ -12,7 +12,7 @@ _DIFFERENCES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 
 
 class Metrics:
-    """Figures of one server; none names a row."""
+    """Figures of one server. None names a row."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -72,7 +72,10 @@ class Metrics:
         self.partner_seconds.observe(partner_seconds)
 
     def observe_shadow(self, candidate: str, differences_B: NDArray[np.float64], changed: int | None) -> None:
-        """Observe how far apart the scores of some rows are, and how many of them change side; None where there are no sides."""
+        """Observe how far apart the scores of some rows are, and how many of them change side.
+
+        The second is None where there are no sides.
+        """
         self.shadow_rows.labels(candidate, "compared").inc(len(differences_B))
         for difference in differences_B.tolist():
             self.shadow_difference.labels(candidate).observe(difference)

@@ -15,7 +15,7 @@ LOOK_S = 5.0
 
 
 class Tokens:
-    """Bearer tokens of a file, one a line, which is read again when it changes; ``say`` is told of what is wrong with it.
+    """Bearer tokens of a file, one a line, which is read again when it changes. ``say`` is told of what is wrong with it.
 
     Raises ConfigError for a file that cannot be read, or holds no token or a short one.
     """
@@ -77,7 +77,7 @@ class Rate:
         self._at = time.monotonic()
 
     def check(self) -> None:
-        """Count a request; raises a Problem for one too many."""
+        """Count a request. Raises a Problem for one too many."""
         if self._rate is None:
             return
         now = time.monotonic()

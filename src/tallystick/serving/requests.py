@@ -51,7 +51,7 @@ _DECODER = msgspec.json.Decoder(ScoreRequest)
 
 
 def decoded(body: bytes) -> ScoreRequest:
-    """Read JSON; raises Problem."""
+    """Read JSON. Raises Problem."""
     try:
         return _DECODER.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -107,7 +107,7 @@ class Reader:
         return self.key_columns if self.keys_only else [*self.key_columns, *self.own_columns]
 
     def json(self, request: ScoreRequest) -> RequestedRows:
-        """Read the rows of a request; raises Problem."""
+        """Read the rows of a request. Raises Problem."""
         self._check_count(len(request.rows))
         names = request.rows[0].keys()
         for number, row in enumerate(request.rows):
@@ -119,7 +119,7 @@ class Reader:
         return self._asked({name: columns[name] for name in self.key_columns}, own)
 
     def arrow(self, body: bytes) -> RequestedRows:
-        """Read an Arrow IPC stream; raises Problem."""
+        """Read an Arrow IPC stream. Raises Problem."""
         frame = read_stream(body, most_rows=self.most_rows, most_bytes=self.party.serving.max_body_kib << 10)
         self._check_count(frame.height)
         self._check_names(frame.columns)
@@ -165,7 +165,7 @@ class Reader:
             raise Problem(status=422, detail=f"the own columns cannot be read: {_without_values(error)}") from None
 
     def _plain_keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes] | None:
-        """Return the keys of a few rows without a table, which most requests spend their time with; None if one needs it."""
+        """Return the keys of a few rows without a table, which most requests spend their time with, or None if one needs it."""
         if any(len(cells) > FEW_ROWS for cells in columns.values()):
             return None
         for name, cells in columns.items():

@@ -14,7 +14,7 @@ from tallystick.serving.side import OpenRun, ServingSide
 
 
 class Users:
-    """Counts who uses something; once it is retired, nobody can any more."""
+    """Counts who uses something. Once it is retired, nobody can any more."""
 
     def __init__(self) -> None:
         self._lock, self._count, self._retired = threading.Lock(), 0, False
@@ -25,7 +25,7 @@ class Users:
         return self._count > 0
 
     def come(self) -> bool:
-        """Count one more; False where it is retired."""
+        """Count one more, or False where it is retired."""
         with self._lock:
             if not self._retired:
                 self._count += 1
@@ -37,7 +37,7 @@ class Users:
             self._count -= 1
 
     def retire(self) -> bool:
-        """Let nobody come any more; False while there are some."""
+        """Let nobody come any more. Return False while there are some."""
         with self._lock:
             self._retired = self._retired or not self._count
             return self._retired
@@ -71,7 +71,7 @@ class ServedRun(ScoringRun):
         )
 
     def retire(self) -> bool:
-        """Retire the run: nobody may use it from now on; False while requests wait for it."""
+        """Retire the run: nobody may use it from now on. Return False while requests wait for it."""
         return self.users.retire()
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class RunsNow:
         return {"runs": runs, "waiting": waiting}
 
     def chosen(self, run_id: str | None) -> ServedRun:
-        """Return the run that a request wants; raises Problem."""
+        """Return the run that a request wants. Raises Problem."""
         if run_id is None or run_id == self.current.run_id:
             return self.current
         if self.before is not None and run_id == self.before.run_id:
@@ -131,7 +131,7 @@ class ServedRuns:
 
     @contextmanager
     def using(self, run_id: str | None) -> Iterator[ServedRun]:
-        """Yield the run for a request, which stays loaded as long as this lasts; raises Problem."""
+        """Yield the run for a request, which stays loaded as long as this lasts. Raises Problem."""
         run = self.now.chosen(run_id)
         if not run.users.come():  # it was let go of this very moment, and does not stand any more
             run = self.now.chosen(run_id)

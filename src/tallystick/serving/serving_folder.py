@@ -33,7 +33,7 @@ class ServingHome:
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile) -> "ServingHome":
-        """Open the folder of this party under this contract, made if it is not there; raises StorageError."""
+        """Open the folder of this party under this contract, made if it is not there. Raises StorageError."""
         path = party.runs / _FOLDER / contract.name / party.party
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_folder(path)
@@ -45,11 +45,11 @@ class ServingHome:
         return Origin(folder=self.path, key=self.key)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the folder for this process; raises ConfigError where another one serves this contract for this party already."""
+        """Hold the folder for this process. Raises ConfigError where another one serves this contract for this party already."""
         return locked(self.path, doing="serves this contract for this party already")
 
     def secret(self) -> bytes:
-        """Return 32 bytes that windows and the journal's digests follow from; raises DamagedFile."""
+        """Return 32 bytes that windows and the journal's digests follow from. Raises DamagedFile."""
         path = self.path / "secret.json"
         origin = Origin(folder=self.path, only="secret of serving", key=self.key)
         if self.key is not None and _FOLDER in self.key.clear and path.exists() and not is_encrypted(path):

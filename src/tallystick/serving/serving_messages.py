@@ -1,4 +1,4 @@
-"""Exchange versions between two sides that serve, over the session; schema and sizes are checked before anything else."""
+"""Exchange versions between two sides that serve, over the session. Schema and sizes are checked before anything else."""
 
 from typing import Annotated
 
@@ -11,14 +11,14 @@ from tallystick.serving.loaded_runs import MOST_LOADED
 
 
 class WantedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A run, and the hash of all parties' halves of it; None where nobody has promoted any run."""
+    """A run, and the hash of all parties' halves of it. The run is None where nobody has promoted any."""
 
     run_id: RunId
     version: Digest | None = None
 
 
 class VersionsWanted(Message, frozen=True):
-    """Label party to feature party: the runs that it wants to ask, the one that scores first; the others may be dropped."""
+    """Label party to feature party: the runs that it wants to ask, the one that scores first. The others may be dropped."""
 
     runs: Annotated[tuple[WantedRun, ...], msgspec.Meta(min_length=1, max_length=MOST_LOADED)]
 

@@ -36,7 +36,10 @@ class Comparisons(Protocol):
     """Receiver of the differences."""
 
     def observe_shadow(self, candidate: str, differences_B: NDArray[np.float64], changed: int | None) -> None:
-        """Observe how far apart the scores of some rows are, and how many of them change side; None where there are no sides."""
+        """Observe how far apart the scores of some rows are, and how many of them change side.
+
+        The second is None where there are no sides.
+        """
         ...
 
     def skip_shadow(self, candidate: str, rows: int) -> None:
@@ -83,7 +86,7 @@ class Shadow:
         columns: pl.DataFrame | None,
         scores: Mapping[str, Sequence[float]],
     ) -> None:
-        """Take rows that have joint scores by the run in use; ``columns`` are their own ones, where the request brought them."""
+        """Take rows that have joint scores by the run in use. ``columns`` are their own ones, where the request brought them."""
         if candidate is None or not keys or self._draw() >= self._options.share:
             return
         for start in range(0, len(keys), MOST_ROWS):
@@ -101,7 +104,7 @@ class Shadow:
             )
 
     def __call__(self, askings: Mapping[str, Asking]) -> bool:
-        """Score one piece beside; whether more wait. Raises what a channel raises."""
+        """Score one piece beside. Return whether more wait. Raises what a channel raises."""
         if not self._waiting:
             return False
         piece = self._waiting.popleft()
@@ -156,7 +159,7 @@ class Shadow:
 
 
 def _own(piece: _Piece) -> tuple[NDArray[np.bool_], Features | None]:
-    """Return which rows this side knows, and their columns as the candidate reads them; raises DataError or StoreError."""
+    """Return which rows this side knows, and their columns as the candidate reads them. Raises DataError or StoreError."""
     reader = piece.candidate.reader
     if piece.columns is None or reader.encoder is None:
         rows_found = piece.candidate.store.find(piece.keys)

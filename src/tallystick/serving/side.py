@@ -58,7 +58,7 @@ _DAY_S = 86_400.0
 
 
 class Stop(threading.Event):
-    """Set where serving is to end, and no new round begins; ``interrupt`` ends what still waits for a partner, too."""
+    """Set where serving is to end, and no new round begins. ``interrupt`` ends what still waits for a partner, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class ServingSide:
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> "ServingSide":
-        """Read and check all that this side can check alone; raises ConfigError or DataError."""
+        """Read and check all that this side can check alone. Raises ConfigError or DataError."""
         if contract.serving is None:
             raise ConfigError(
                 "serving: the contract allows no serving; agree on a section serving with the ways of asking, "
@@ -218,14 +218,14 @@ class ServingSide:
         )
 
     def load_agreed(self, load: Callable[[str], R], run_id: str) -> R:
-        """Load the run that the handshake settled; what it lacks may be put right while serving goes on, so StorageError."""
+        """Load the run that the handshake settled. What it lacks may be put right while serving goes on, so StorageError."""
         try:
             return load(run_id)
         except (ConfigError, DataError) as error:
             raise StorageError(f"run {run_id} cannot be served: {error}") from None
 
     def answers(self, run: OpenRun) -> AnswerLog | None:
-        """Return where a run's answers are kept; None if the party file keeps nothing."""
+        """Return where a run's answers are kept, or None if the party file keeps nothing."""
         config = self.party.serving.answers
         if config is None:
             return None
@@ -253,7 +253,7 @@ class ServingSide:
         )
 
     def _store(self, folder: RunFolder, encoder: Encoder | None, frame: Frame) -> KeyedRows:
-        """Return where rows are found by key; raises ConfigError, and BudgetExceeded if noise on these rows was to be charged."""
+        """Return where rows are found by key. Raises ConfigError, and BudgetExceeded if noise on these rows was to be charged."""
         noisy = not self.is_label and self.contract.embedding_defenses().noisy
         config = self.party.serving.store
         if config is not None and noisy:
@@ -294,7 +294,9 @@ class ServingSide:
             folder.note(SERVING, {**facts, "charged": [*charged, digest]}, private=True)
 
     def align(self, channels: dict[str, Channel], ids: int) -> Alignment:
-        """Return the alignment of before, if all sides have kept it for their present keys; else a new one, as for a prediction.
+        """Return the alignment of before, if all sides have kept it for their present keys.
+
+        Otherwise make a new one, as for a prediction.
 
         Its rows are the same whichever run scores them. A peer may bring twice as many as ``ids``.
 
@@ -374,7 +376,7 @@ _OF_ANY_SIDE = {"store", "refresh_s", "journal"}
 
 
 def check_serving(contract: Contract, party: PartyFile) -> None:
-    """Check that a party file's serving section fits its role; raises ConfigError with one line per problem."""
+    """Check that a party file's serving section fits its role. Raises ConfigError with one line per problem."""
     options, is_label = party.serving, party.party == contract.label_party
     assert contract.serving is not None
     problems = []
@@ -408,7 +410,7 @@ def _reads_the_table(contract: Contract, way: Way, *, is_label: bool) -> bool:
 
 
 def signature(source: TableConfig) -> Hashable:
-    """Return what differs once a table's files have changed; queries and object stores are read again at every look."""
+    """Return what differs once a table's files have changed. Queries and object stores are read again at every look."""
     if not isinstance(source.path, Path):
         return object()
     anchor = Path(source.path.anchor)

@@ -135,7 +135,7 @@ class Switching:
                 self._tell(f"{name} {run_id}", f"{name} cannot load run {run_id}; its log says why")
 
     def _switch(self, newest: str | None) -> tuple[str, str]:
-        """Go over to the newest run of all if it can be asked; gives the run in use, and the one to be."""
+        """Go over to the newest run of all if it can be asked. Return the run in use, and the one to be."""
         in_use = self.served.now.current.run_id
         if newest is not None and newest != in_use and newest in self.askings:
             self._use(self.runs[newest])
@@ -150,7 +150,7 @@ class Switching:
             return {name: channel.receive(VersionsHeld, within_s=self.within_s) for name, channel in self.channels.items()}
 
     def _agree(self, run_id: str, version: str) -> bool:
-        """Keep the version of a run; False where it is another than it was before."""
+        """Keep the version of a run. Return False where it is another than it was before."""
         if any(each.run_id == run_id and each.version == version for each in self._wanted):
             return True
         try:
@@ -161,7 +161,7 @@ class Switching:
         return True
 
     def _candidate(self, versions_held: Mapping[str, VersionsHeld]) -> dict[str, str]:
-        """Return the run to be scored beside and its version, once all have named it; else nothing."""
+        """Return the run to be scored beside and its version, once all have named it. Otherwise return nothing."""
         own = self.runs.promoted.candidate
         if own is None:
             return {}
@@ -202,7 +202,7 @@ class Switching:
         return goes_on
 
     def _step(self, run_id: str, building: Building) -> bool:
-        """Do one step; False once it is done."""
+        """Do one step. Return False once it is done."""
         try:
             next(building)
         except StopIteration as end:

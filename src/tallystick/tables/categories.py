@@ -77,7 +77,7 @@ def kept_categories(counts: pl.DataFrame, encoding: EncodingConfig, *, cells: in
 def fit_categorical(
     name: str, cells: Iterable[pl.Series], encoding: EncodingConfig, *, rows: int, form: Form = "text"
 ) -> CategoricalColumn | None:
-    """Fit on the cells of so many training rows, in any order; None for a column that is constant there."""
+    """Fit on the cells of so many training rows, in any order, or None for a column that is constant there."""
     counts = count_values(cells)
     if counts.height == 1:
         return None

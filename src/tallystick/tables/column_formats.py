@@ -35,7 +35,7 @@ TYPES: Mapping[Form, pl.DataType] = {
 
 
 def form_of(kind: pl.DataType, *, use: Literal["numeric", "categorical"]) -> Form:
-    """Say which form a column of this type has; text that is listed as numeric is read as numbers."""
+    """Say which form a column of this type has. Text that is listed as numeric is read as numbers."""
     if kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
         return "number" if use == "numeric" else "text"
     if isinstance(kind, pl.Datetime):

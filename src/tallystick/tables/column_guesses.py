@@ -1,4 +1,4 @@
-"""Guess from a table's header which column names a row and which is to be predicted; a person reads the guess."""
+"""Guess from a table's header which column names a row and which is to be predicted. A person reads the guess."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MOST_CLASSES = 20
 
 
 def guess_columns(frame: Frame, *, similar: bool, is_label: bool) -> FoundColumns:
-    """Take the one column whose name says that it is the key, and the label; where several or none do, neither is taken.
+    """Take the one column whose name says that it is the key, and the label. Where several or none do, neither is taken.
 
     Args:
         frame: the table, of whose rows the label's alone are read, to tell classes from a number.

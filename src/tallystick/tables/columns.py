@@ -46,7 +46,7 @@ class TrainingColumns:
             self._place_M = rows if place is None else place[rows]
 
     def numbers(self, name: str) -> Floats:
-        """Read a column as float64 with NaN for missing (M,); raises DataError for infinite numbers and text."""
+        """Read a column as float64 with NaN for missing (M,). Raises DataError for infinite numbers and text."""
         if not self._is_large:
             return numbers_of(self.frame, name)[self.rows]
         values_S, first = np.empty(self._ordered.height), 0

@@ -32,7 +32,7 @@ class NumberBins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
-    """Common values: they replace in a party's encoded columns all that stands in a few rows only; fitted on its rows.
+    """Common values: they replace all that stands in a few rows only of a party's encoded columns. They are fitted on its rows.
 
     Made-up rows that copy cells of real ones are told by them: a number that one row has is no copied one. So real rows and
     made-up rows alike get a number drawn within the bin of theirs (a hundred and twenty-eighth of the rows, and at least 8; a
@@ -67,7 +67,7 @@ class Blur:
 
     @classmethod
     def of(cls, values: CommonValues, *, generator: torch.Generator) -> "Blur":
-        """Prepare the columns; ``generator`` draws the columns' offsets."""
+        """Prepare the columns. ``generator`` draws the columns' offsets."""
         sizes = torch.tensor([len(codes) for codes in values.codes], dtype=torch.int64)
         first_G = torch.cumsum(sizes, dim=0) - sizes
         return cls(
@@ -81,7 +81,7 @@ class Blur:
         )
 
     def __call__(self, rows: Features, uniform_B: Tensor) -> Features:
-        """Return these rows with common values; each row's number in [0, 1) says where in its bins it stands."""
+        """Return these rows with common values. Each row's number in [0, 1) says where in its bins it stands."""
         device = rows.numeric_NF.device
         at_FB = rows.numeric_NF.cpu().T.contiguous()
         bin_FB = (torch.searchsorted(self.starts_FT, at_FB, right=True) - 1).clamp(min=0)

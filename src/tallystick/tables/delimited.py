@@ -274,7 +274,10 @@ def _listed(columns: dict[str, tuple[str, ...]]) -> str:
 
 
 def _without_counts(table: LazyTable, plain: "_Plain", path: Path) -> LazyTable:
-    """Leave out columns without a name that hold nothing or only count rows; raises DataError for others of them."""
+    """Leave out columns without a name that hold nothing or only count rows.
+
+    Raises DataError for other columns without a name.
+    """
     left_out = {}
     for name in table.columns:
         if name not in plain.unnamed and not UNNAMED.fullmatch(name):
@@ -349,7 +352,7 @@ class _Plain:
         )
 
     def read(self, separator: str, text: Collection[str], folder: Path | None, long: tuple[str, ...] = ()) -> LazyTable:
-        """Read the file; whole numbers with more digits than any integer type holds (columns ``long``) become floating point."""
+        """Read the file. Whole numbers with more digits than any integer type holds (columns ``long``) become floating point."""
         scanned = self.scan(separator, text, long)
         try:
             return store(scanned, folder)
@@ -373,7 +376,7 @@ class _Plain:
             raise
 
     def line_of(self, separator: str, is_such: Callable[[int], bool]) -> str | None:
-        """Say which line is the first whose number of cells is such, and has how many; an empty line has none, and is a row."""
+        """Say which line is the first whose number of cells is such, and has how many. An empty line has none, and is a row."""
         with self.text.open(encoding="utf-8", errors="replace", newline="") as lines:
             reader = csv.reader(lines, delimiter=separator)
             for cells in reader:
@@ -422,13 +425,13 @@ def _refuse_nul(is_there: bool, path: Path) -> None:
 
 
 def _with_names(header: Sequence[str]) -> tuple[list[str], set[str]]:
-    """Name columns without a name by their place; return the names, and those that are made up."""
+    """Name columns without a name by their place, and return the names, and those that are made up."""
     names = [name if name.strip() else f"column {place}" for place, name in enumerate(header, 1)]
     return names, {made for made, name in zip(names, header, strict=True) if made != name}
 
 
 def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: Path) -> tuple[LazyTable, set[str]]:
-    """Read all files as one table; gives the columns too that became text because they are text in one of the files.
+    """Read all files as one table, and return the columns too that became text because they are text in one of the files.
 
     A column that is text in one file is text in all: a number made text again would have lost its spelling.
     """
@@ -472,7 +475,7 @@ def _binary(path: Path) -> BinaryIO:
 
 @contextmanager
 def _open(path: Path, encoding: str | None) -> Iterator[TextIO]:
-    """Read a file as text; raises DataError, with what to write into the party file, where it is in another encoding."""
+    """Read a file as text. Raises DataError, with what to write into the party file, where it is in another encoding."""
     codec = _codec(path, encoding)
     try:
         with _binary(path) as raw, io.TextIOWrapper(raw, encoding=codec, newline="") as stream:
@@ -482,7 +485,7 @@ def _open(path: Path, encoding: str | None) -> Iterator[TextIO]:
 
 
 def _separator_line(stream: TextIO) -> str | None:
-    """Read Excel's line that names the separator, where the file begins with one; gives the separator."""
+    """Read Excel's line that names the separator, where the file begins with one, and return the separator."""
     match = SEPARATOR_LINE.fullmatch(stream.readline(10))
     if match is None:
         stream.seek(0)
@@ -555,7 +558,7 @@ def _separator(path: Path, encoding: str | None) -> str:
 
 
 def _matches(column: pl.Series, pattern: str) -> bool:
-    """Tell whether there is a value and all values match; a few cells are looked at first."""
+    """Tell whether there is a value and all values match. A few cells are looked at first."""
     values = column.drop_nulls()
     return len(values) > 0 and bool(values.head(SAMPLE_CELLS).str.contains(pattern).all() and values.str.contains(pattern).all())
 
@@ -563,7 +566,7 @@ def _matches(column: pl.Series, pattern: str) -> bool:
 def _decimal(
     table: LazyTable, cells: Mapping[str, _Look], text: set[str], files: Sequence[_Plain], separator: str, folder: Path
 ) -> Literal[",", "."] | None:
-    """Say which sign stands before a fraction, by the columns that can be read in one way only; None where none tells.
+    """Say which sign stands before a fraction, by the columns that can be read in one way only, or None where none tells.
 
     Raises DataError where columns contradict each other, and where those with a sign may be read in two ways.
     """
@@ -636,7 +639,7 @@ def _refuse_points(cells: Mapping[str, _Look], names: Collection[str], path: Pat
 
 
 def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
-    """Return numbers as numbers, ISO dates as dates, moments as moments, true and false as such; None for others."""
+    """Return numbers as numbers, ISO dates as dates, moments as moments, true and false as such, or None for others."""
     text = _without(cs.by_name(column.name).as_expr(), (*look.marks, "")).str.strip_chars()
     if decimal in look.readings:
         plain = _plain_text(text, foreign=look.foreign).str.replace_all("." if decimal == "," else ",", "", literal=True)

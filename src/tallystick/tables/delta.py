@@ -78,7 +78,7 @@ def _completed(piece: "pa.RecordBatch", schema: "pa.Schema", partition: dict[str
 
 
 def _partition(fragment: Any, dataset: Any) -> dict[str, Any]:
-    """Return the values that all rows of a file have; a column of the partition that is absent here has none."""
+    """Return the values that all rows of a file have. A column of the partition that is absent here has none."""
     from pyarrow.dataset import get_partition_keys
 
     keys = get_partition_keys(fragment.partition_expression)

@@ -34,7 +34,7 @@ SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewn
 
 
 class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """One numeric column: transform, then standardise; missing becomes 0 (the mean) and, if it is known, an indicator.
+    """One numeric column: transform, then standardise. Missing becomes 0 (the mean) and, if it is known, an indicator.
 
     Beyond what training rows had a number counts as the nearest that they had: what a network says there is made up, and one
     absurd cell would get an absurd score.
@@ -53,7 +53,7 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[float, ...] = ()  # of its bins, in units of what encode gives; none for a plain number
 
     def encode(self, values_N: Floats) -> Floats:
-        """Standardise numbers; NaN becomes 0."""
+        """Standardise numbers. NaN becomes 0."""
         transformed_N = transformed(values_N, self.transform, self.knots, self.scores)
         with np.errstate(over="ignore"):
             scaled_N = np.clip((transformed_N - self.mean) / self.deviation, self.low, self.high)
@@ -86,7 +86,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         sequences: Mapping[str, SequenceConfig] | None = None,
         screens: bool = False,
     ) -> "Encoder":
-        """Fit on the training rows ``rows`` of ``frame``; columns that are constant there are left out with a note.
+        """Fit on the training rows ``rows`` of ``frame``. Columns that are constant there are left out with a note.
 
         ``numbers`` says how the bottom model shall take numbers; ``auto`` goes by the number of rows. ``sequences`` are columns
         of lists, and how each is read. ``screens`` says that the training can screen columns, where ``encoding`` allows it.
@@ -153,7 +153,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         numbers: Literal["auto"] | Numbers,
         screens: bool = False,
     ) -> "Encoder | None":
-        """Fit a party's columns as its file says; None where it has none that is of use."""
+        """Fit a party's columns as its file says, or None where it has none that is of use."""
         columns = feature_columns(frame, party)
         if not (columns.numeric or columns.categorical or party.sequences):
             return None
@@ -243,7 +243,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         return beside if frame.rows is None else beside[frame.rows]
 
     def encode(self, frame: Frame) -> PackedFeatures:
-        """Encode rows, a column at a time; where they are too many for memory, some rows at a time, into a file.
+        """Encode rows, a column at a time. Where they are too many for memory, some rows at a time, into a file.
 
         Raises DataError for an absent column or infinite numbers, StorageError where the disk is full.
         """
@@ -296,12 +296,12 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         return records_NR
 
     def to_json(self) -> str:
-        """Write as JSON; numbers read back exactly."""
+        """Write as JSON. Numbers read back exactly."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Encoder":
-        """Read back what to_json wrote; raises DataError if it is something else."""
+        """Read back what to_json wrote. Raises DataError if it is something else."""
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError as error:

@@ -59,7 +59,7 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
 
 
 def _same_columns(before: Encoder, frame: Frame, party: PartyFile) -> list[str]:
-    """Refuse columns that are gone; give a note of each that is new."""
+    """Refuse columns that are gone. Return a note of each that is new."""
     now = feature_columns(frame, party)
     notes = []
     for kind, earlier, found in (

@@ -111,7 +111,7 @@ class Features:
 
     @classmethod
     def stacked(cls, parts: "Sequence[Features]") -> "Features":
-        """Stack the rows of all parts; either all of them know who their rows are, or none does."""
+        """Stack the rows of all parts. Either all of them know who their rows are, or none does."""
         if len(parts) == 1:
             return parts[0]
         whose = [part.who_N for part in parts if part.who_N is not None]

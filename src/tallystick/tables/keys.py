@@ -178,7 +178,7 @@ def read_keys(
 
 
 def _require_keys(names: str, is_null_N: pl.Series, alignment: AlignmentConfig) -> int:
-    """Count the rows without a key; raises IdError where there are only such rows, or where none may be."""
+    """Count the rows without a key. Raises IdError where there are only such rows, or where none may be."""
     null_rows = int(is_null_N.sum())
     if null_rows == len(is_null_N):
         raise IdError(f"key ({names}): all {len(is_null_N)} rows are null or empty; check the column and the normalise steps")
@@ -189,7 +189,7 @@ def _require_keys(names: str, is_null_N: pl.Series, alignment: AlignmentConfig) 
 
 @dataclass(frozen=True, kw_only=True)
 class _Counting:
-    """The rows that count for their key, with the columns ``key`` and ``row``; how many keys repeat, and what becomes of them."""
+    """The rows that count for their key, with the columns ``key`` and ``row``, how many keys repeat, and what becomes of them."""
 
     rows: pl.DataFrame
     duplicated: int
@@ -205,7 +205,7 @@ def _counting_rows(
     repeats: RepeatsConfig | None = None,
     is_label: bool = True,
 ) -> _Counting:
-    """Settle which of the rows of one key count; raises IdError where keys repeat and may not."""
+    """Settle which of the rows of one key count. Raises IdError where keys repeat and may not."""
     table = pl.DataFrame({"key": key, "row": pl.int_range(len(key), eager=True)}).drop_nulls("key")
     distinct = table.get_column("key").n_unique() == table.height  # as most often: spares two tables of all keys
     duplicated = 0 if distinct else table.group_by("key").len().filter(pl.col("len") > 1).height
@@ -280,7 +280,7 @@ def _doubtful(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConf
 
 
 def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
-    """Read a party's keys as read_keys does; errors name the party. The party that names a label is the label party."""
+    """Read a party's keys as read_keys does. Errors name the party. The party that names a label is the label party."""
     is_label = party.label is not None
     try:
         return read_keys(frame, columns=party.keys, alignment=alignment, repeats=party.repeats, is_label=is_label)
@@ -331,7 +331,7 @@ def _require_exact(column: pl.Series) -> None:
 
 
 def latest_last(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.DataFrame:
-    """Sort the rows of ``table``, which has their numbers, so that later ones come last; raises DataError."""
+    """Sort the rows of ``table``, which has their numbers, so that later ones come last. Raises DataError."""
     if repeats.latest is None:
         return table
     times = ordered_times(require_column(frame, repeats.latest, use="repeats.latest"), use="repeats.latest")
@@ -364,7 +364,7 @@ def _by_rule(table: pl.DataFrame, alignment: AlignmentConfig) -> pl.DataFrame:
 
 
 def _check_repeats(what: str, key: pl.Series, alignment: AlignmentConfig, *, is_label: bool) -> None:
-    """Refuse keys that repeat where they may not; raises IdError."""
+    """Refuse keys that repeat where they may not. Raises IdError."""
     if alignment.duplicates == "error":
         repeated = rows_listed(key.is_duplicated() & key.is_not_null())
         raise IdError(f"{what}: {repeated} rows; the contract's alignment.duplicates is error")

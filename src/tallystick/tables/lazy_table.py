@@ -103,7 +103,7 @@ class LazyTable:
         return len(self.columns)
 
     def get_column(self, name: str) -> pl.Series:
-        """Read a column; raises Polars' ColumnNotFoundError."""
+        """Read a column. Raises Polars' ColumnNotFoundError."""
         column = self.block.columns.get(name)
         if column is None:
             self.block.columns = read = self._neighbours(name)
@@ -111,7 +111,7 @@ class LazyTable:
         return column if self.rows is None else column.gather(self.rows)
 
     def forget_columns(self) -> None:
-        """Drop what was read; what is asked for again is read again."""
+        """Drop what was read. What is asked for again is read again."""
         self.block.columns = {}
 
     def _neighbours(self, name: str) -> dict[str, pl.Series]:
@@ -225,7 +225,7 @@ def _tables(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> "Iterat
 
 
 def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.LazyFrame, int]:
-    """Draw ``most`` rows at random, which keep their order, or take all where there are no more; gives their count too."""
+    """Draw ``most`` rows at random, which keep their order, or take all where there are no more. Return their count, too."""
     rows = int(source.select(pl.len()).collect(engine="streaming").item())
     if most is None or rows <= most:
         return source, rows

@@ -27,15 +27,16 @@ class CandidateLinks:
         return self.place_BK >= 0
 
     def gather(self, cut_RD: Tensor) -> Tensor:
-        """Gather the candidates' cut embeddings (B, K, D), zeros at pads; the backward pass adds up the gradients of a row's
-        links.
+        """Gather the candidates' cut embeddings (B, K, D), zeros at pads.
+
+        The backward pass adds up the gradients of a row's links.
         """
         batch, candidates = self.place_BK.shape
         cut_BKD = cut_RD.index_select(0, self.place_BK.clamp(min=0).flatten()).view(batch, candidates, cut_RD.shape[1])
         return cut_BKD if bool(self.present.all()) else cut_BKD * self.present[:, :, None]
 
     def mean(self, values_RD: Tensor) -> Tensor:
-        """Average over each row's candidates (B, D); a row without one gets zeros."""
+        """Average over each row's candidates (B, D). A row without one gets zeros."""
         count_B = self.present.sum(dim=1).clamp(min=1)
         return self.gather(values_RD).sum(dim=1) / count_B[:, None]
 
@@ -51,7 +52,7 @@ class LinkedFeatures(Features):
     linked: tuple[CandidateLinks, ...]
 
     def rows(self, index_B: Tensor) -> "LinkedFeatures":
-        """Pick rows; their candidates are still places among all that cross."""
+        """Pick rows. Their candidates are still places among all that cross."""
         picked = super().rows(index_B)
         return LinkedFeatures(
             numeric_NF=picked.numeric_NF,

@@ -13,7 +13,7 @@ from tallystick.tables.text import as_text, ascii_digits, has_foreign_digits
 
 
 def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:
-    """Spell a key column as text and apply the contract's steps in order; what ends up empty is null."""
+    """Spell a key column as text and apply the contract's steps in order. What ends up empty is null."""
     text = as_text(column)
     for step in steps:
         text = _STEPS[step](text)
@@ -24,7 +24,7 @@ def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:
 
 
 def join(parts: Sequence[pl.Series]) -> pl.Series:
-    """Join key columns so that no two different rows of parts give the same key; a null part makes the key null.
+    """Join key columns so that no two different rows of parts give the same key. A null part makes the key null.
 
     One column is its own key; of several, each is written with its length in bytes: ("ab", "c") is "2:ab1:c".
     """

@@ -150,7 +150,7 @@ class _Seen:
 
 
 def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.RecordBatch, int]]":
-    """Halve the batch until its parts fit in memory with their text written out; yield each with its bytes."""
+    """Halve the batch until its parts fit in memory with their text written out. Yield each with its bytes."""
     text = sum(map(_text_of, batch.columns))
     if text <= TEXT_AT_A_TIME:
         yield batch, text
@@ -163,7 +163,7 @@ def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.Reco
 
 
 def _text_of(column: Any) -> int:
-    """Return the bytes of a column's text once each of its values stands for itself; numbers take what the footer tells."""
+    """Return the bytes of a column's text once each of its values stands for itself. Numbers take what the footer tells."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -14,7 +14,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def plain_key(cells: Sequence[Spelling], steps: Sequence[Sequence[Step]]) -> bytes | None:
-    """Return one row's key; None where only a table tells it: text beyond ASCII, other whole numbers than a table's, no text.
+    """Return one row's key, or None where only a table tells it: text beyond ASCII, other whole numbers than a table's, no text.
 
     Args:
         cells: of the key's columns; text of a column of text, whole numbers of a column of numbers.

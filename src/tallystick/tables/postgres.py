@@ -12,7 +12,7 @@ _UUID_GROUPS = ((0, 8), (8, 4), (12, 4), (16, 4), (20, 12))
 
 
 def read_postgres(url: str, query: str, *, text: Collection[str]) -> tuple[list[str], list[pl.Series]]:
-    """Run a query on a server and give its columns' names and values; ``numeric`` becomes a float, or text if listed in ``text``.
+    """Run a query on a server and give its columns' names and values. ``numeric`` becomes a float, or text if listed in ``text``.
 
     Raises DataError if the driver is not installed and for types that have no like here; the driver's own errors
     (``adbc_driver_manager.Error``), which may quote the URL, pass through.
@@ -51,7 +51,9 @@ def connected(url: str, *, statement_s: float) -> Any:
 def query_postgres(
     connection: Any, query: str, *, text: Collection[str], keys: Sequence[str]
 ) -> tuple[list[str], list[pl.Series]]:
-    """Run a query, in which ``$1`` stands for an array of keys, over such a connection; gives what ``read_postgres`` does."""
+    """Run a query, in which ``$1`` stands for an array of keys, over such a connection, and return what ``read_postgres``
+    does.
+    """
     with connection.cursor() as cursor:
         cursor.execute(query, (list(keys),))
         table = cursor.fetch_arrow_table()
@@ -59,7 +61,7 @@ def query_postgres(
 
 
 def postgres_errors() -> tuple[type[Exception], ...]:
-    """Return the driver's exceptions; raises DataError, saying how to install it, if there is no driver."""
+    """Return the driver's exceptions. Raises DataError, saying how to install it, if there is no driver."""
     _driver()
     import adbc_driver_manager
 

@@ -30,7 +30,7 @@ SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells that are shown of a column, amon
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnProfile:
-    """One column at a glance; minimum and maximum are for numbers and times."""
+    """One column at a glance. Minimum and maximum are for numbers and times."""
 
     name: str
     type: str
@@ -108,7 +108,7 @@ def _column(column: pl.Series, use: str) -> ColumnProfile:
 
 
 def samples_of(column: pl.Series) -> tuple[str, ...]:
-    """Return the first few different cells, as they are read; none for a column of lists."""
+    """Return the first few different cells, as they are read, or none for a column of lists."""
     if column.dtype.is_nested():
         return ()
     few = column.head(SAMPLED).drop_nulls().unique(maintain_order=True).head(SAMPLES)
@@ -116,7 +116,7 @@ def samples_of(column: pl.Series) -> tuple[str, ...]:
 
 
 def _shown(value: object) -> str | None:
-    """Round to six digits of a fraction, enough for a glance; the whole part is never rounded."""
+    """Round to six digits of a fraction, enough for a glance. The whole part is never rounded."""
     if isinstance(value, float) and abs(value) < 1e6:
         value = float(f"{value:.6g}")
     return None if value is None else str(value)
@@ -179,7 +179,7 @@ def _warnings(
 
 
 def lost_zeros(keys: pl.Series) -> float:
-    """Share of keys of digits alone that are shorter than the longest; 0 where nothing hints that zeros in front were lost.
+    """Share of keys of digits alone that are shorter than the longest. It is 0 where nothing hints that zeros in front were lost.
 
     A hint, for no table shows what it lacks: most have the greatest length, a tenth or so is shorter, as with numbers of a fixed
     length that were read as numbers. Row numbers, which leave no gaps, are none, nor are numbers that end well before they would

@@ -51,7 +51,7 @@ class RowFile:
         self._announced: deque[NDArray[np.integer]] = deque(maxlen=ANNOUNCED)
 
     def announce(self, place_B: NDArray[np.integer]) -> None:
-        """Let the system read these rows; they are asked for soon."""
+        """Let the system read these rows. They are asked for soon."""
         self._read(place_B)
         self._announced.append(place_B)
 

@@ -21,7 +21,7 @@ def rows_allowed(table: TableConfig) -> int:
 
 
 def refuse_rows_beyond(rows: int, table: TableConfig, *, source: object, has: str = "has") -> None:
-    """Raise DataError, naming the source, for more rows than may be read; ``has`` says how sure the count is."""
+    """Raise DataError, naming the source, for more rows than may be read. ``has`` says how sure the count is."""
     most = rows_allowed(table)
     if rows > most:
         limit = f"table.max_rows = {most:,}"

@@ -41,7 +41,7 @@ class SequenceColumn(msgspec.Struct, frozen=True, kw_only=True):
         return SequenceShape(codes=codes, length=self.length, has_target=has_target, built_for=built_for)
 
     def encode(self, frame: Frame) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-        """Yield the codes (N, columns of the shape), some rows at a time; raises DataError for a column that is none of lists."""
+        """Yield the codes (N, columns of the shape), some rows at a time. Raises DataError for a column that is none of lists."""
         column = require_column(frame, self.name, use="sequence")
         target = _target(frame, self.target, self.separator) if self.target is not None else None
         start = 0
@@ -60,7 +60,7 @@ class SequenceColumn(msgspec.Struct, frozen=True, kw_only=True):
 def fit_sequence(
     frame: Frame, name: str, config: SequenceConfig, rows: NDArray[np.int64], encoding: EncodingConfig
 ) -> tuple[SequenceColumn | None, str]:
-    """Learn the items of the training rows ``rows``; gives a note on what was cut and left out, and no column if none is left.
+    """Learn the items of the training rows ``rows``. Return a note on what was cut and left out, and no column if none is left.
 
     Raises FeatureError for cells that are no lists of plain values, or a separator that is missing or idle.
     """
@@ -86,7 +86,7 @@ def fit_sequence(
 
 
 def check_separators(frame: Frame, sequences: Mapping[str, SequenceConfig]) -> None:
-    """Raise FeatureError for a separator that is in no cell of a whole table; of some rows it may be."""
+    """Raise FeatureError for a separator that is in no cell of a whole table. Of some rows it may be."""
     for name, config in sequences.items():
         column = require_column(frame, name, use="sequence")
         if config.separator is None or column.dtype not in _TEXT:

@@ -1,4 +1,4 @@
-"""Keys for linking by similarity, read from a table and checked; rows without one are left out as the contract says.
+"""Keys for linking by similarity, read from a table and checked. Rows without one are left out as the contract says.
 
 Shapes: N rows of the table, R rows with a key, D numbers of a key.
 """

@@ -54,7 +54,7 @@ class Store:
 
     @classmethod
     def at(cls, address: str, config: StoreConfig) -> "Store":
-        """Find the way to an address; raises ConfigError for a secret that cannot be had, DataError for a library without it."""
+        """Find the way to an address. Raises ConfigError for a secret that cannot be had, DataError for a library without it."""
         scheme, _, rest = address.partition("://")
         make = {"s3": _s3, "gs": _gs, "abfs": _abfs}[scheme]
         try:
@@ -66,7 +66,7 @@ class Store:
         return cls(address=address, key=key.rstrip("/"), files=files)
 
     def holds(self, name: str) -> bool:
-        """Tell whether a folder of that name is in this one; raises DataError if the store does not answer."""
+        """Tell whether a folder of that name is in this one. Raises DataError if the store does not answer."""
         from pyarrow.fs import FileType
 
         with self._asked():
@@ -118,7 +118,10 @@ def opened(file: TableFile) -> Iterator[Any]:
 
 
 def copied(file: StoredFile, folder: Path, table: TableConfig) -> Path:
-    """Copy a delimited file into a folder, for readers that take local files; refuses one with too many lines before its end."""
+    """Copy a delimited file into a folder, for readers that take local files.
+
+    It refuses one with too many lines before its end.
+    """
     copy, lines = folder / file.name, 0
     packed = file.name.lower().endswith(".gz")
     with room_for(copy), file.files.open_input_stream(file.key) as source, copy.open("wb") as target:

@@ -1,5 +1,8 @@
-"""Tables: a party's rows, from CSV, TSV or Parquet files, here or in an object store, from a Delta table, or from a query that
-DuckDB or PostgreSQL runs."""
+"""Tables: a party's rows.
+
+They come from CSV, TSV or Parquet files, here or in an object store, from a Delta table, or from a query that DuckDB or
+PostgreSQL runs.
+"""
 
 import re
 import zlib
@@ -42,7 +45,7 @@ class TrainedForms(Protocol):
 
     @property
     def decimal(self) -> Literal[",", "."] | None:
-        """Return the files' sign before a fraction; None where nothing told."""
+        """Return the files' sign before a fraction, or None where nothing told."""
         ...
 
     @property
@@ -52,7 +55,7 @@ class TrainedForms(Protocol):
 
 
 def read_party_table(party: PartyFile, *, trained: TrainedForms | None = None) -> LazyTable:
-    """Read a party's table, with its key columns kept as they are written; see read_rows."""
+    """Read a party's table, with its key columns kept as they are written. See read_rows."""
     if party.table is None:
         raise DataError(f"party {party.party}: its party file names no table")
     frame = read_rows(party.table, party, trained=trained)
@@ -63,7 +66,7 @@ def read_party_table(party: PartyFile, *, trained: TrainedForms | None = None) -
 
 
 def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | None) -> LazyTable:
-    """Read a table of a party, with keys and categories as they are written; see read_table.
+    """Read a table of a party, with keys and categories as they are written. See read_table.
 
     Args:
         source: where the rows are.
@@ -111,13 +114,13 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
 
 
 def require_column(frame: Frame, column: str, *, use: str) -> pl.Series:
-    """Return a column; raises DataError naming the closest column if it is absent."""
+    """Return a column. Raises DataError naming the closest column if it is absent."""
     require_named(frame, column, use=use)
     return frame.get_column(column)
 
 
 def require_named(frame: Frame, column: str, *, use: str) -> None:
-    """Raise DataError naming the closest column if there is none of this name; reads nothing."""
+    """Raise DataError naming the closest column if there is none of this name. It reads nothing."""
     if column not in frame.schema:
         raise DataError(f"{use} column {column!r} is not in the table; {did_you_mean(column, frame.columns)}")
 
@@ -156,7 +159,7 @@ def _stored(place: Store) -> list[StoredFile]:
 
 @contextmanager
 def _local(files: Sequence[TableFile], table: TableConfig) -> Iterator[list[Path]]:
-    """Provide within this block local files of the same content; what is said of a copy is said of the file in the store."""
+    """Provide within this block local files of the same content. What is said of a copy is said of the file in the store."""
     stored = [file for file in files if isinstance(file, StoredFile)]
     if not stored:
         yield [file for file in files if isinstance(file, Path)]
@@ -200,14 +203,14 @@ def _files(path: Path) -> list[Path]:
 
 
 def _ending(path: TableFile) -> str | None:
-    """Return a file's kind by its name; None for any other name."""
+    """Return a file's kind by its name, or None for any other name."""
     return next(
         (ending for ending in (".csv", ".tsv", ".parquet") if path.name.lower().removesuffix(".gz").endswith(ending)), None
     )
 
 
 def _joined(paths: Sequence[TableFile], parts: Sequence[pl.LazyFrame]) -> pl.LazyFrame:
-    """Join Parquet files of the same columns to one table; numbers of several widths take the widest."""
+    """Join Parquet files of the same columns to one table. Numbers of several widths take the widest."""
     schemas = [part.collect_schema() for part in parts]
     first = schemas[0]
     for path, schema in zip(paths, schemas, strict=True):

@@ -37,7 +37,7 @@ _USUAL_WEIGHT = 32
 
 
 def classes_of(column: pl.Series) -> tuple[str, ...]:
-    """Return the distinct labels as text, sorted (numbers by value, text by code point); the last of two is positive."""
+    """Return the distinct labels as text, sorted (numbers by value, text by code point). The last of two is positive."""
     return tuple(as_text(column.drop_nulls().unique().sort()).unique(maintain_order=True).to_list())
 
 
@@ -53,7 +53,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     def fit(
         cls, column: pl.Series, target: TargetConfig, training_rows: NDArray[np.int64], *, hidden: bool = False
     ) -> "LabelCoder":
-        """Fit on a whole label column; mean and deviation come from the training rows alone.
+        """Fit on a whole label column. Mean and deviation come from the training rows alone.
 
         Where labels are ``hidden``, no error depends on which rows are for training: whether the run goes on is seen by others.
 
@@ -119,13 +119,13 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         return self.type in NUMBERS
 
     def in_units(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Convert encoded numbers to the label's own unit; classes stay as they are."""
+        """Convert encoded numbers to the label's own unit. Classes stay as they are."""
         if self.type == "count":
             return np.rint(labels.astype(np.float64) * self.mean)
         return labels.astype(np.float64) * self.deviation + self.mean if self.type == "regression" else labels
 
     def predictions(self, outputs: NDArray[Any]) -> NDArray[Any]:
-        """Convert a model's outputs to predicted numbers in the label's own unit; of classes they stay logits."""
+        """Convert a model's outputs to predicted numbers in the label's own unit. Of classes they stay logits."""
         if self.type == "count":
             return self.mean * np.exp(np.minimum(outputs.astype(np.float64), self.most_output))
         return self.in_units(outputs)
@@ -141,7 +141,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "LabelCoder":
-        """Read back what to_json wrote; raises DataError if it is something else."""
+        """Read back what to_json wrote. Raises DataError if it is something else."""
         try:
             return msgspec.json.decode(text, type=prepared(cls))
         except msgspec.DecodeError as error:
@@ -149,7 +149,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_weights(column: pl.Series) -> Tensor:
-    """Return sample weights as float32 (N,); raises DataError unless all are finite, none negative, and some positive."""
+    """Return sample weights as float32 (N,). Raises DataError unless all are finite, none negative, and some positive."""
     weights = as_number(column, advice="clean it; a weight is a number")
     wrong = weights.is_null() | ~weights.is_finite().fill_null(False) | (weights < 0).fill_null(False)
     if wrong.any():
@@ -181,7 +181,7 @@ def _finite(column: pl.Series) -> pl.Series:
 
 
 def _counts(column: pl.Series) -> pl.Series:
-    """Return counts as float64; raises LabelError for numbers that are negative, broken or too large to be counted exactly."""
+    """Return counts as float64. Raises LabelError for numbers that are negative, broken or too large to be counted exactly."""
     numbers = _finite(column)
     wrong = (numbers < 0) | (numbers != numbers.round()) | (numbers > MOST_COUNTED)
     if wrong.any():

@@ -14,7 +14,8 @@ FEWEST = 10  # rows of each class, below which an AUC of a column may be chance
 
 
 def telling(values: pl.Series, label: pl.Series) -> str | None:
-    """Say how a column tells the label: as a number, by its order, by few values or by where it is missing; None if not at all.
+    """Say how a column tells the label: as a number, by its order, by few values or by where it is missing, or None if not
+    at all.
 
     Args:
         values: of one column, in the order of the rows; of very many rows some are drawn, the same for each column.
@@ -55,8 +56,9 @@ def _determines(values: pl.Series, label: pl.Series) -> bool:
 
 
 def _auc(values: pl.Series, label: pl.Series) -> float | None:
-    """Compute the area under the ROC curve of one column for a label of two values, whichever way round; ties count half (Mann-
-    Whitney).
+    """Compute the area under the ROC curve of one column for a label of two values, whichever way round.
+
+    Ties count half (Mann- Whitney).
     """
     text = as_text(label)
     if text.n_unique() != 2:

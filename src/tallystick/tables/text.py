@@ -27,7 +27,7 @@ WHOLE_NUMBER = r"^([+-]?[0-9]+)\.0+$"
 
 
 def as_text(column: pl.Series) -> pl.Series:
-    """Spell every cell as text; nulls, NaN and infinities become null.
+    """Spell every cell as text. Nulls, NaN and infinities become null.
 
     1, 1.0, "1", "1.0" and decimal 1.00 are all "1", and "007" stays; 0.1 is the shortest spelling that reads back the same;
     true is "true"; dates are ISO 8601, and a time stamp at midnight is its date; time stamps with a zone are moved to UTC

@@ -33,7 +33,7 @@ def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
 
 
 def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
-    """Read columns of text as dates, or as time stamps where their format has hours; raises DataError, naming rows, for others.
+    """Read columns of text as dates, or as time stamps where their format has hours. Raises DataError, naming rows, for others.
 
     A column that holds dates already stays as it is.
     """
@@ -60,7 +60,7 @@ def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
 
 
 def iso_moments(text: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Read ISO text as microseconds since 1970, of UTC where a cell has a zone; null where it is no such text.
+    """Read ISO text as microseconds since 1970, of UTC where a cell has a zone. It is null where it is no such text.
 
     Gives which cells have a zone, too: null where the first one is.
     """

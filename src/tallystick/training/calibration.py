@@ -86,7 +86,7 @@ class LogitShift:
         )
 
     def forward(self, logits_B: Tensor) -> Tensor:
-        """Return the logits of D' for logits of D; differentiable and finite for every finite logit."""
+        """Return the logits of D' for logits of D. It is differentiable and finite for every finite logit."""
         log_shared = log(self.shared)
         log_one_B = torch.logaddexp(log_shared + logsigmoid(logits_B), logits_B.new_tensor(_log(self.positive)))
         log_zero_B = torch.logaddexp(log_shared + logsigmoid(-logits_B), logits_B.new_tensor(_log(self.negative)))
@@ -134,7 +134,7 @@ GROUPS = 1024  # of validation rows with nearly equal logits, at most
 
 
 def fit_line(logits_V: Tensor, labels_V: Tensor, *, real: float, positive_rate: float) -> tuple[LogitLine, float]:
-    """Fit a line through the logits on the label party's own validation rows; also gives the mean loss that it leaves.
+    """Fit a line through the logits on the label party's own validation rows, and also return the mean loss that it leaves.
 
     Not in FLORIST, whose -te inverts the shift and so multiplies every error of the model by one over the shared part of
     the union. Here the validation labels say how far the logits can be trusted. Of the own rows a share ``real`` has real
@@ -189,7 +189,7 @@ def _entropy(share: float, rate: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Calibration that applies in some phases only, and what was fitted; the training loop calls its methods and need not know.
+    """Calibration that applies in some phases only, and what was fitted. The training loop calls its methods and need not know.
 
     FLORIST, section 2.4 "Logits Calibration": "training" is -tr, "prediction" is -te, "never" is the plain strategy.
     "fitted" is -tr and then a LogitLine. No threat model: it changes numbers that the label party holds. In training it also

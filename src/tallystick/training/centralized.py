@@ -28,8 +28,10 @@ def train_joined(
     first_epoch: int = 0,
     progress: Callable[[int], None] = lambda step: None,  # noqa: ARG005
 ) -> None:
-    """Train for a number of steps: plain PyTorch, nothing of tallystick but the schedule; it leaves the averaged weights where
-    there are some. A refit begins with the ``first_epoch`` after the first training's."""
+    """Train for a number of steps: plain PyTorch, nothing of tallystick but the schedule.
+
+    It leaves the averaged weights where there are some. A refit begins with the ``first_epoch`` after the first training's.
+    """
     optimizer = optimizer_of(training, model)
     assert optimizer is not None
     model.train()

@@ -64,14 +64,14 @@ class TrainingState:
 
 
 class CheckpointPart(Protocol):
-    """Content of a checkpoint beside a module's weights, such as the optimizer's state; the names of its tensors are its own."""
+    """Content of a checkpoint beside a module's weights, such as the optimizer's state. The names of its tensors are its own."""
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return the tensors that a checkpoint holds of this."""
         ...
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what ``tensors`` gave; other names are left alone."""
+        """Take back what ``tensors`` gave. Other names are left alone."""
         ...
 
 
@@ -86,7 +86,7 @@ class CheckpointStore:
         self._origin = origin or Origin(folder=folder)
 
     def steps(self) -> list[int]:
-        """List the committed steps, oldest first, whether or not their files are intact; 0, the start, is not listed."""
+        """List the committed steps, oldest first, whether or not their files are intact. 0, the start, is not listed."""
         return self._numbers(_STEP)
 
     def intact(self) -> tuple[list[int], list[DamagedFile]]:
@@ -108,7 +108,7 @@ class CheckpointStore:
         return good, list(damaged.values())
 
     def save(self, state: TrainingState, module: nn.Module, *beside: CheckpointPart | None) -> None:
-        """Commit a step; raises StorageError and leaves the earlier ones if it cannot be written."""
+        """Commit a step. Raises StorageError and leaves the earlier ones if it cannot be written."""
         tensors = {f"model/{name}": tensor for name, tensor in module.state_dict().items()}
         for each in beside:
             tensors |= each.tensors() if each is not None else {}
@@ -162,7 +162,7 @@ class CheckpointStore:
         load_weights(module, self._best(step), origin=self._origin)
 
     def state(self, step: int) -> TrainingState:
-        """Return the state of a committed step; raises DamagedFile."""
+        """Return the state of a committed step. Raises DamagedFile."""
         _, metadata = read_tensors(self._path(step), origin=self._origin, only_metadata=True)
         return TrainingState(**json.loads(metadata["state"]))
 
@@ -186,17 +186,17 @@ def write_tensors(
 
 
 def read_tensors(path: Path, *, origin: Origin, only_metadata: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file: its tensors and its metadata; raises DamagedFile unless it is as write_tensors left it there."""
+    """Read a safetensors file: its tensors and its metadata. Raises DamagedFile unless it is as write_tensors left it there."""
     return read_safetensors(path, origin=origin, framework="pt", only_metadata=only_metadata)
 
 
 def load_weights(module: nn.Module, path: Path, *, origin: Origin) -> None:
-    """Put saved weights into a module; raises DamagedFile, and DataError if they are another module's."""
+    """Put saved weights into a module. Raises DamagedFile, and DataError if they are another module's."""
     put_weights(module, read_tensors(path, origin=origin)[0], source=path)
 
 
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor], *, source: Path) -> None:
-    """Put weights into a module; raises DataError that names their source if they are another module's."""
+    """Put weights into a module. Raises DataError that names their source if they are another module's."""
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:

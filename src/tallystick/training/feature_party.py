@@ -37,7 +37,7 @@ def train_feature_party(
     passes: PassObserver | None = None,
     sending: Sending = uncounted,
 ) -> TrainingState:
-    """Train a bottom model whose output's gradients come from the label party; leaves the best weights in it.
+    """Train a bottom model whose output's gradients come from the label party, and leave the best weights in it.
 
     Synchronous training applies a batch's cut gradient before the next batch is embedded, so the network's weights are
     those of training in one process. Pipelined training embeds up to ``staleness`` batches ahead, half of them to a message:
@@ -121,7 +121,10 @@ def _compare(
     *,
     ends_epoch: bool = False,
 ) -> bool:
-    """Embed the validation rows, hear what the label party makes of them, and commit where it does; gives whether it improved."""
+    """Embed the validation rows, hear what the label party makes of them, and commit where it does.
+
+    Return whether it improved.
+    """
     updates = loop.updates
     with updates.averaged():
         send_embeddings(bottom, source, run.schedule.validation(), channel, watch=_watch(passes, "validation"))

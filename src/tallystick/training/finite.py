@@ -40,7 +40,7 @@ def _lost(what: str, how: str, step: int, updates: Updates | None) -> Diverged:
 
 
 def refuse_lost_loss(loss: Tensor, *, step: int, received: Sequence[tuple[str, Tensor]]) -> None:
-    """Raise Diverged, before gradients leave, for a loss that is not finite; it names the largest numbers that peers sent."""
+    """Raise Diverged, before gradients leave, for a loss that is not finite. It names the largest numbers that peers sent."""
     if math.isfinite(loss.item()):
         return
     largest = [f"{values_BD.abs().max().item():.3g} from {peer}" for peer, values_BD in received if len(values_BD)]

@@ -18,7 +18,10 @@ from tallystick.training.objective import Objective
 
 @dataclass(frozen=True, kw_only=True)
 class Folds:
-    """Folds of a training: their number, and the fold of each position; any value at positions that neither train nor judge."""
+    """Folds of a training: their number, and the fold of each position.
+
+    Positions that neither train nor judge may have any value.
+    """
 
     count: int
     fold_N: Tensor
@@ -58,7 +61,10 @@ class FoldedObjective:
         return index_B[self._fold_N.index_select(0, index_B) != member]
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-        """Compute the loss of logits (B, M) or (B, M, C), and the targets (B,); of ensembles (B, M, E) or (B, M, E, C)."""
+        """Compute the loss of logits (B, M) or (B, M, C), and the targets (B,).
+
+        Logits of ensembles are (B, M, E) or (B, M, E, C).
+        """
         fold_B = self._fold_N.index_select(0, index_B)
         total = logits.sum() * 0.0
         for member in range(self._members):
@@ -70,7 +76,7 @@ class FoldedObjective:
         return total - (total - total / self._members).detach(), targets_B
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
-        """Compute the loss of logits (N, M) or (N, M, C); each row counts by the member that did not learn from it."""
+        """Compute the loss of logits (N, M) or (N, M, C). Each row counts by the member that did not learn from it."""
         fold_N = self._fold_N.index_select(0, index_N)
         judged = logits[torch.arange(len(logits), device=logits.device), fold_N]
         return self.each.validation_loss(judged, index_N)
@@ -99,7 +105,7 @@ class ValidationLosses:
 
 
 def validation_losses(objective: Objective, logits: Tensor, index_N: Tensor) -> ValidationLosses:
-    """Compute the losses of logits as ``LabelModel.apart`` gives them; a single network's own loss is the common one."""
+    """Compute the losses of logits as ``LabelModel.apart`` gives them. A single network's own loss is the common one."""
     common = objective.validation_loss(logits, index_N).item()
     each = objective.validation_losses(logits, index_N) if isinstance(objective, FoldedObjective) else [common]
     return ValidationLosses(common=common, each=each)

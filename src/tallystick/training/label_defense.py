@@ -35,7 +35,7 @@ class CutDefense:
 
     @classmethod
     def of(cls, defenses: Defenses, *, secret: bytes, steps_per_epoch: int, steps_before: int = 0) -> "CutDefense | None":
-        """Make one; None where the defences do nothing to a step."""
+        """Make one, or None where the defences do nothing to a step."""
         if not (defenses.penalties or defenses.gradients):
             return None
         return cls(defenses=defenses, secret=secret, steps_per_epoch=steps_per_epoch, steps_before=steps_before)

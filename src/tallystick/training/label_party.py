@@ -44,7 +44,7 @@ class FeaturePeer:
         return self.channel.peer
 
     def cuts(self, place: int, cut_rows: CutRows) -> Cuts:
-        """Return its cut embeddings, as it sends them; ``place`` is its own in the contract's order."""
+        """Return its cut embeddings, as it sends them. ``place`` is its own in the contract's order."""
         return crossing(self.channel, self.width, place, cut_rows=cut_rows)
 
     def embeddings(self, joint: Sequence[Batch], rows: Sequence[int]) -> Sequence[Tensor]:
@@ -53,7 +53,7 @@ class FeaturePeer:
         return torch.split(cut_BD.to(joint[0].index_B.device), list(rows))
 
     def answer(self, step: int, grads_BD: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Send the party the gradients of the message that began with this step; gives what it reads."""
+        """Send the party the gradients of the message that began with this step, and return what it reads."""
         return send_gradient(self.channel, step, *grads_BD, compression=self.compression)
 
     def decided(self, decision: ValidationDecision) -> None:
@@ -103,7 +103,7 @@ def train_label_party(
     step_rule: StepRule = PLAIN,
     defense: CutDefense | None = None,
 ) -> TrainingState:
-    """Train the top model, and the other parties' bottom models through their cut gradients; leaves the best weights.
+    """Train the top model, and the other parties' bottom models through their cut gradients. Leave the best weights.
 
     Without peers it trains on own columns alone: the baseline that a partner has to beat.
     Threat model: honest-but-curious feature parties. A cut gradient tells much about the label of its row. ``defense`` changes
@@ -164,7 +164,9 @@ def _compare(
     *,
     started: float | None = None,
 ) -> bool:
-    """Validate by the averaged weights, commit those that are a network's best so far, and tell the peers; gives whether any are.
+    """Validate by the averaged weights, commit those that are a network's best so far, and tell the peers.
+
+    Return whether any are.
 
     Where an epoch ends, which ``started`` then, it is noted and committed, and training may stop.
     """
@@ -206,7 +208,7 @@ def _compare(
 def _answer(
     learner: LabelLearner, own: FeatureSource, peers: Sequence[Peer], group: Sequence[Batch], *, cut_rows: CutRows
 ) -> Tensor:
-    """Take the batches of a message one step after the other and answer; gives the sum of their losses, by row.
+    """Take the batches of a message one step after the other and answer. Return the sum of their losses, by row.
 
     The answer leaves before the own weights' update of the last joint batch, so that the peers need not wait for it. Of local
     batches nothing is received and nothing leaves.

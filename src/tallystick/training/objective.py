@@ -15,7 +15,7 @@ from tallystick.metrics import TargetType
 
 
 class Objective(Protocol):
-    """Gives the batch's loss; it knows the labels by position, so a loss may also make labels up where there are none."""
+    """Gives the batch's loss. It knows the labels by position, so a loss may also make labels up where there are none."""
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """Return the scalar loss of logits (B,) or (B, C) for the given aligned positions, and the targets (B,) that it was taken
@@ -31,12 +31,15 @@ class Objective(Protocol):
         ...
 
     def fitted(self) -> dict[str, float]:
-        """Return what the last validation fitted for prediction, to be kept with the weights; empty if nothing."""
+        """Return what the last validation fitted for prediction, to be kept with the weights. It is empty if nothing."""
         ...
 
 
 class Supervised:
-    """Cross-entropy for classes, squared error for numbers, Poisson loss for counts; weighted means where rows have weights."""
+    """Cross-entropy for classes, squared error for numbers, Poisson loss for counts.
+
+    Means are weighted where rows have weights.
+    """
 
     def __init__(self, kind: TargetType, target_N: Tensor, weight_N: Tensor | None = None) -> None:
         self._kind = kind
@@ -50,8 +53,9 @@ class Supervised:
         return self._mean(logits, target_B, index_B), target_B
 
     def towards(self, logits: Tensor, index_B: Tensor, prior: Tensor, *, share: float) -> tuple[Tensor, Tensor]:
-        """Return what a call does, with of each target ``share`` what another model's logits ``prior`` make likely; the labels
-        stay hard.
+        """Return what a call does, with of each target ``share`` what another model's logits ``prior`` make likely.
+
+        The labels stay hard.
 
         So the loss has (1 - share) of the loss by labels, and share of that by the other model's probabilities, or, of
         numbers, its predictions (Hinton, Vinyals and Dean 2015, section 2).

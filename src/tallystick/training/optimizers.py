@@ -62,7 +62,7 @@ class Optimizer(ABC):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba 2015); weight decay is added to the gradients."""
+    """Adam (Kingma and Ba 2015). Weight decay is added to the gradients."""
 
     decoupled = False
 
@@ -150,7 +150,7 @@ _OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "lam
 
 
 def optimizer_of(training: TrainingConfig, module: nn.Module, rates: Mapping[str, float] | None = None) -> Optimizer | None:
-    """Build the contract's optimizer over a module's parameters; None for a module that has none.
+    """Build the contract's optimizer over a module's parameters, or return None for a module that has none.
 
     Args:
         training: the contract's settings.

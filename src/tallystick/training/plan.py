@@ -60,7 +60,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochPositions:
-    """The positions of an epoch's batches; ``local_batches`` as in Schedule."""
+    """The positions of an epoch's batches. ``local_batches`` as in Schedule."""
 
     joint_N: Tensor
     local_N: Tensor
@@ -103,7 +103,7 @@ class Schedule:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Count the steps in a usual epoch; the last batch of a kind may be smaller."""
+        """Count the steps in a usual epoch. The last batch of a kind may be smaller."""
         return self._count(self._usual)
 
     @property
@@ -178,7 +178,7 @@ class Schedule:
         return replace(self, before=(Phase(epochs=epochs, joint_N=first.train_N), *self.before))
 
     def messages(self, epoch: int, *, size: int, skip: int = 0, last: int | None = None) -> Iterator[tuple[Batch, ...]]:
-        """Group the same batches up to the step ``last``, ``size`` of them to a message; skip whole messages."""
+        """Group the same batches up to the step ``last``, ``size`` of them to a message, and skip whole messages."""
         batches = takewhile(lambda batch: last is None or batch.step <= last, self.epoch(epoch, skip=skip))
         while group := tuple(islice(batches, size)):
             yield group
@@ -241,7 +241,7 @@ def commits(group: Sequence[Batch], training: TrainingConfig, *, ends: int, last
 
 
 def _spread(joint: Sequence[Tensor], local: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
-    """Spread the batches of both kinds evenly over the epoch; each comes with whether it is local."""
+    """Spread the batches of both kinds evenly over the epoch. Each comes with whether it is local."""
     placed = [
         ((number + 0.5) / len(part), is_local, index_B)
         for is_local, part in ((False, joint), (True, local))

@@ -23,7 +23,7 @@ def train_and_refit(
     *,
     between: Callable[[], None] = lambda: None,
 ) -> TrainingState:
-    """Train, then refit, and leave the trained weights in the module; a run that goes on in the refit goes on there.
+    """Train, then refit, and leave the trained weights in the module. A run that goes on in the refit goes on there.
 
     Threat model: that of ``train``, for so many epochs more. Cut gradients then tell of the validation rows' labels too.
 

@@ -52,7 +52,7 @@ class TrainingRun:
         return self.ends(self.epochs - 1)
 
     def ends(self, epoch: int) -> int:
-        """Return the last step of an epoch; a refit's last epoch may end before all of its batches."""
+        """Return the last step of an epoch. A refit's last epoch may end before all of its batches."""
         whole = self.schedule.steps_before(epoch + 1)
         return min(whole, self.begins.step + self.begins.refit_steps) if self.begins.refit_epochs else whole
 
@@ -62,21 +62,21 @@ class TrainingRun:
         return min(whole, steps * self.training.batch_size) if self.begins.refit_epochs else whole
 
     def updates(self, module: nn.Module, rates: Mapping[str, float] | None = None) -> Updates:
-        """Build the updates of a party's module; ``rates`` as optimizer_of takes it."""
+        """Build the updates of a party's module. ``rates`` as optimizer_of takes it."""
         before, most = self.begins.step, self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
         return Updates(self.training, module, steps=most - before, before=before, rates=rates)
 
     def is_over_time(self, state: TrainingState) -> bool:
-        """Tell whether the epochs so far took as long as training may (``training.minutes``); a refit takes what it needs."""
+        """Tell whether the epochs so far took as long as training may (``training.minutes``). A refit takes what it needs."""
         minutes = self.training.minutes
         return minutes is not None and not state.refit_epochs and sum(each["seconds"] for each in state.history) >= 60 * minutes
 
     def begun(self) -> TrainingState:
-        """Return the state from which the run goes on, before anything is loaded; raises DamagedFile."""
+        """Return the state from which the run goes on, before anything is loaded. Raises DamagedFile."""
         return self.store.state(self.resume_from) if self.resume_from else TrainingState()
 
     def refit(self, schedule: Schedule, state: TrainingState) -> "TrainingRun":
-        """Return the refit after this run, by these batches; ``state`` is where it begins, or where it goes on.
+        """Return the refit after this run, by these batches. ``state`` is where it begins, or where it goes on.
 
         Its rate goes as if it took all epochs, as that of the first training did when it was at its best: a rate that falls to 0
         over the refit's own epochs learns by heart where few epochs are best.
@@ -86,7 +86,7 @@ class TrainingRun:
         return replace(self, schedule=schedule.after(self.schedule, epochs=state.first_epochs), begins=begins)
 
     def resume(self, module: nn.Module, *beside: CheckpointPart | None) -> TrainingState:
-        """Take a module and what is kept beside it up where the run goes on; later checkpoints are dropped."""
+        """Take a module and what is kept beside it up where the run goes on. Later checkpoints are dropped."""
         goes_on = self.resume_from > self.begins.step
         state = self.store.load(self.resume_from, module, *beside) if goes_on else deepcopy(self.begins)
         self.store.drop_after(state)

@@ -91,7 +91,7 @@ class ColumnFigures:
         self.pairs_2ECC = torch.zeros(2, min(width, _PAIR_NUMBERS), paired, paired, device=device)
 
     def add(self, features: Features, vector_BD: Tensor, generator: torch.Generator) -> None:
-        """Count a batch; the generator shuffles the vectors for the shadows."""
+        """Count a batch. The generator shuffles the vectors for the shadows."""
         centred_BD = vector_BD - vector_BD.mean(dim=0)
         rows = len(centred_BD)
         shuffled = [centred_BD[torch.randperm(rows, generator=generator).to(centred_BD.device)] for _ in range(SHADOWS)]
@@ -130,7 +130,7 @@ class ColumnFigures:
         return (strength_2CC[0] > TOGETHER * strength_2CC[1].max()).any(dim=0)
 
     def ratios(self) -> tuple[Tensor, Tensor]:
-        """Return the figures (C,) of the columns, and those of their shadows (C, S); 0 if there is nothing to compare."""
+        """Return the figures (C,) of the columns, and those of their shadows (C, S), or 0 if there is nothing to compare."""
         between_CS = (self.sums_CKSD.square().sum(dim=3) / self.counts_CK.clamp(min=1)[:, :, None]).sum(dim=1)
         bins_C = (self.counts_CK > 0).sum(dim=1)
         rows = self.counts_CK[0].sum()
@@ -191,7 +191,7 @@ class ColumnScreen:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what ``tensors`` gave; other names are left alone."""
+        """Take back what ``tensors`` gave. Other names are left alone."""
         if (sums_CKSD := tensors.get("screening/sums")) is not None:
             figures = self._begun(sums_CKSD.shape[3])
             figures.sums_CKSD.copy_(sums_CKSD)
@@ -227,7 +227,7 @@ class FoldedScreen:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what ``tensors`` gave; other names are left alone."""
+        """Take back what ``tensors`` gave. Other names are left alone."""
         for number, screen in enumerate(self._each):
             start = f"{number}/"
             screen.restore({name.removeprefix(start): each for name, each in tensors.items() if name.startswith(start)})
@@ -236,7 +236,7 @@ class FoldedScreen:
 def feature_screen(
     bottom: nn.Module, source: FeatureSource, schedule: Schedule, *, epoch: int, screening: Screening | None
 ) -> ColumnScreen | FoldedScreen | None:
-    """Build what screens a feature party's columns in a training that begins with this epoch; None if nothing does."""
+    """Build what screens a feature party's columns in a training that begins with this epoch, or None if nothing does."""
     screened = [screened_columns(part) for part in (bottom.members if isinstance(bottom, FoldedBottom) else [bottom])]
     if screening is None:
         return None
@@ -249,7 +249,7 @@ def feature_screen(
 def screen_own_columns(
     model: nn.Module, source: FeatureSource, objective: Objective, train_N: Tensor, screening: Screening | None
 ) -> None:
-    """Screen the label party's columns by its labels, before the first step; those of several networks by the rows of each."""
+    """Screen the label party's columns by its labels, before the first step. Those of several networks by the rows of each."""
     if isinstance(model, FoldedLabelModel) and isinstance(objective, FoldedObjective):
         for member, each in enumerate(model.members):
             screen_own_columns(each, source, objective.each, objective.taught(member, train_N), screening)
@@ -278,7 +278,7 @@ def _sampled(train_N: Tensor) -> Tensor:
 
 
 def screening_notes(names: Sequence[str], module: nn.Module) -> list[str]:
-    """Say which columns stay open, for each of several networks side by side; nothing if no column may be closed."""
+    """Say which columns stay open, for each of several networks side by side, or nothing if no column may be closed."""
     screened = [part.gates for part in module.modules() if isinstance(part, Columns) and part.gates is not None]
     notes = []
     for number, open_C in enumerate(screened, 1):
@@ -289,7 +289,7 @@ def screening_notes(names: Sequence[str], module: nn.Module) -> list[str]:
 
 
 def screening_sentence(names: Sequence[str], open_C: Tensor) -> str:
-    """Say how many of the columns of these names stay open, and which were closed; for this party's eyes alone."""
+    """Say how many of the columns of these names stay open, and which were closed. It is for this party's eyes alone."""
     closed = [name for name, is_open in zip(names, open_C.tolist(), strict=True) if not is_open]
     if not closed:
         return f"screening: all {len(open_C)} own columns stay open (encoding.screening)"

@@ -36,7 +36,7 @@ class CrossedStep:
 
 @dataclass(kw_only=True)
 class SplitNetwork:
-    """All parties' models, columns and updates; synchronous training only.
+    """All parties' models, columns and updates. Training is synchronous.
 
     Args:
         bottoms: the feature parties' models.

@@ -19,11 +19,11 @@ class StepRule:
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Share of the learning rate by the start of a parameter's name; the rest has all of it."""
+        """Return shares of the learning rate by the start of a parameter's name. The rest has all of it."""
         return {}
 
     def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
-        """Take what stays the same over all steps; called before the first one, and again where a run is resumed."""
+        """Take what stays the same over all steps. It is called before the first one, and again where a run is resumed."""
 
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features

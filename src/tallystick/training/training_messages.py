@@ -1,4 +1,4 @@
-"""Control messages of a training run, and the checks of what they say; the tensors are in tallystick.cut."""
+"""Control messages of a training run, and the checks of what they say. The tensors are in tallystick.cut."""
 
 from typing import Annotated
 
@@ -29,8 +29,11 @@ class Pace(Message, frozen=True):
 
 
 class ValidationDecision(Message, frozen=True):
-    """Label party to feature parties, after each validation: of each network, whether to keep the weights after this step as the
-    best; and whether to go on or stop. It is as long whatever it says."""
+    """Label party to feature parties, after each validation.
+
+    For each network it says whether to keep the weights after this step as the best, and then whether to go on or stop. It is as
+    long whatever it says.
+    """
 
     step: int
     improved: Annotated[tuple[bool, ...], msgspec.Meta(max_length=MOST_FOLDS)]
@@ -61,7 +64,7 @@ def receive_width(channel: Channel, *, rows: int, max_message_bytes: int, networ
 
 
 def receive_decision(channel: Channel, *, step: int, networks: int, first: bool, may_stop: bool) -> ValidationDecision:
-    """Receive the decision on the weights after a step, of so many ``networks`` side by side; the ``first`` of a run keeps all.
+    """Receive the decision on the weights after a step, of so many ``networks`` side by side. The ``first`` of a run keeps all.
 
     Raises ProtocolError for another step's, for one on another number of networks, for a first one that leaves some out, and for
     one that stops where no epoch ends.

@@ -41,7 +41,7 @@ def decay_at(ema: float, step: int) -> float:
 
 
 class Received:
-    """The largest number from each peer, or worker, since the last step that was kept; it is named where a training diverges."""
+    """The largest number from each peer, or worker, since the last step that was kept. It is named where a training diverges."""
 
     def __init__(self) -> None:
         self._largest: dict[str, Tensor] = {}
@@ -58,12 +58,12 @@ class Received:
         self._largest.clear()
 
     def __str__(self) -> str:
-        """Say the largest number from each, in words that go in brackets; nothing where nothing came."""
+        """Say the largest number from each, in words that go in brackets. Say nothing where nothing came."""
         return ", ".join(f"{largest.item():.3g} from {peer}" for peer, largest in self._largest.items())
 
 
 class Updates:
-    """The optimizer of one party's module, with what the contract asks for around it; of a module without weights nothing.
+    """The optimizer of one party's module, with what the contract asks for around it. A module without weights has none.
 
     Clipping bounds the norm of all gradients of this party's own weights: a norm over all parties' would be another number that
     crosses. Averaged weights are an exponential mean over the steps (Polyak and Juditsky 1992); training goes on from the others.
@@ -110,7 +110,7 @@ class Updates:
             self.optimizer.zero_grad()
 
     def step(self, number: int) -> None:
-        """Update the weights by their gradients; ``number`` is the run's step that these are of, counted from 1."""
+        """Update the weights by their gradients. ``number`` is the run's step that these are of, counted from 1."""
         if self.optimizer is None:
             return
         if self._training.clip is not None:
@@ -152,7 +152,7 @@ class Updates:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what ``tensors`` gave; other names are left alone."""
+        """Take back what ``tensors`` gave. Other names are left alone."""
         for name, average in self._averages.items():
             average.copy_(tensors[f"average/{name}"])
         if self.optimizer is None:

@@ -24,7 +24,7 @@ _ERRORS: dict[str, type[ConfigError] | type[DataError]] = {"config": ConfigError
 def simulated_here(
     contracts: Sequence[Contract], partner: SimulatedPartner, numbers: Iterable[int]
 ) -> Iterator[tuple[int, Outcome]]:
-    """Make the runs of these numbers; number n is contract n modulo their count, with the seed that is n over their count on."""
+    """Make the runs of these numbers. Number n is contract n modulo their count, with the seed that is n over their count on."""
     for number in numbers:
         contract, later = contracts[number % len(contracts)], number // len(contracts)
         values = contract.model_dump(mode="json")
@@ -37,7 +37,7 @@ def simulated_here(
 def simulated_on(
     engine: Engine, contracts: Sequence[Contract], partner: SimulatedPartner, numbers: Iterable[int]
 ) -> Iterator[tuple[int, Outcome]]:
-    """Make the same runs on an engine, and give each as it is done; a number is taken when a worker is free for it."""
+    """Make the same runs on an engine, and give each as it is done. A number is taken when a worker is free for it."""
     shared = _Shared(
         contracts=[json.dumps(contract.model_dump(mode="json")) for contract in contracts],
         tables={name: _as_arrow(table) for name, table in partner.tables.items()},
@@ -70,7 +70,7 @@ class _Shared(msgspec.Struct, frozen=True):
 
 
 def prepare(shared: bytes) -> TaskFunction:
-    """Read the tables in a worker; a task's input is the number of a run."""
+    """Read the tables in a worker. A task's input is the number of a run."""
     inputs = msgspec.msgpack.decode(shared, type=_Shared)
     contracts = [json.loads(contract) for contract in inputs.contracts]
     tables = {name: pl.read_ipc(BytesIO(table)) for name, table in inputs.tables.items()}
@@ -96,7 +96,7 @@ def _run(
     later: int,
     baseline: bool,
 ) -> Result:
-    """Simulate a contract by a seed so much later; nothing leaves, so that what is secret in a job may follow from the seed."""
+    """Simulate a contract by a seed so much later. Nothing leaves, so that what is secret in a job may follow from the seed."""
     seed = contract["seed"] + later
     values = {**contract, "seed": seed, "evaluation": contract["evaluation"] | {"own_columns_baseline": baseline}}
     return simulate(values, tables, columns, secret_seed=seed, watcher=Silent())

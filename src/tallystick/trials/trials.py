@@ -51,7 +51,7 @@ class Candidate:
 
 
 def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
-    """Read ``label-dp=3,1``; raises ConfigError for another form, an unknown method or a word that is no number."""
+    """Read ``label-dp=3,1``. Raises ConfigError for another form, an unknown method or a word that is no number."""
     method, equals, values = text.partition("=")
     if not equals or not values.strip():
         raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as label-dp=3,1")
@@ -202,7 +202,7 @@ def _within(value: float, low: float | None, high: float | None) -> tuple[float,
 
 
 def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) -> results.Estimate:
-    """Average over seeds with Student's interval, within [floor, 1]; of one run, a (value, low, high), its bootstrap interval.
+    """Average over seeds with Student's interval, within [floor, 1]. Of one run, a (value, low, high), its bootstrap interval.
 
     Of two runs the smaller and the larger value: with one degree of freedom Student's interval is 13 times as wide as they are
     apart, and would nearly always be the whole range.
@@ -282,7 +282,7 @@ def sweep_defenses(
 
 
 class EngineLost(ComputeError):
-    """Loss of what ran the trials; ``result`` holds those that were over by then, as a whole result."""
+    """Loss of what ran the trials. ``result`` holds those that were over by then, as a whole result."""
 
     def __init__(self, result: results.Result, why: ComputeError) -> None:
         super().__init__(str(why))
@@ -290,7 +290,7 @@ class EngineLost(ComputeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The trials were interrupted; ``result`` holds those that were over by then, as a whole result."""
+    """The trials were interrupted. ``result`` holds those that were over by then, as a whole result."""
 
     def __init__(self, result: results.Result) -> None:
         super().__init__("interrupted between trials")
@@ -341,8 +341,9 @@ def _result(
 
 
 def _begun_until(until: float, candidates: int, seeds: int) -> Iterator[int]:
-    """Begin trials seed after seed through all candidates, so that the result is a whole picture at any time; the first of each
-    always.
+    """Begin trials seed after seed through all candidates, so that the result is a whole picture at any time.
+
+    The first seed of each is always begun.
     """
     for number in range(seeds * candidates):
         if number >= candidates and time.monotonic() > until:
@@ -387,7 +388,7 @@ def _measured(outcome: Outcome, metric: str) -> Outcome:
 def _tell(
     over: Mapping[int, Outcome], number: int, candidates: Sequence[Candidate], metric: str, *, pace: "_Pace", watcher: Watcher
 ) -> None:
-    """Say what a run came to; raises what was wrong with one that has no defence."""
+    """Say what a run came to. Raises what was wrong with one that has no defence."""
     outcome, candidate = over[number], candidates[number % len(candidates)]
     if not isinstance(outcome, results.Result):
         if number % len(candidates) == 0:
@@ -456,7 +457,7 @@ def _counted(seeds: Sequence[int]) -> str:
 
 
 def _summary(contract: Contract, partner: SimulatedPartner, seeds: Sequence[int]) -> str:
-    """Say what was tried; ``seeds`` are those of each row, which time or an interrupt may have cut short."""
+    """Say what was tried. ``seeds`` are those of each row, which time or an interrupt may have cut short."""
     rows = partner.tables[partner.label].height
     kind = "" if not contract.linkage.imputes else f" {contract.alignment.method} was tried as an intersection."
     if contract.unaligned.used:

@@ -58,7 +58,7 @@ class NoStore(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreShape:
-    """Slots of a store for up to ``keys`` keys; ``tight``: hardly more than these."""
+    """Slots of a store for up to ``keys`` keys. A ``tight`` store has hardly more slots than keys."""
 
     keys: int
     tight: bool = False
@@ -131,7 +131,7 @@ def looked_up(slots_MV: Words, at: Probes, shape: StoreShape) -> Words:
 
 
 def store_of(value_NV: Words, at: Probes, shape: StoreShape) -> Words:
-    """Return slots (M, V) by which every probe finds its value; slots that no probe needs are 0.
+    """Return slots (M, V) by which every probe finds its value. Slots that no probe needs are 0.
 
     Raises NoStore if these keys have none, or too many of them hang together.
     """
@@ -194,7 +194,7 @@ def _eliminated(value_NV: Words, at: Probes, shape: StoreShape) -> Words:
 
 
 def _put_aside(sparse_RN: Places, *, slots: int) -> tuple[list[tuple[Index, Index]], Index]:
-    """Give, round by round, slots that one key alone has and these keys, which then go; and the keys that are left."""
+    """Yield, round by round, slots that one key alone has, with these keys, and remove them. Return the keys that are left."""
     keys = sparse_RN.shape[1]
     count_M = np.bincount(sparse_RN.ravel(), minlength=slots)
     # The sum of the keys at a slot: of one key, that key.

@@ -24,7 +24,7 @@ _CORRECTIONS, _ROWS = "choices of rows", "hidden rows"
 
 
 def receive_hidden_rows(channel: Channel, transfers: TransferReceiver, choice_J: Bits) -> Tags:
-    """Return the rows (J, 16) where the choice is 0, and noise elsewhere; raises ProtocolError for messages of other sizes."""
+    """Return the rows (J, 16) where the choice is 0, and noise elsewhere. Raises ProtocolError for messages of other sizes."""
     rows_J16 = np.empty((len(choice_J), TAG_BYTES), dtype=np.uint8)
     waiting: deque[tuple[slice, Words]] = deque()
 
@@ -44,7 +44,7 @@ def receive_hidden_rows(channel: Channel, transfers: TransferReceiver, choice_J:
 
 
 def send_hidden_rows(channel: Channel, transfers: TransferSender, rows_J16: Tags) -> None:
-    """Send rows, each hidden from a receiver whose choice is 1; errors as for receive_hidden_rows."""
+    """Send rows, each hidden from a receiver whose choice is 1. Raises what ``receive_hidden_rows`` raises."""
     for span in _spans(len(rows_J16)):
         rows_B16 = rows_J16[span]
         correction_GW = receive_correction(channel, _CORRECTIONS, len(rows_B16))

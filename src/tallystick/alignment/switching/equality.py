@@ -38,7 +38,7 @@ _CORRECTIONS, _OUTPUTS = "corrections of places", "values of places"
 
 
 def learn_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress) -> Bits:
-    """Return whether the value of each place (J) is the other side's, too; raises ProtocolError for messages of other sizes."""
+    """Return whether the value of each place (J) is the other side's, too. Raises ProtocolError for messages of other sizes."""
     receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=rng, context=salt))
     codes, equal_J = Codes(_key(salt)), np.zeros(len(value_J), dtype=bool)
     waiting: deque[tuple[slice, Rows]] = deque()
@@ -61,7 +61,7 @@ def learn_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: by
 
 
 def answer_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress) -> None:
-    """Let the other side learn where its values are this side's (J); errors as for learn_equal."""
+    """Let the other side learn where its values are this side's (J). Raises what ``learn_equal`` raises."""
     choices_T = np.unpackbits(np.frombuffer(rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
     sender = Sender(transfer_receiver(channel, choices_T, rng=rng, context=salt), choices_T)
     codes = Codes(_key(salt))

@@ -40,7 +40,7 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class _Parting:
-    """Neighbours meet; then the firsts of all pairs of a block are its first half."""
+    """Neighbours meet. Then the firsts of all pairs of a block are its first half."""
 
     blocks: int
 
@@ -85,7 +85,7 @@ class _Comparing:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network that has room for at ``least`` so many values; both sides know it."""
+    """A network that has room for at ``least`` so many values. Both sides know it."""
 
     least: int
     size: int = field(init=False)

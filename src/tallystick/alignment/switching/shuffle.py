@@ -66,7 +66,7 @@ def permute(
 
 
 def share(channel: Channel, transfers: TransferSender, network: Network, values_N: Words, *, progress: SwitchProgress) -> Words:
-    """Return the holder's shares (N) of its values behind the network; errors as for permute."""
+    """Return the holder's shares (N) of its values behind the network. Raises what ``permute`` raises."""
     share_N = values_N.copy()
     for layer, switches in zip(network.layers(), network.switches(), strict=True):
         first_W, second_W = layer.taken(share_N)
@@ -95,7 +95,7 @@ def receive_correction(channel: Channel, of: str, transfers: int) -> Words:
 
 
 def _begun(channel: Channel, transfers: TransferReceiver, choices: list[Bits]) -> Iterator[tuple[Words, Bits]]:
-    """Begin the transfers of all switches in turn, some pieces ahead; give each piece's pads (B) and choices."""
+    """Begin the transfers of all switches in turn, some pieces ahead, and return each piece's pads (B) and choices."""
     waiting: deque[tuple[Words, Bits]] = deque()
     for choice_W in choices:
         for span in _spans(len(choice_W)):

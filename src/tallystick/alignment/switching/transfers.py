@@ -63,7 +63,7 @@ class TransferReceiver:
 
 
 class TransferSender:
-    """The side that has both pads. ``seeds`` (G * 16, 16) stand by how their place differs from p; the first of 16 is not one."""
+    """The side that has both pads. ``seeds`` (G * 16, 16) stand by how their place differs from p. The first of 16 is not one."""
 
     def __init__(self, seeds: Seeds, place_T: Bits, *, salt: bytes) -> None:
         self._streams, self._hash = Streams(seeds), _Hash(salt)

@@ -39,7 +39,7 @@ class BootstrapInversion:
             raise ConfigError(f"bootstrap: rows={self.rows}, noise={self.noise}; expected at least 1, and between 0 and 1")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns; ``generator`` draws made-up rows, folds, first weights and batches."""
+        """Guess every row's columns. ``generator`` draws made-up rows, folds, first weights and batches."""
         targets, known_count = Targets.of(view.columns_K), len(view.known_K)
         components = min(MOST_COMPONENTS, max(LEAST_COMPONENTS, known_count // PER_COMPONENT))
         z_NP = inputs(view, "course", own_columns=False)[:, :components]

@@ -37,7 +37,7 @@ class ShuffledColumnsAttack:
             raise ConfigError(f"shuffled columns: bandwidths={self.bandwidths}; expected numbers above 0")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns; raises DataError for a view without shuffled columns, or with neither rows nor marginals."""
+        """Guess every row's columns. Raises DataError for a view without shuffled columns, or with neither rows nor marginals."""
         if view.contrast_NCD is None:
             raise DataError("feature attack: no column was shuffled, and this attack reads nothing else")
         left_NCD = view.contrast_NCD.double() - view.contrast_NCD.double().mean(dim=0)

@@ -40,7 +40,7 @@ class CourseAttack:
             raise ConfigError(f"course: bandwidths={self.bandwidths}, share={self.share}; expected numbers above 0")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:  # noqa: ARG002
-        """Guess every row's columns; no randomness is used."""
+        """Guess every row's columns. It draws nothing at random."""
         z_NP, targets = inputs(view, "course", own_columns=False), Targets.of(view.columns_K)
         most = max(1, min(z_NP.shape[1], int(self.share * len(view.known_K))))
         mean_T = targets.y_KT.mean(dim=0)

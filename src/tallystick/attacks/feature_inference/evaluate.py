@@ -45,7 +45,7 @@ class FeatureLeaks:
     by_attack: Mapping[tuple[str, int], float] = field(default_factory=dict)  # (attack, known): mean over columns
 
     def mean(self, known: int) -> float | None:
-        """Average over the columns what the strongest attack rebuilt; None if none was measured."""
+        """Average over the columns what the strongest attack rebuilt, or None if none was measured."""
         values = [column.value for column in self.columns if column.known == known]
         return float(np.mean(values)) if values else None
 
@@ -150,7 +150,9 @@ class _Round:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackPlan:
-    """All attacks on one label party's view, by what the attacker knows; arguments as ``evaluate_feature_inference`` takes them.
+    """All attacks on one label party's view, by what the attacker knows.
+
+    Its arguments are those of ``evaluate_feature_inference``.
 
     ``told`` names the rows that are known, and ``sent``, ``columns`` and the others are of the rows that are attacked.
     """
@@ -180,7 +182,7 @@ class AttackPlan:
         seed: int = 0,
         groups: int = 1,
     ) -> "AttackPlan":
-        """Choose the rows that are attacked, and those that are known; raises what ``evaluate_feature_inference`` does."""
+        """Choose the rows that are attacked, and those that are known. Raises what ``evaluate_feature_inference`` does."""
         embedded = len(sent_embeddings.last_BD)
         rows = len(columns)
         if draws < 1:
@@ -347,7 +349,7 @@ def draws_of_known(rows: int, *, known: Sequence[int] = KNOWN, draws: int = DRAW
 
 
 def _among(first: FirstBatch, chosen_M: Tensor) -> FirstBatch | None:
-    """Return the same batch's rows that are among the chosen ones; None if none is."""
+    """Return the same batch's rows that are among the chosen ones, or None if none is."""
     place_N = torch.full((int(max(chosen_M.max(), first.rows_B.max())) + 1,), -1, dtype=torch.int64)
     place_N[chosen_M] = torch.arange(len(chosen_M))
     (place_K,) = (place_N[first.rows_B] >= 0).nonzero(as_tuple=True)
@@ -475,7 +477,7 @@ def _ranked(score_MC: Tensor, rest_N: Tensor, code_N: Tensor, count_C: Tensor) -
 
 
 def _r_squared(truth_N: Tensor, guess_N: Tensor) -> tuple[float, float] | None:
-    """Return 1 less the squared error over that of the mean, and its standard error; None for a constant."""
+    """Return 1 less the squared error over that of the mean, and its standard error, or None for a constant."""
     total = float((truth_N - truth_N.mean()).square().sum())
     scale = float(truth_N.abs().max()) if len(truth_N) else 0.0
     if total <= 1e-12 * max(scale, 1e-12) ** 2 * len(truth_N):

@@ -24,7 +24,7 @@ FLAT = 1e-6
 
 
 def course(view: FeatureView) -> Tensor:
-    """Compute uncorrelated components of the rows' looks, aligned, each of deviation 1, the largest first; float64 (N, P).
+    """Compute uncorrelated components of the rows' looks, aligned, each of deviation 1, the largest first, as float64 (N, P).
 
     Where fewer than three looks were kept, as of a wide cut, those of the mean embeddings.
     """
@@ -37,7 +37,7 @@ def course(view: FeatureView) -> Tensor:
 
 
 def aligned(looks_NLD: Tensor, at_NL: Tensor) -> Tensor:
-    """Align the looks as if each epoch had embedded all its rows at its middle; float64 (N, L, D).
+    """Align the looks as if each epoch had embedded all its rows at its middle, as float64 (N, L, D).
 
     Each look is fitted, on all rows, by principal components of the other looks, each also times the first powers of the time
     within the epoch: what goes with time is taken off, twice, for the other looks are aligned ones then. Its own components must
@@ -67,7 +67,7 @@ def aligned(looks_NLD: Tensor, at_NL: Tensor) -> Tensor:
 
 
 def even_columns(x_NE: Tensor) -> Tensor:
-    """Centre each column and scale it to deviation 1; one that hardly varies becomes 0."""
+    """Centre each column and scale it to deviation 1. One that hardly varies becomes 0."""
     centred_NE = x_NE - x_NE.mean(dim=0)
     deviation_E = centred_NE.square().mean(dim=0).sqrt()
     flat_E = deviation_E <= FLAT * deviation_E.max().clamp(min=torch.finfo(x_NE.dtype).tiny)
@@ -75,7 +75,7 @@ def even_columns(x_NE: Tensor) -> Tensor:
 
 
 def components(x_NE: Tensor) -> Tensor:
-    """Compute the first principal components of centred columns, of deviation 1; one of zeros if nothing varies."""
+    """Compute the first principal components of centred columns, of deviation 1. Return one of zeros if nothing varies."""
     value_E, vector_EE = torch.linalg.eigh(x_NE.T @ x_NE)
     is_varying = value_E > FLAT**2 * value_E[-1]
     if not bool(is_varying.any()):
@@ -109,7 +109,7 @@ def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """Targets of a fit: the numbers, then an indicator per category that a known row has; no other category can be guessed.
+    """Targets of a fit: the numbers, then an indicator per category that a known row has. No other category can be guessed.
 
     Args:
         y_KT: float64.

@@ -40,7 +40,7 @@ class KernelRidge:
             raise ConfigError(f"kernel ridge: bandwidths={self.bandwidths}; expected numbers above 0")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:  # noqa: ARG002
-        """Guess every row's columns; no randomness is used. One known row, or equal ones, give their mean."""
+        """Guess every row's columns. It draws nothing at random. One known row, or equal ones, give their mean."""
         x_ND = inputs(view, self.reads, own_columns=self.own_columns)
         if not self.scaled:
             x_ND = view.last_ND.double() - view.last_ND.double().mean(dim=0)

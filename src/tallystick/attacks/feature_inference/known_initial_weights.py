@@ -38,7 +38,7 @@ class KnownStartAttack:
     rest: FeatureAttack = LATER
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns; raises DataError if the view has no first batch."""
+        """Guess every row's columns. Raises DataError if the view has no first batch."""
         if view.first is None:
             raise DataError("known start: the view has no bottom model as it was at the start (FeatureView.first)")
         solved_columns, rows_B, width = (
@@ -56,7 +56,7 @@ class KnownStartAttack:
 
 
 def read_off(first: FirstBatch, value_BT: Tensor, names: ColumnValues) -> ColumnValues:
-    """Return the columns that these unknowns are; ``names`` says what they are called."""
+    """Return the columns that these unknowns are. ``names`` says what they are called."""
     widths = [first.numeric, *(table_CE.shape[1] for table_CE in first.tables)]
     numeric_BF, *embedded = torch.split(value_BT, widths, dim=1)
     codes = [torch.cdist(each, table_CE.double()).argmin(dim=1) for each, table_CE in zip(embedded, first.tables, strict=True)]

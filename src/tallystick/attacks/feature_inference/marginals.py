@@ -72,7 +72,7 @@ class MarginalMatching:
             )
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns; ``generator`` draws the random starts. Raises DataError for a view without marginals."""
+        """Guess every row's columns. ``generator`` draws the random starts. Raises DataError for a view without marginals."""
         if view.marginals is None:
             raise DataError(
                 "feature attack: how the columns are distributed is not in the view, and this attack knows nothing else"
@@ -177,7 +177,7 @@ class _Search:
 
 
 def _moved(z_NP: Floats, values: _RankedNumbers | _Highest, along_SP: Floats, *, steps: int) -> tuple[Floats, Floats]:
-    """Move directions to where rows have the values of their ranks; return them, and how these correlate with the rows."""
+    """Move directions to where rows have the values of their ranks, and return them, and how these correlate with the rows."""
     moving_S, along_SP, z_PN = np.arange(len(along_SP)), along_SP.copy(), z_NP.T
     for _ in range(steps):
         before_SP = along_SP[moving_S]

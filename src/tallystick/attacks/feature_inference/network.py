@@ -43,7 +43,7 @@ class InversionNetwork:
             )
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns; ``generator`` draws the first weights, and the batches where there are more rows."""
+        """Guess every row's columns. ``generator`` draws the first weights, and the batches where there are more rows."""
         x_ND = inputs(view, self.reads, own_columns=self.own_columns).float()
         targets = Targets.of(view.columns_K)
         mean_F = view.columns_K.numeric_NF.float().mean(dim=0)

@@ -56,7 +56,7 @@ class SimulatorDecoding:
             raise ConfigError(f"simulator: rounds={self.rounds}, steps={self.steps}; expected at least 1 of each")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns; ``generator`` draws weights, batches and directions. Raises DataError without others."""
+        """Guess every row's columns. ``generator`` draws weights, batches and directions. Raises DataError without others."""
         if view.others is None:
             raise DataError("feature attack: no other people's rows are in the view, and this attack learns from nothing else")
         if len(view.others) < LEAST_PEOPLE:
@@ -131,7 +131,7 @@ class _Distribution:
 
 
 class _SimulatedBottom:
-    """A line and a network of one hidden layer, added; its slopes are written out, for automatic ones take most of the time."""
+    """A line and a network of one hidden layer, added. Its slopes are written out, for automatic ones take most of the time."""
 
     def __init__(self, reads: int, width: int, *, generator: torch.Generator) -> None:
         self.weights: list[Tensor] = []
@@ -176,7 +176,7 @@ class _SimulatedBottom:
 
 
 class _Decoder:
-    """Kernel ridge regression from simulated embeddings; its kernel's bandwidth is their median distance."""
+    """Kernel ridge regression from simulated embeddings. Its kernel's bandwidth is their median distance."""
 
     def __init__(self, simulated_OP: Tensor, *, generator: torch.Generator) -> None:
         jitter_OP = torch.randn(simulated_OP.shape, generator=generator, dtype=simulated_OP.dtype)

@@ -45,7 +45,7 @@ class SurrogateInversion:
             raise ConfigError(f"surrogate inversion: penalties={self.penalties}, doubts={self.doubts}; expected numbers above 0")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns; ``generator`` draws the folds by which penalty and doubt are chosen."""
+        """Guess every row's columns. ``generator`` draws the folds by which penalty and doubt are chosen."""
         targets = Targets.of(view.columns_K)
         mean_T, deviation_T = targets.y_KT.mean(dim=0), targets.y_KT.std(dim=0, correction=0)
         y_KT = (targets.y_KT - mean_T) / deviation_T.masked_fill(deviation_T <= TINY, torch.inf)
@@ -107,7 +107,10 @@ class _Surrogate:
 
 
 def _ridge(from_KA: Tensor, to_KT: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
-    """Return weights (A, T) of centred columns, and the error of each row when it is left out; by the smaller Gram matrix."""
+    """Return weights (A, T) of centred columns, and the error of each row when it is left out.
+
+    It solves by the smaller Gram matrix.
+    """
     rows, columns = from_KA.shape
     few = columns <= rows
     gram = from_KA.T @ from_KA if few else from_KA @ from_KA.T

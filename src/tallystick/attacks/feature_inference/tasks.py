@@ -16,7 +16,7 @@ WORTH_CELLS = 75_000
 
 
 def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
-    """Run the plan's attacks, by name those of the table; on the engine if that is quicker.
+    """Run the plan's attacks, which are named as in the table. Use the engine if that is quicker.
 
     An attack by starting weights reads a model that stays in this process.
     """
@@ -31,7 +31,7 @@ def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
 
 
 def prepare(shared: bytes) -> TaskFunction:
-    """Make the plan in a worker; a task's input is the key of one of its attacks."""
+    """Make the plan in a worker. A task's input is the key of one of its attacks."""
     planned = {each.key: each for each in _unpacked(shared).planned()}
 
     def attack(payload: bytes) -> bytes:

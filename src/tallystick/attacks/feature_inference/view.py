@@ -125,8 +125,9 @@ class SentEmbeddings:
         )
 
     def beside(self, other: "SentEmbeddings") -> "SentEmbeddings":
-        """Put both trainings' embeddings beside each other: further columns; looks at the same steps are one wider look, others
-        are further looks.
+        """Put both trainings' embeddings beside each other, as further columns.
+
+        Looks at the same steps become one wider look, and others are further looks.
 
         Of further looks the narrower cut's are filled up with zeros.
         """
@@ -215,7 +216,7 @@ class FeatureView:
                 )
 
     def guess(self, attack: "FeatureAttack", *, seed: int) -> "Reconstruction":
-        """Return what an attack guesses, from ``guesses`` if it was run by itself before; it is not kept longer."""
+        """Return what an attack guesses, from ``guesses`` if it was run by itself before. It is not kept longer."""
         earlier = self.guesses.pop((attack, seed), None)
         return earlier if earlier is not None else attack(self, generator=torch.Generator().manual_seed(seed))
 
@@ -254,7 +255,7 @@ class Reconstruction:
 
 
 class FeatureAttack(Protocol):
-    """Rebuilds columns; sees the view and nothing else."""
+    """Rebuilds columns. It sees the view and nothing else."""
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
         """Guess the columns of all rows of the view."""

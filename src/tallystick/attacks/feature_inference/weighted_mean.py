@@ -43,7 +43,7 @@ class WeightedMean:
             )
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns; ``generator`` is the attacks', each of which begins anew where it knows all known rows.
+        """Guess every row's columns. ``generator`` is the attacks', each of which begins anew where it knows all known rows.
 
         One known row gives its own columns.
         """
@@ -98,6 +98,6 @@ def _known_rows(view: FeatureView) -> FeatureView:
 
 
 def _values(reconstruction: Reconstruction, targets: Targets) -> Tensor:
-    """Return a reconstruction's numbers, and its value for each known code; a code that it did not know has 0."""
+    """Return a reconstruction's numbers, and its value for each known code. A code that it did not know has 0."""
     scores = [score_NC[:, code_C] for score_NC, code_C in zip(reconstruction.scores, targets.codes, strict=True)]
     return torch.cat([reconstruction.numeric_NF.double(), *scores], dim=1).nan_to_num(neginf=0.0, posinf=0.0)

@@ -74,7 +74,7 @@ class LabelInferenceAttack:
     quick: bool = False
 
     def allows(self, classes: int) -> bool:
-        """Tell whether it can be used on a target of so many classes; 0: of a number."""
+        """Tell whether it can be used on a target of so many classes. 0 stands for a number."""
         if classes == 0:
             return self.numbers
         return self.multiclass if classes > 2 else self.binary

@@ -73,7 +73,7 @@ class LabelsPerBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class FewLabels:
-    """The labels of a few random rows, equally many of each class, known in every step; at most half of a class's rows.
+    """The labels of a few random rows, equally many of each class, known in every step. They are at most half of a class's rows.
 
     Args:
         count: labels in all, at least one per class.
@@ -104,7 +104,7 @@ class FewLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class FewKnownNumbers:
-    """The targets of a few random rows, where targets are numbers; at most half of all rows.
+    """The targets of a few random rows, where targets are numbers. They are at most half of all rows.
 
     Args:
         count: rows, at least 1.

@@ -44,7 +44,7 @@ class OverEpochs:
         return Scores(rows=(rows,), values=(sum_N[rows] / count_N[rows],))
 
     def _over_the_training(self, view: View) -> Scores | None:
-        """Return gradient lengths that were averaged while training went on; None where the view holds steps."""
+        """Return gradient lengths that were averaged while training went on, or None where the view holds steps."""
         (step, *others) = view.steps
         if not isinstance(self.attack, NormAttack) or others or step.length_B is None or step.sightings_B is None:
             return None

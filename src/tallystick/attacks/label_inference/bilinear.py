@@ -40,7 +40,7 @@ class BilinearProbe:
             )
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score rows of unknown label by their log odds; ``generator`` draws which rows are learnt from."""
+        """Score rows of unknown label by their log odds. ``generator`` draws which rows are learnt from."""
         rows, grad_ND = observations(view, "cut_gradient")
         _, embedding_ND = observations(view, "cut_embedding")
         grad_NG = standardised(principal_components(grad_ND, self.gradients))

@@ -18,7 +18,7 @@ from tallystick.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterAttack:
-    """Split rows into as many clusters as there are classes by k-means; of two, the smaller is positive. Hard guesses.
+    """Split rows into as many clusters as there are classes by k-means. Of two, the smaller is positive. The guesses are hard.
 
     FedAds, section 5.2.1, attack (2), whose clustering algorithm is not named; several classes: Sun et al., appendix E. Knows
     no label, only that positives are the rarer class. With several classes the clusters stay unnamed, and the evaluator names
@@ -36,7 +36,7 @@ class ClusterAttack:
     names: Literal["best fit", "size"] = "best fit"
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score rows 0 or 1, or one column per cluster; ``generator`` draws starts. Equal rows share a cluster: a guess."""
+        """Score rows 0 or 1, or one column per cluster. ``generator`` draws starts. Equal rows share a cluster: a guess."""
         order = view.class_order if self.names == "size" else None
         if self.names == "size" and order is None:
             raise DataError("cluster attack: names=size needs the classes in the order of their frequency (View.class_order)")

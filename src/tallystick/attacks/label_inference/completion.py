@@ -46,7 +46,10 @@ class ModelCompletion:
             raise ConfigError(f"model completion: penalty={self.penalty}; expected a number greater than 0")
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score rows of unknown label by their log odds; known labels of one class only tell nothing, and all score alike."""
+        """Score rows of unknown label by their log odds.
+
+        If all known labels are of one class they tell nothing, and all rows score alike.
+        """
         targets: tuple[Received, ...] = ("cut_embedding", "cut_gradient") if self.target == "both" else (self.target,)
         if self.columns == "components":
             parts_read = [observations(view, target) for target in targets]

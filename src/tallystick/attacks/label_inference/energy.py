@@ -33,7 +33,7 @@ class EnergyAttack:
     half: Literal["low", "high"] = "low"
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score all rows that were seen; no randomness is used. Raises DataError for a gradient that is not finite."""
+        """Score all rows that were seen. It draws nothing at random. Raises DataError for a gradient that is not finite."""
         binary_only(view, "energy attack", "completion or clusters")
         rows, energy_NH = _mean_energies(view)
         score_N = energy_NH[:, HALVES.index(self.half)]

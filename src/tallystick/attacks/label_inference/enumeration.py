@@ -33,7 +33,7 @@ class LabelEnumeration:
     clusters: bool = False
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score the first epoch's batches, or all rows that were seen; ``generator`` draws the clusters' starts."""
+        """Score the first epoch's batches, or all rows that were seen. ``generator`` draws the clusters' starts."""
         if view.start is None:
             raise DataError("label enumeration: the view has no top model as it was at the start (View.start)")
         first = view.epoch(view.epochs[0])

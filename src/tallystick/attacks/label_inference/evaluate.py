@@ -89,7 +89,10 @@ class LabelInferenceEvaluation:
         self.bootstrap = Bootstrap([seed, 4])
 
     def __call__(self, row: LabelInferenceAttack) -> AttackMetrics | None:
-        """Attack; None if no batch could be evaluated, or the attacker be told no label, or labels of one class only."""
+        """Attack.
+
+        Return None if no batch could be evaluated, or if the attacker can be told no label, or labels of one class only.
+        """
         attacked, truth_N = self.trained if row.over_training else self.stepwise
         informed = row.knows.reveal(attacked, truth_N, rng=np.random.default_rng([self.seed, 3]))
         if not _told_enough(row, informed):

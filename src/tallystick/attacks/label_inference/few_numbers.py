@@ -35,7 +35,7 @@ class FewNumbers:
     reads: Literal["embedding", "gradient", "both"]
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score rows of unknown number as one group; no randomness is used.
+        """Score rows of unknown number as one group. It draws nothing at random.
 
         Raises ConfigError for classes, DataError if fewer than five seen rows are known, or what is read was not recorded.
         """

@@ -57,7 +57,7 @@ class FineTunedCompletion:
     weight: float = 1.0
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score all rows of unknown label by their log odds; ``generator`` draws batches, noise and mixtures."""
+        """Score all rows of unknown label by their log odds. ``generator`` draws batches, noise and mixtures."""
         if view.own_model is None:
             raise DataError("fine-tuned completion: the view has no bottom model of the attacker's own (View.own_model)")
         rows = torch.cat([step.rows_B for step in view.steps]).unique()  # type: ignore[no-untyped-call]

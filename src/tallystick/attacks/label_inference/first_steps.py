@@ -51,7 +51,7 @@ class FirstSteps:
             raise ConfigError(f"first steps: steps={self.steps}; expected at least 1")
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score rows as one group; no randomness is used.
+        """Score rows as one group. It draws nothing at random.
 
         Raises ConfigError for classes, DataError if gradients are missing or not all finite, or later epochs are needed and
         were not recorded.

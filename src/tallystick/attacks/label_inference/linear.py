@@ -30,7 +30,7 @@ class LinearHead:
 
 
 def log_odds(logit_NO: Tensor) -> Tensor:
-    """Turn logits into log odds of class 1 (one logit) or of each class against the rest; no probability is rounded to 0 or 1."""
+    """Turn logits into log odds of class 1 (one logit) or of each class against the rest. No probability is rounded to 0 or 1."""
     if logit_NO.shape[1] == 1:
         return logit_NO.squeeze(1)
     other_odds = [torch.cat([logit_NO[:, :c], logit_NO[:, c + 1 :]], dim=1).logsumexp(dim=1) for c in range(logit_NO.shape[1])]
@@ -82,7 +82,7 @@ def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float) -
 
 
 def standardised(x_ND: Tensor) -> Tensor:
-    """Centre and scale each column by its own deviation, and cut at 10 deviations; float64. A constant column becomes 0."""
+    """Centre and scale each column by its own deviation, and cut at 10 deviations, as float64. A constant column becomes 0."""
     scaled_ND = centred(x_ND)
     deviation_D = torch.linalg.vector_norm(scaled_ND, dim=0) / len(x_ND) ** 0.5
     scaled_ND.div_(torch.where(deviation_D > 1e-6 * deviation_D.max(), deviation_D, torch.inf))

@@ -41,7 +41,7 @@ class NumberMetrics:
 def evaluate_on_numbers(
     attack: Attack, view: View, target_N: Tensor, *, knows: AuxiliaryLabels = NO_LABELS, seed: int = 0
 ) -> NumberMetrics | None:
-    """Attack a view and compare what comes out with the targets; rows are resampled for the interval.
+    """Attack a view and compare what comes out with the targets. Rows are resampled for the interval.
 
     Args:
         attack: scores one group of rows.

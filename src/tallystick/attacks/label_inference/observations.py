@@ -64,7 +64,7 @@ def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
 
 
 def scaled_observations(view: View, target: Received, columns: Literal["alike", "each"]) -> tuple[Tensor, Tensor]:
-    """Scale ``observations``: all columns on one scale (alike) or each of one deviation, float32; the result is kept."""
+    """Scale ``observations``: all columns on one scale (alike) or each of one deviation, float32. The result is kept."""
     rows, x_ND = observations(view, target)
     if len(view.steps) == 1 and columns == "alike":  # which they are
         return rows, x_ND
@@ -85,7 +85,9 @@ def clusters_of_run(view: View, target: Received, generator: torch.Generator) ->
 
 
 def known_rows(view: View) -> Tensor:
-    """Return the class of every row whose label the attacker knows in some step, -1 for the rest; int64, length ``view.rows``."""
+    """Return the class of every row whose label the attacker knows in some step, -1 for the rest, as int64, length
+    ``view.rows``.
+    """
     known_N = torch.full((view.rows,), -1, dtype=torch.int64)
     for index, step in enumerate(view.steps):
         label_B = view.known_label(index)

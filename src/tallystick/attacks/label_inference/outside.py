@@ -56,7 +56,7 @@ class OutsideAttack:
     number: int
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Return the attack's scores; raises DataError, which says why, where it raises, does not end, or gives none."""
+        """Return the attack's scores. Raises DataError, which says why, where it raises, does not end, or gives none."""
         message = view_message(view, self.number, seed=generator.initial_seed(), threads=torch.get_num_threads())
         answer, ended = _answer(message)
         if ended:
@@ -72,7 +72,7 @@ class OutsideAttack:
 
 
 def _descriptions(count: int) -> list[dict[str, Any]]:
-    """Return what each entry point's row says; a process that ends costs the one that it was at, and another goes on."""
+    """Return what each entry point's row says. A process that ends costs the one that it was at, and another goes on."""
     rows: list[dict[str, Any]] = []
     while len(rows) < count:
         answer, ended = _answer(b"", str(len(rows)))

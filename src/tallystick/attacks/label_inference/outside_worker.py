@@ -45,13 +45,13 @@ def framed(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def unframed(message: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read a message; raises ValueError or a safetensors error for anything else."""
+    """Read a message. Raises ValueError or a safetensors error for anything else."""
     line, _, rest = message.partition(b"\n")
     return json.loads(line), safetensors.torch.load(rest)
 
 
 def view_message(view: View, number: int, *, seed: int, threads: int) -> bytes:
-    """Write the view for the attack of that number among ``points``; models that it may hold stay where they are."""
+    """Write the view for the attack of that number among ``points``. Models that it may hold stay where they are."""
     tensors = {
         f"{index}/{name}": value
         for index, step in enumerate(view.steps)
@@ -65,7 +65,7 @@ def view_message(view: View, number: int, *, seed: int, threads: int) -> bytes:
 
 
 def answered_scores(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Scores:
-    """Read the scores of an answer; raises KeyError or TypeError if it holds none."""
+    """Read the scores of an answer. Raises KeyError or TypeError if it holds none."""
     count = int(facts["groups"])
     rows, values = (tuple(tensors[f"{index}/{name}"] for index in range(count)) for name in ("rows", "values"))
     if any(each.dtype != torch.int64 or each.ndim != 1 or bool((each < 0).any()) for each in rows):
@@ -138,7 +138,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def _wrong_entry(row: LabelInferenceAttack) -> str:
-    """Say what of a row no report could show, or the audit could not do; empty if all is well."""
+    """Say what of a row no report could show, or the audit could not do. It is empty if all is well."""
     if type(row.description) is not str or not row.description.isprintable():
         return "its description is no line of plain text"
     if type(row.reads) is not str or row.reads not in get_args(Received):

@@ -48,7 +48,7 @@ class Probe:
             )
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score rows of unknown label by their log odds; ``generator`` draws weights and minibatches."""
+        """Score rows of unknown label by their log odds. ``generator`` draws weights and minibatches."""
         rows, x_ND = scaled_observations(view, self.target, "each")
         label_N = known_rows(view)[rows]
         known_T = torch.nonzero(label_N >= 0).squeeze(1)

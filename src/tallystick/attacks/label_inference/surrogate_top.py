@@ -71,7 +71,7 @@ class SurrogateTop:
             raise ConfigError(f"surrogate top: rate={self.rate}; expected a number greater than 0")
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score all rows that were seen by their log odds; ``generator`` draws the surrogate's start and batches.
+        """Score all rows that were seen by their log odds. ``generator`` draws the surrogate's start and batches.
 
         Raises DataError if gradients or embeddings are missing or not all finite.
         """
@@ -83,8 +83,9 @@ class SurrogateTop:
         return whole_run(view, rows, odds_NC, named=bool((known_rows(view) >= 0).any()))
 
     def _likelihoods(self, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Compute the likelihoods of each row's labels, by its gradient and by its embedding; one fit serves both guesses that
-        are drawn alike.
+        """Compute the likelihoods of each row's labels, by its gradient and by its embedding.
+
+        One fit serves both guesses that are drawn alike.
         """
         cache = view.steps[0].observed if len(view.steps) == 1 else {}
         rows, grad_ND = observations(view, "cut_gradient")

@@ -53,7 +53,7 @@ class UnflippedAttack:
             )
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score all rows that were read by their log odds; ``generator`` draws the folds, and the reader draws as by itself."""
+        """Score all rows that were read by their log odds. ``generator`` draws the folds, and the reader draws as by itself."""
         binary_only(view, "un-flipped attack", "completion or clusters")
         if view.flip is None or not 0 < view.flip < 0.5:
             raise DataError("un-flipped attack: the view does not say with what chance labels were replaced (View.flip)")
@@ -97,7 +97,9 @@ class UnflippedAttack:
 
 
 def _sides(view: View) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows seen, in order; the side of each row's gradients, the fewer above 0, and their direction, all turned up."""
+    """Return the rows seen, in order, the side of each row's gradients (the fewer are above 0), and their direction, all
+    turned up.
+    """
     side_N, count_N, towards_ND = torch.zeros(view.rows).double(), torch.zeros(view.rows), torch.zeros(0)
     for step, grad_BD in zip(view.steps, matrices(view, "cut_gradient"), strict=True):
         unit_BD = normalize(grad_BD, dim=1, eps=torch.finfo(torch.float64).tiny)

@@ -88,7 +88,7 @@ class NearestKeys:
         self._trees = [(part, cKDTree(np.column_stack(((keys_MD * weight_D)[:, part], number_M)))) for part in (every, *some)]
 
     def __call__(self, points_GD: Floats) -> Integers:
-        """List the nearest keys of each point (G, K), the nearest first; of distances that saturate ties go by number."""
+        """List the nearest keys of each point (G, K), the nearest first. Of distances that saturate ties go by number."""
         distance_GK, near_GK = self._of_tree(0, points_GD)
         further_G = np.flatnonzero(distance_GK[:, -1] > self._reach)  # nearer ones lie where nothing saturates
         block = max(1, MOST_NEIGHBORS // (self._neighbors * 2 ** len(self._weight_D)))

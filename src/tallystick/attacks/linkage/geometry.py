@@ -72,7 +72,7 @@ class FilterGeometry:
 def _line(
     packed_TW: np.ndarray[tuple[int, ...], np.dtype[np.uint8]],
 ) -> tuple[Floats, np.ndarray[tuple[int, ...], np.dtype[np.int32]]]:
-    """Place keys along one dimension, each connected part from one of its ends; and give the part of each key."""
+    """Place keys along one dimension, each connected part from one of its ends. Return also the part of each key."""
     common_TT = np.zeros((len(packed_TW), len(packed_TW)), dtype=np.float32)
     for start in range(0, packed_TW.shape[1], BYTES_AT_ONCE):  # a filter may have millions of bits
         bits_TP = np.unpackbits(packed_TW[:, start : start + BYTES_AT_ONCE], axis=1).astype(np.float32)

@@ -21,7 +21,7 @@ UNNAMED = -1
 
 @dataclass(frozen=True, kw_only=True)
 class HelperTexts:
-    """View of a helper, which knows no secret and no key, for naming text keys; the truth is in no view.
+    """View of a helper, which knows no secret and no key, for naming text keys. The truth is in no view.
 
     Args:
         likeness_SS: q-grams that two texts of the list have in common; of one, all that it has.
@@ -73,7 +73,7 @@ V = TypeVar("V", bound=TextView)
 
 
 class TextAttack(Protocol[V_contra]):
-    """Reads a view and names targets; sees nothing else."""
+    """Reads a view and names targets. It sees nothing else."""
 
     def __call__(self, view: V_contra, *, progress: OnProgress = quietly) -> Integers:
         """Return the place on the list of each target's text (T,), -1 for those that it leaves out."""
@@ -82,7 +82,7 @@ class TextAttack(Protocol[V_contra]):
 
 @dataclass(frozen=True, kw_only=True)
 class FilterGraph:
-    """Matches the graph of filters with that of listed texts, by q-grams in common; no key has to be known. For the helper.
+    """Matches the graph of filters with that of listed texts, by q-grams in common. It needs no known key. It is for the helper.
 
     After Vidanage, Christen, Ranbaduge and Schnell, "A graph matching attack on privacy-preserving record linkage" (CIKM 2020),
     which matches by features of each node. Here a few filters that are much alike are placed together: whichever text the first
@@ -174,7 +174,7 @@ class FilterGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityFit:
-    """Names a key by the listed text whose distances to own rows fit its similarities to them best; noise averages out.
+    """Names a key by the listed text whose distances to own rows fit its similarities to them best. Noise averages out.
 
     Not in the paper: trilateration among texts. The label party shares the filters' secret, so it can encode any listed text and
     knows how far it is from each own row. For its view.
@@ -197,7 +197,7 @@ class SimilarityFit:
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborFit:
-    """Names a row by the listed text whose nearest own rows are those that the row is linked to; of several, the nearest.
+    """Names a row by the listed text whose nearest own rows are those that the row is linked to. Of several it takes the nearest.
 
     Not in the paper: cells among texts. It needs no similarities, and no noise on these blurs it. For a feature party's view.
     """

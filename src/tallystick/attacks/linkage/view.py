@@ -57,7 +57,7 @@ class DistanceModel:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelPartyView:
-    """View of the label party for locating a feature party's keys; the truth is in no view.
+    """View of the label party for locating a feature party's keys. The truth is in no view.
 
     Args:
         metric: how distances are measured.
@@ -138,7 +138,7 @@ class Located:
 
 
 class LinkageAttack(Protocol[V_contra]):
-    """Reads a view and places targets; sees nothing else."""
+    """Reads a view and places targets. It sees nothing else."""
 
     def __call__(self, view: V_contra, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
         """Place targets of the view."""

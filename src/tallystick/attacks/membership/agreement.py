@@ -42,7 +42,7 @@ class LabelAgreement:
         _check(self.most, self.penalty)
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score each of the label party's rows once; ``generator`` draws the halves."""
+        """Score each of the label party's rows once. ``generator`` draws the halves."""
         pairs = _Pairs.of(view)
         if pairs.label_M is None:
             return pairs.scores(view, None)
@@ -76,7 +76,7 @@ class ToldLabelAgreement:
         _check(self.most, self.penalty)
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score each row once; ``generator`` draws the halves."""
+        """Score each row once. ``generator`` draws the halves."""
         side_N, seen_N = _sides(view)
         (rows_M,) = torch.nonzero(seen_N > 0, as_tuple=True)
         score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
@@ -95,8 +95,9 @@ class ToldLabelAgreement:
 
 
 def _sides(view: View) -> tuple[Tensor, Tensor]:
-    """Return on which side of their batches' main directions a row's gradients are on average, the rarer being positive; and how
-    often.
+    """Return on which side of their batches' main directions a row's gradients are on average, and how often.
+
+    The rarer side is positive.
 
     Where labels are even a batch cannot tell which side is which: a step that goes against the other epochs' is turned.
     """
@@ -163,7 +164,7 @@ class OwnColumnAgreement:
         _check(self.most, self.penalty)
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score each of the label party's rows once; ``generator`` draws the halves."""
+        """Score each of the label party's rows once. ``generator`` draws the halves."""
         pairs = _Pairs.of(view)
         if view.own_NA is None or not view.own_NA.shape[1]:
             return pairs.scores(view, None)
@@ -221,7 +222,7 @@ class _Pairs:
         return cls(rows_M=rows_M, x_MD=x_MD, label_M=label_N[rows_M] if labelled else None)
 
     def scores(self, view: View, score_M: Tensor | None) -> Scores:
-        """Return one score per row; none at all where there is nothing to score by."""
+        """Return one score per row, or no scores where there is nothing to score by."""
         score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
         if score_M is not None:
             score_N[self.rows_M], count_N[self.rows_M] = score_M, 1.0

@@ -38,7 +38,7 @@ class UniqueCells:
             )
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score each row once; ``generator`` draws the sample of columns."""
+        """Score each row once. ``generator`` draws the sample of columns."""
         score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
         if view.sent_NC is None or view.sent_NC.shape[1] < self.together:
             return mean_over_run(view, score_N, count_N)

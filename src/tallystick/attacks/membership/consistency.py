@@ -22,7 +22,10 @@ class Consistency:
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score each row by the mean cosine between standardised vectors of consecutive observations; no randomness is used."""
+        """Score each row by the mean cosine between standardised vectors of consecutive observations.
+
+        It draws nothing at random.
+        """
         width = view.steps[0].received_BD.shape[1]
         last_ND, seen_N = torch.zeros(view.rows, width), torch.zeros(view.rows, dtype=torch.bool)
         sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)

@@ -23,20 +23,20 @@ class GradientDirection:
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score every batch by itself; no randomness is used."""
+        """Score every batch by itself. It draws nothing at random."""
         return unknown_per_step(view, [oriented_cosine(step.received_BD) for step in view.steps])
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionFlips:
-    """Does a row's gradient change sides between epochs? A real label never changes; one drawn anew each step does.
+    """Does a row's gradient change sides between epochs? A real label never changes. One drawn anew each step does.
 
     Not in the paper, whose attacks look at one batch at a time. Aimed at random-pred and random-pos with fresh draws.
     A run of one epoch gives it nothing to see: it then scores no rows.
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score each row by |mean sign of its cosine| over the run; no randomness is used."""
+        """Score each row by |mean sign of its cosine| over the run. It draws nothing at random."""
         sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
         for step in view.steps:
             sum_N[step.rows_B] += torch.sign(oriented_cosine(step.received_BD))

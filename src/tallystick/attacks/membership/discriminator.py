@@ -44,7 +44,7 @@ class LearnedDiscriminator:
             )
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Learn and score; scores no rows if the view holds no known row of either kind."""
+        """Learn and score. It scores no rows if the view holds no known row of either kind."""
         known_N = view.known()
         real, synthetic = known_N == 1, known_N == -1
         if not synthetic.any():

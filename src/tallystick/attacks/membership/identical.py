@@ -42,7 +42,7 @@ class IdenticalEmbeddings:
             )
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score each row of each step by its distance to the nearest other row in the pool; ``generator`` draws directions."""
+        """Score each row of each step by its distance to the nearest other row in the pool. ``generator`` draws directions."""
         nearest: list[Tensor] = []
         for start in range(0, len(view.steps), self.pool):
             steps = view.steps[start : start + self.pool]

@@ -36,7 +36,7 @@ class SpectralMembership:
             raise ConfigError(f"spectral membership attack: label_scale={self.label_scale}; expected at least 0")
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score every batch by itself; no randomness is used."""
+        """Score every batch by itself. It draws nothing at random."""
         return unknown_per_step(view, [self._score(step) for step in view.steps])
 
     def _score(self, step: StepView) -> Tensor:

@@ -33,7 +33,7 @@ class TwinEmbeddings:
             raise ConfigError(f"twin-embeddings attack: queries={self.queries}; expected at least 1")
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score sampled rows by minus their greatest cosine with another row; ``generator`` draws the sample."""
+        """Score sampled rows by minus their greatest cosine with another row. ``generator`` draws the sample."""
         last_ND = torch.zeros(view.rows, view.steps[0].received_BD.shape[1])
         seen_N = torch.zeros(view.rows, dtype=torch.bool)
         for step in view.steps:

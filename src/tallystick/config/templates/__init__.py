@@ -161,7 +161,7 @@ def contract_text(request: FileRequest) -> str:
 
 
 def party_text(request: FileRequest) -> str:
-    """Write one party's file; a column whose use the header does not make plain gets a comment that says so."""
+    """Write one party's file. A column whose use the header does not make plain gets a comment that says so."""
     label, columns = request.parties[0], request.columns
     ports = {name: FIRST_PORT + place for place, name in enumerate([label, *([HELPER] if request.has_helper else [])])}
     dialled = {"label": [HELPER], "feature": [label, HELPER], "helper": []}[request.role]

@@ -113,7 +113,7 @@ class SecureSum(CountingMechanism):
         return self.inner.answer(positives_B, negatives_B, bins, noise=noise)
 
     def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
-        """Draw this client's share where ``shares`` clients take part; raises ConfigError if they are too few for the whole."""
+        """Draw this client's share where ``shares`` clients take part. Raises ConfigError if they are too few for the whole."""
         if shares is None:
             raise ConfigError("a secure sum draws noise in shares; say how many clients take part")
         if self.honest is not None and shares < self.honest:

@@ -61,7 +61,7 @@ class ScoreBins:
         return len(self.edges) + 1
 
     def totals(self) -> Ints:
-        """Return the public totals; raises ConfigError if these bins have none."""
+        """Return the public totals. Raises ConfigError if these bins have none."""
         if self.totals_B is None:
             raise ConfigError("this mechanism needs bins with public totals")
         return self.totals_B
@@ -76,8 +76,10 @@ class ScoreBins:
         return positives_B, self.count(scores_N) - positives_B
 
     def centred_ranks(self) -> Floats:
-        """Return each bin's mid-rank minus one half, as a share of all rows: in [-1/2, 1/2], whatever the totals are, for the
-        sensitivity of a rank sum rests on it."""
+        """Return each bin's mid-rank minus one half, as a share of all rows.
+
+        It is in [-1/2, 1/2], whatever the totals are. The sensitivity of a rank sum rests on that.
+        """
         totals_B = self.totals()
         ranks_B: Floats = (np.cumsum(totals_B) - totals_B / 2) / max(self.rows, 1) - 0.5
         return ranks_B.clip(-0.5, 0.5)
@@ -175,7 +177,7 @@ def _spread(below: Floats, total: float) -> Ints:
 
 
 def auc_of_counts(positives_B: NDArray[np.generic], negatives_B: NDArray[np.generic]) -> Floats:
-    """Return the AUC of counts per bin in ascending score order, with half credit within a bin; leading axes are kept."""
+    """Return the AUC of counts per bin in ascending score order, with half credit within a bin. Leading axes are kept."""
     pos = np.asarray(positives_B, dtype=np.float64)
     neg = np.asarray(negatives_B, dtype=np.float64)
     below = np.cumsum(neg, axis=-1) - neg / 2
@@ -185,7 +187,7 @@ def auc_of_counts(positives_B: NDArray[np.generic], negatives_B: NDArray[np.gene
 
 
 def check_scores(labels_N: NDArray[np.generic], scores_N: NDArray[np.generic]) -> tuple[NDArray[np.bool_], Floats]:
-    """Return labels as bool and scores as float64; raises DataError for anything but 0/1 labels and scores in [0, 1]."""
+    """Return labels as bool and scores as float64. Raises DataError for anything but 0/1 labels and scores in [0, 1]."""
     labels, scores = np.asarray(labels_N), np.asarray(scores_N, dtype=np.float64)
     if labels.ndim != 1 or labels.shape != scores.shape:
         raise DataError(f"labels have shape {labels.shape} and scores {scores.shape}; both must be one value per row")
@@ -200,8 +202,10 @@ def check_scores(labels_N: NDArray[np.generic], scores_N: NDArray[np.generic]) -
 
 
 def check_both_classes(labels_N: NDArray[np.bool_]) -> None:
-    """Raise DataError unless there is a positive and a negative; whoever passes the error on reveals that one class is
-    missing."""
+    """Raise DataError unless there is a positive and a negative.
+
+    Whoever passes the error on reveals that one class is missing.
+    """
     positives = int(labels_N.sum())
     if positives in (0, len(labels_N)):
         raise DataError(

@@ -36,7 +36,7 @@ class _LaplaceCounts(CountingMechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelHistogram(_LaplaceCounts):
-    """Positives per score bin with discrete Laplace noise of scale 1/epsilon; how many rows a bin holds is public.
+    """Positives per score bin with discrete Laplace noise of scale 1/epsilon. How many rows a bin holds is public.
 
     Threat model: a server that sees each client's noisy counts. Guarantee: epsilon label DP, once for all bins (a label lies
     in one bin: parallel composition). Not protected: the score histogram on the fine grid, each client's own unless summed
@@ -86,7 +86,7 @@ class LabelHistogram(_LaplaceCounts):
         return laplace_or_share(self.scale, (*shape, len(bins)), source=source, shares=shares)
 
     def class_counts(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
-        """Return the answer, which lists the positives; the totals are public."""
+        """Return the answer, which lists the positives. The totals are public."""
         positives_B = total_L.astype(np.float64)
         return positives_B, bins.totals() - positives_B
 

@@ -20,7 +20,7 @@ from tallystick.privacy.noise import NoiseSource, SimulatedNoise
 
 
 class Mechanism(Protocol):
-    """One way to release an AUC. The class says what it protects and reveals; the object carries the cost of one release."""
+    """One way to release an AUC. The class says what it protects and reveals. The object carries the cost of one release."""
 
     name: ClassVar[str]
     shares_scores: ClassVar[bool]
@@ -56,7 +56,7 @@ class Mechanism(Protocol):
 
 
 class CountingMechanism(ABC):
-    """A mechanism whose answer is computed from counts per score bin; what others ask of it, it says itself."""
+    """A mechanism whose answer is computed from counts per score bin. What others ask of it, it says itself."""
 
     name: ClassVar[str]
     shares_scores: ClassVar[bool]
@@ -126,7 +126,7 @@ class CountingMechanism(ABC):
         return True
 
     def shares_of(self, clients: int | None) -> int | None:  # noqa: ARG002
-        """Return in how many shares its noise is drawn; None for whole noise at every client."""
+        """Return in how many shares its noise is drawn, or None for whole noise at every client."""
         return None
 
     @abstractmethod
@@ -147,7 +147,7 @@ class CountingMechanism(ABC):
         return self.bins(ScoreBins(edges=grid.edges, totals_B=grid.count(scores_N)) if self.needs_totals else grid)
 
     def order_within(self, total_L: Ints, bins: ScoreBins) -> float:
-        """Bound how far half credit within bins may be off, as far as a noisy answer tells; 0 if nothing is known of it."""
+        """Bound how far half credit within bins may be off, as far as a noisy answer tells, or 0 if nothing is known of it."""
         return order_within_counts(*self.class_counts(total_L, bins))
 
     def class_counts(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
@@ -165,8 +165,10 @@ class CountingMechanism(ABC):
 
     @abstractmethod
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:
-        """Compute the exact answer (L,); mechanisms that randomise labels or rounding use ``noise`` for that. Leading axes
-        are kept."""
+        """Compute the exact answer (L,).
+
+        Mechanisms that randomise labels or rounding use ``noise`` for that. Leading axes are kept.
+        """
 
     @abstractmethod
     def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:

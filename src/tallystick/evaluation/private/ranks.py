@@ -64,13 +64,13 @@ class TwoStatistics(CountingMechanism):
 
     @property
     def sensitivity(self) -> float:
-        """Return the sensitivity of S, in ranks; that of P is 1."""
+        """Return the sensitivity of S, in ranks. That of P is 1."""
         return 0.5
 
     @property
     def units(self) -> int:
         """Return the units per rank of 1: a power of two, smaller where epsilon is, so that the noise on S can be drawn in
-        shares; what is lost to rounding is little beside noise that wide.
+        shares. What is lost to rounding is little beside noise that wide.
         """
         units = RANK_UNITS
         while units > 2 and units * self.sensitivity / (self.split * self.epsilon) > WIDEST_SHARE:
@@ -230,7 +230,7 @@ class RandomisedResponse(CountingMechanism):
         return auc_of_rank_sum((flipped_B * ranks_B).sum(-1) / (1 - 2 * q), positives, rows), positives
 
     def predicted_sd(self, population: Population) -> float:
-        """Add up the flips' variances q(1-q)/(1-2q)^2 through the formula; the number of clients does not enter."""
+        """Add up the flips' variances q(1-q)/(1-2q)^2 through the formula. The number of clients does not enter."""
         q = self.flip_probability
         ranks = population.rows / 12 * _weight_of_ranks(population) ** 2
         positives = population.rows * _weight_of_positives(population) ** 2
@@ -238,7 +238,7 @@ class RandomisedResponse(CountingMechanism):
 
 
 def auc_of_rank_sum(rank_sum: Floats, positives: Floats, rows: float | Floats) -> Floats:
-    """Compute 1/2 + M S / (P N); not a number where a noisy count says that a class is missing."""
+    """Compute 1/2 + M S / (P N). It is not a number where a noisy count says that a class is missing."""
     pairs = positives * (rows - positives)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where((positives > 0) & (positives < rows), 0.5 + rows * rank_sum / pairs, np.nan))

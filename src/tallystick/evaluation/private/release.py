@@ -33,7 +33,7 @@ def candidate_mechanisms(epsilon: float, assumed: Population, *, unit: Unit = "l
 
 
 def choose(epsilon: float, assumed: Population, *, unit: Unit = "label") -> tuple[CountingMechanism, dict[str, float]]:
-    """Pick the mechanism of least predicted error; also gives all the predictions, by name.
+    """Pick the mechanism of least predicted error, and also return all the predictions, by name.
 
     The error is the noise's standard deviation and, of histograms, what their bins may hide, which a large epsilon leaves as it
     is. Nothing private enters: class balance and AUC are what ``assumed`` says, not what the data hold.

@@ -28,7 +28,7 @@ MECHANISMS: Mapping[str, type[Mechanism]] = MappingProxyType({**COUNTING, NoisyS
 
 
 def counting(name: str, **settings: Any) -> CountingMechanism:
-    """Make a mechanism that answers with counts; raises ConfigError for an unknown name or settings out of range."""
+    """Make a mechanism that answers with counts. Raises ConfigError for an unknown name or settings out of range."""
     if name not in COUNTING:
         raise ConfigError(f"mechanism {name!r} is not known; expected one of {', '.join(COUNTING)}")
     return COUNTING[name](**settings)

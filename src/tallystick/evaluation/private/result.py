@@ -69,7 +69,7 @@ class PrivateAuc:
 def estimate_auc(
     mechanism: CountingMechanism, total_L: Ints, bins: ScoreBins, *, rows: int, clients: int, assumed: Population
 ) -> PrivateAuc:
-    """Turn the summed noisy answers into a result; only post-processing, so it costs nothing.
+    """Turn the summed noisy answers into a result. It only processes what is released, so it costs nothing.
 
     Raises NothingReleased if the noisy count of positives says that a class is missing or too small for this epsilon.
     """

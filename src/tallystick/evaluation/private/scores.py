@@ -98,7 +98,7 @@ class TopK:
 
 
 def top_k_attack(labels_N: NDArray[np.bool_], scores_N: Floats, ks: Sequence[int]) -> list[TopK]:
-    """Guess that the k rows of highest score are positive, for each k (DPAUC Table 2); ties in score are taken in row order."""
+    """Guess that the k rows of highest score are positive, for each k (DPAUC Table 2). Ties in score are taken in row order."""
     order = np.argsort(-scores_N, kind="stable")
     true_positives = np.cumsum(labels_N[order].astype(np.int64))
     return [

@@ -54,7 +54,7 @@ class ThresholdCounts(CountingMechanism):
 
     @property
     def sensitivity(self) -> float:
-        """Return L1: two counts per threshold (four as published); L2 for Gaussian noise."""
+        """Return L1, with two counts per threshold (four as published), or L2 for Gaussian noise."""
         if self.kind == "gaussian":
             return math.sqrt(2 * self.thresholds)
         return float({"published": 4, "correct": 2}[self.accounting] * self.thresholds)

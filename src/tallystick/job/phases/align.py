@@ -29,7 +29,7 @@ LOW_MATCH = 0.5
 
 
 def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment:
-    """Align, or take the alignment of the run that goes on; then say what was learnt."""
+    """Align, or take the alignment of the run that goes on. Then say what was learnt."""
     watcher = job.logbook.watcher
     saved = job.folder.load_alignment()
     if not anew and saved is not None:
@@ -65,7 +65,7 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
 
 
 def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Keys, *, what: str) -> Keys:
-    """Add the contract's noise to keys, charged to this party's ledger before it is drawn; one draw for a key, in every run."""
+    """Add the contract's noise to keys, charged to this party's ledger before it is drawn. A key has one draw, in every run."""
     terms = contract.alignment.similarity
     event = key_event(terms) if terms is not None else None
     if terms is None or event is None or keys.similar is None:
@@ -82,7 +82,7 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
 
 
 def kept_alignment(job: Job) -> Alignment:
-    """Load the alignment of an earlier command on the same run; raises DataError if there is none."""
+    """Load the alignment of an earlier command on the same run. Raises DataError if there is none."""
     saved = job.folder.load_alignment()
     if saved is None:
         raise DataError(f"{job.folder.path} holds no alignment; run `tallystick align` on both sides first")
@@ -218,12 +218,12 @@ def require_match_rate(contract: Contract, party: str, alignment: Alignment) -> 
 
 
 def match_rate(contract: Contract, party: str, alignment: Alignment) -> float:
-    """Share of the label party's ids that all parties have; on a union of announced ids, dummies included."""
+    """Return the share of the label party's ids that all parties have. On a union it is of announced ids, dummies included."""
     return alignment.sizes["intersection"] / _label_ids(contract, party, alignment)
 
 
 def low_match(alignment: Alignment) -> str | None:
-    """Say so if fewer than half of the ids of the side with the fewest are common; None if not."""
+    """Say so if fewer than half of the ids of the side with the fewest are common, or None if not."""
     sizes = {name: size for name, size in alignment.sizes.items() if not name.startswith("intersection") and name != "union"}
     both, fewest = alignment.sizes["intersection"], min(sizes.values())
     if both >= LOW_MATCH * fewest:

@@ -35,7 +35,7 @@ def audit_training(job: Job, rows: OwnRows, dataset: Dataset, *, run_id: str) ->
 
 
 def audit_links(job: Job, keys: Keys, alignment: Alignment) -> LinkageSummary | None:
-    """Attack what this party gave a linkage by similarity, once per alignment; None where rows were linked otherwise."""
+    """Attack what this party gave a linkage by similarity, once per alignment, or None where rows were linked otherwise."""
     terms = job.contract.alignment.similarity
     if terms is None or keys.similar is None:
         return None

@@ -38,7 +38,7 @@ def paced_label_party(job: Job, dataset: Dataset, *, goes_on: bool) -> TrainingC
 
 
 def paced_feature_party(job: Job, dataset: Dataset, *, goes_on: bool) -> TrainingConfig:
-    """Settle the contract's training for this run, as the label party says; raises ProtocolError for another pace than it had."""
+    """Settle the contract's training for this run, as the label party says. Raises ProtocolError for another pace than it had."""
     training = dataset.resolved(job.contract.training)
     if training.mode != "auto":
         return training
@@ -55,7 +55,7 @@ def paced_feature_party(job: Job, dataset: Dataset, *, goes_on: bool) -> Trainin
 
 
 def pace_note(training: TrainingSettings, rows: int, *, round_trip_s: float) -> str | None:
-    """Say what a round trip means for training on so many rows at most; None where it means little, or nobody waits for it."""
+    """Say what a round trip means for training on so many rows at most, or None where it means little, or nobody waits for it."""
     resolved = training.resolved(rows)
     fitting = fitting_staleness(round_trip_s, batch_size=resolved.batch_size, batches=-(-rows // resolved.batch_size))
     if not fitting or training.gradients == "none" or training.mode == "pipelined":

@@ -99,7 +99,7 @@ class Ahead:
         return folder.load_noisy_keys(of=self.keys.similar.noise_name(self.contract.hash)) is not None
 
     def of_embeddings(self) -> list[Event]:
-        """Return what noisy embeddings cost columns at most; nothing if nothing bounds it, which no cap can judge."""
+        """Return what noisy embeddings cost columns at most, or nothing if nothing bounds it, which no cap can judge."""
         contract, noise = self.contract, noise_on_embeddings(self.contract)
         if self.is_label or contract.role_of(self.party.party) == "helper" or noise is None or serves_others(contract):
             return []
@@ -132,7 +132,9 @@ class Ahead:
 
 
 def budget_outlooks(ahead: Ahead) -> list[Outlook]:
-    """Say what a job would bring a party's budgets to, without spending or writing anything; none that it does not touch.
+    """Say what a job would bring a party's budgets to, without spending or writing anything.
+
+    Budgets that it does not touch are left out.
 
     Raises ConfigError if a party that is charged has no ledger yet, StorageError if it is not the one that was charged before.
     """

@@ -48,7 +48,7 @@ class RunDefense:
 
     @classmethod
     def of(cls, contract: Contract, folder: RunFolder) -> "RunDefense":
-        """Draw the secret, or take the one of the run that goes on; raises ConfigError where a teacher cannot be trained."""
+        """Draw the secret, or take the one of the run that goes on. Raises ConfigError where a teacher cannot be trained."""
         check_teacher(contract)
         return cls(defenses=contract.defenses(), secret=folder.secret(_NOTE), classes=contract.target.classes)
 
@@ -77,7 +77,7 @@ class RunDefense:
         return teach
 
     def cut(self, run: TrainingRun) -> CutDefense | None:
-        """Return what training does to the cut gradients; None if it does nothing."""
+        """Return what training does to the cut gradients, or None if it does nothing."""
         steps = run.schedule.steps_per_epoch
         return CutDefense.of(self.defenses, secret=self.secret, steps_per_epoch=steps, steps_before=run.begins.step)
 
@@ -92,7 +92,7 @@ class RunDefense:
         column: pl.Series | None = None,
         use: ExactUse = "gradients",
     ) -> None:
-        """Charge the ledger once per run, before anything is sent; training without a guarantee is entered as not private.
+        """Charge the ledger once per run, before anything is sent. Training without a guarantee is entered as not private.
 
         A copy of the run folder that goes on, too, replaces the same labels by the same ones, which is one release.
 
@@ -148,7 +148,7 @@ def _other_labels(folder: RunFolder) -> DataError:
 
 
 def check_teacher(contract: Contract) -> None:
-    """Refuse a defence whose teacher cannot be trained here; raises ConfigError."""
+    """Refuse a defence whose teacher cannot be trained here. Raises ConfigError."""
     asking = [entry.defense.method for entry in contract.defense if entry.defense.asks_teacher]
     if asking and not can_boost():
         raise ConfigError(f"defense.method = {asking[0]}: its teacher needs scikit-learn; install it, or take another defence")

@@ -88,7 +88,7 @@ def evaluate_as_label_party(
 
 
 def measure_once(job: Job, rows: OwnRows, dataset: Dataset, *, test_T: Tensor, validation_V: Tensor) -> Evaluated:
-    """Measure a head on shares by the logits of test and validation rows that were opened once; nothing is sent."""
+    """Measure a head on shares by the logits of test and validation rows that were opened once. Nothing is sent."""
     finished = Evaluated(finished=Finished(rows=len(test_T)))
     if not len(test_T):
         return finished
@@ -136,8 +136,9 @@ def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cu
 
 
 def evaluate_as_feature_party(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_id: str) -> Evaluated:
-    """Embed the test rows, as a feature party, and those by which columns are measured; then learn what may leave the label
-    party.
+    """Embed the test rows, as a feature party, and those by which columns are measured.
+
+    Then learn what may leave the label party.
     """
     channel = job.channels[job.contract.label_party]
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
@@ -165,7 +166,9 @@ def evaluate_as_feature_party(job: Job, trained: TrainedFeatureParty, dataset: D
 
 
 def _share(job: Job, scored: _Scored | None, measured: Measured | None, *, run_id: str) -> bool:
-    """Send each feature party the exact results that the contract names, which the ledger notes; tells whether there are any."""
+    """Send each feature party the exact results that the contract names, which the ledger notes, and tell whether there are
+    any.
+    """
     names, columns = job.contract.evaluation.share_metrics, job.contract.evaluation.importance.feature_columns
     if not names and columns != "both":
         return False
@@ -219,7 +222,7 @@ def _decide(
     weights_T: NDArray[Any] | None,
     measured: Measured | None,
 ) -> Decisions | None:
-    """Measure what the scores are worth where a threshold decides; the cheapest is chosen on validation rows if there are any."""
+    """Measure what the scores are worth where a threshold decides. The cheapest is chosen on validation rows if there are any."""
     threshold_rows = None
     if measured is not None:
         labels_V, weights_V = known.units(measured.index_V)

@@ -36,7 +36,7 @@ from tallystick.run_folder.trained import TrainedLabelParty
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Measurement on the validation rows; ``logits_V`` are the joint model's at ``index_V``."""
+    """Measurement on the validation rows. ``logits_V`` are the joint model's at ``index_V``."""
 
     index_V: Tensor
     logits_V: Tensor
@@ -88,7 +88,8 @@ def send_columns(
 def measure_columns(
     job: Job, trained: TrainedLabelParty, dataset: Dataset, *, kept_cuts: Sequence[KeptCuts] | None = None
 ) -> Measured | None:
-    """Score the joint model with one column shuffled after the other, as the label party; None where the contract measures none.
+    """Score the joint model with one column shuffled after the other, as the label party, or None where the contract
+    measures none.
 
     The validation rows' embeddings are those of ``kept_cuts``, or sent once more.
     """

@@ -111,7 +111,7 @@ def _rows_once(job: Job, dataset: Dataset, parts: dict[Part, Tensor], peer: int)
 
 @torch.no_grad()
 def _send(bottom: nn.Module, dataset: Dataset, batches: Sequence[Tensor], channel: Channel) -> Tensor:
-    """Embed the rows batch after batch; gives what was sent."""
+    """Embed the rows batch after batch, and return what was sent."""
     bottom.eval()
     parts = []
     for number, rows_B in enumerate(batches):

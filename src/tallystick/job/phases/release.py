@@ -70,8 +70,9 @@ def exact_figures(contract: Contract) -> list[ExactUse]:
 
 
 def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:
-    """Build the last message of a run, with what was released; an epsilon without an AUC was spent for nothing, as ``reveals``
-    says.
+    """Build the last message of a run, with what was released.
+
+    An epsilon without an AUC was spent for nothing, as ``reveals`` says.
     """
     if isinstance(released, NothingReleased):
         spent = released.mechanism
@@ -97,7 +98,7 @@ def privacy_section(
     shared: bool = False,
     alone: bool = False,
 ) -> results.PrivacySummary | None:
-    """Build the report's section on what was released; ``budget`` is the label party's own, whose ledger knows the total.
+    """Build the report's section on what was released. ``budget`` is the label party's own, whose ledger knows the total.
 
     What the defences promise is in the contract, so every party can list it; ``trainings``: in how many labels were used, each a
     release of its own; ``shared``: whether exact figures were sent.

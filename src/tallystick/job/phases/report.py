@@ -72,7 +72,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
 
 
 def _privacy(contract: Contract, party: PartyFile, findings: RunFindings) -> results.PrivacySummary | None:
-    """Say what was released of labels; what noisy embeddings cost columns is another party's, and in no sum with it."""
+    """Say what was released of labels. What noisy embeddings cost columns is another party's, and in no sum with it."""
     # Labels were used for what leaves in each training; once if values were chosen on own columns alone.
     trials = 1 if findings.alone else sum(not trial.problem for trial in findings.trials)
     privacy = privacy_section(
@@ -329,7 +329,7 @@ def _training(
 
 
 def _dropout(modules: "Mapping[str, nn.Module]") -> float:
-    """Return the largest share of numbers that a layer leaves out in training; a module of a party's own may have PyTorch's."""
+    """Return the largest share of numbers that a layer leaves out in training. A module of a party's own may have PyTorch's."""
     from torch import nn
 
     from tallystick.models.dropout import Dropout

@@ -47,7 +47,7 @@ class TrialOrder:
     found: dict[int, TrialRecord]
 
     def due(self) -> Iterator[TrialRecord | None]:
-        """Yield one trial after the other to run; None where the next one waits for the loss of one that runs."""
+        """Yield one trial after the other to run. Yield None where the next one waits for the loss of one that runs."""
         for number in range(1, self.most + 1):
             before = [self.found[earlier] for earlier in range(1, number)]
             if number in self.found:
@@ -63,7 +63,7 @@ class TrialOrder:
                 yield self.found[number]
 
     def _known(self, before: Sequence[TrialRecord]) -> list[TrialRecord] | None:
-        """Return the trials before one, as far as it may know them; None if that is not known yet."""
+        """Return the trials before one, as far as it may know them, or None if that is not known yet."""
         blind = sum(not trial.problem for trial in before) < STARTUP
         visible = 0 if blind else max(len(before) - (self.at_once - 1), 0)
         if any(trial.is_open for trial in before[:visible]):

@@ -102,7 +102,7 @@ class ScoredOnce:
 
 
 def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> ScoredOnce:
-    """Train with the feature party and the helper, and open the scores of validation and test rows; all part after that.
+    """Train with the feature party and the helper, and open the scores of validation and test rows. All sides part after that.
 
     What the parties and the helper see does not depend on a label, in order, number or size: the label party measures, and finds
     out what its labels are worth, once it has left.
@@ -208,7 +208,7 @@ class DueScores:
         return cls(folder=folder, party=rows.party, ids=ids, contract=contract)
 
     def kept_by_both(self, peer: Channel) -> bool:
-        """Tell whether both parties keep their shares of these scores; raises ConfigError where new ones would be second ones.
+        """Tell whether both parties keep their shares of these scores. Raises ConfigError where new ones would be second ones.
 
         Shares that one party alone keeps are deleted: beside new ones of the other party they would be no score.
         """
@@ -239,7 +239,7 @@ class DueScores:
 
     @staticmethod
     def _agree(peer: Channel) -> None:
-        """Say that own shares are kept, and hear that the other party keeps its own; raises ProtocolError if it does not."""
+        """Say that own shares are kept, and hear that the other party keeps its own. Raises ProtocolError if it does not."""
         if not exchange_kept(peer, kept=True):
             raise ProtocolError(peer.peer, f"{peer.peer} wants to open scores of which it keeps no shares")
 
@@ -250,7 +250,7 @@ class DueScores:
 
 
 def help_shared_head(contract: Contract, channels: Mapping[str, Channel], *, progress: Progress) -> HeadSizes:
-    """Deal for a training and the scores after it, or for a prediction, as the helper; returns the sizes that it saw."""
+    """Deal for a training and the scores after it, or for a prediction, as the helper, and return the sizes that it saw."""
     label, feature = channels[contract.label_party], channels[contract.feature_parties[0]]
     sizes = receive_sizes(label, feature)
     dealer = Dealer.begin(label, feature)
@@ -261,7 +261,7 @@ def help_shared_head(contract: Contract, channels: Mapping[str, Channel], *, pro
 
 
 def shares_of_scores(head: SharedHead, dataset: Dataset, index_N: Tensor, side: ShareHolder, *, progress: Progress) -> Words:
-    """Score the rows at these positions with the other party; returns own shares, (N, C)."""
+    """Score the rows at these positions with the other party, and return own shares, (N, C)."""
 
     def features_at(rows_B: Index) -> NDArray[np.float64]:
         index_B = index_N[torch.from_numpy(rows_B)]
@@ -331,7 +331,7 @@ def plan_of(contract: Contract, sizes: HeadSizes) -> HeadPlan:
 def _train(
     job: Job, dataset: Dataset, columns_ND: NDArray[np.float64], role: Callable[..., Learnt]
 ) -> tuple[Learnt, ShareHolder, TrainingState]:
-    """Play a role of the training; gives what it returns, the side for what follows, and how it went.
+    """Play a role of the training. Return its result, the side for what follows, and how it went.
 
     A half of an earlier training is deleted first: beside the other party's half of this one it would be a head of noise.
     """
@@ -373,13 +373,13 @@ def _scored(dataset: Dataset) -> Tensor:
 
 
 def _fitted(job: Job, dataset: Dataset) -> FixedFeatures:
-    """Fit this party's features on its training rows; a label party without columns brings a constant."""
+    """Fit this party's features on its training rows. A label party without columns brings a constant."""
     features = features_of(dataset.encoder, is_label=job.is_label)
     return features.fit(dataset.features_at(dataset.train_N), seed=start_of(job.contract, job.folder))
 
 
 def _own_network(job: Job, dataset: Dataset) -> tuple[OwnNetwork | None, Tensor | None]:
-    """Train a network of the label party's own columns, and give the training rows' logits by it; None without columns.
+    """Train a network of the label party's own columns, and give the training rows' logits by it, or None without columns.
 
     The others can see how long it takes. So it trains for as many epochs as the number of rows says, and closes no columns. If it
     diverges, another one that nobody uses takes the steps that are left.
@@ -431,14 +431,14 @@ def _own_network(job: Job, dataset: Dataset) -> tuple[OwnNetwork | None, Tensor 
 
 
 def _columns(features: FixedFeatures, dataset: Dataset, index_N: Tensor, own_NC: Tensor | None = None) -> NDArray[np.float64]:
-    """Return the features at these positions, (N, D), read a part of them at a time; those of an own network come last."""
+    """Return the features at these positions, (N, D), read a part of them at a time. Those of an own network come last."""
     parts = [features(dataset.features_at(index_B)) for index_B in torch.split(index_N, 1 << 14)]
     whole_ND = torch.cat(parts) if parts else torch.empty(0, features.width)
     return (whole_ND if own_NC is None else torch.cat([whole_ND, own_NC], dim=1)).double().numpy()
 
 
 def _labels(contract: Contract, dataset: Dataset) -> NDArray[np.float64]:
-    """Return what the head learns, (N, C); numbers beyond 8 deviations count as 8, for nobody is to hear that there are any."""
+    """Return what the head learns, (N, C). Numbers beyond 8 deviations count as 8, for nobody is to hear that there are any."""
     labels_N = dataset.known_labels.training_labels_N[dataset.train_N]
     if contract.target.type == "multiclass":
         return torch.nn.functional.one_hot(labels_N.long(), contract.target.classes).double().numpy()

@@ -75,7 +75,7 @@ def own_rows(job: Job, keys: Keys, alignment: Alignment) -> OwnRows:
 
 
 def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[Channel]) -> Dataset:
-    """Encode this party's rows at the linked positions; the encoders are kept."""
+    """Encode this party's rows at the linked positions. The encoders are kept."""
     own = own_rows(job, keys, alignment)
     dataset = dataset_of(job.contract.linkage).of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
     keep_encoders(job.folder, dataset)
@@ -94,7 +94,7 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
 
 
 def telling_columns(job: Job, own: OwnRows, dataset: Dataset) -> list[str]:
-    """Warn the label party of own columns that tell the labels of its training rows alone; said to nobody else."""
+    """Warn the label party of own columns that tell the labels of its training rows alone. Nobody else is told."""
     if dataset.encoder is None or job.party.label is None:
         return []
     rows_M = own.alignment.rows_N[dataset.train_N.cpu().numpy()]
@@ -135,7 +135,7 @@ def _try_own_top(job: Job, widths: Sequence[int]) -> None:
 
 
 def start_of(contract: Contract, folder: RunFolder) -> Seed:
-    """Return this party's secret of this run, which its folder keeps; the contract's seed if ``training.starts`` is public.
+    """Return this party's secret of this run, which its folder keeps. It is the contract's seed if ``training.starts`` is public.
 
     Whoever knows a feature party's starting weights solves the columns of the first batch from its embeddings
     (``attacks/feature_inference/known_initial_weights.py``), and has rows to learn the others by. Whoever knows the label party's
@@ -154,7 +154,7 @@ def train_as_label_party(
     kept_cuts: Sequence[KeptCuts] | None = None,
     scores_unmatched: bool = True,
 ) -> TrainedLabelParty:
-    """Train with the contract's defences, or load what was trained; labels are replaced and charged for before any is used.
+    """Train with the contract's defences, or load what was trained. Labels are replaced and charged for before any is used.
 
     With ``kept_cuts`` nothing is sent, and so nothing is charged. Without ``scores_unmatched`` the network of own columns, which
     scores rows without a partner's row, stays untrained.
@@ -337,7 +337,10 @@ def train_own_columns(
 
 
 def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> tuple[TrainedFeatureParty, Finished]:
-    """Make the bottom model from this party's secret, and on its own columns alone if at all; send each row's embedding once."""
+    """Make the bottom model from this party's secret, and train it on own columns alone if at all.
+
+    Send each row's embedding once.
+    """
     channel = job.channels[job.contract.label_party]
     start = start_of(job.contract, job.folder)
     bottom = replace(job.architecture, seed=start).bottom_model(dataset)
@@ -361,7 +364,7 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
 
 
 def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedFeatureParty:
-    """Train the bottom model, or load the trained one; its width is announced first."""
+    """Train the bottom model, or load the trained one. Its width is announced first."""
     channel = job.channels[job.contract.label_party]
     start = start_of(job.contract, job.folder)
     bottom = replace(job.architecture, seed=start, folds=dataset.networks).bottom_model(dataset)
@@ -452,7 +455,7 @@ def trains(job: Job, agreement: Agreement) -> bool:
 
 
 def receive_widths(job: Job, dataset: Dataset, training: TrainingConfig | None = None) -> list[int]:
-    """Receive the cut widths of the feature parties, in the contract's order; raises ProtocolError for one out of range."""
+    """Receive the cut widths of the feature parties, in the contract's order. Raises ProtocolError for one out of range."""
     training, most = training or dataset.resolved(job.contract.training), job.contract.network.max_message_mib * MEBIBYTE
     largest = max(map(len, (dataset.train_N, dataset.validation_N, dataset.test_N)))
     validated = _rows_validated(job.contract, training)
@@ -512,7 +515,7 @@ def _rows_validated(contract: Contract, training: TrainingConfig) -> int:
 
 
 def refit_schedule(job: Job, dataset: Dataset) -> Schedule | None:
-    """Build the batches of the refit, over training and validation rows; None if the contract has none."""
+    """Build the batches of the refit, over training and validation rows, or None if the contract has none."""
     if not job.contract.refits:
         return None
     return dataset.with_validation().schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)

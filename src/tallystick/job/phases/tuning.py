@@ -49,7 +49,7 @@ class TuningTerms(Message, frozen=True):
 
 
 class NextTrial(Message, frozen=True):
-    """Label party to feature parties: the values of the next trial, as JSON; or of the best one, once all are over."""
+    """Label party to feature parties: the values of the next trial, as JSON, or of the best one, once all are over."""
 
     number: int
     values: str
@@ -57,7 +57,7 @@ class NextTrial(Message, frozen=True):
 
 
 def allowed_keys(contract: Contract, party: PartyFile) -> dict[str, TunedKey]:
-    """Return what this party lets be tuned; raises ConfigError if it is nothing."""
+    """Return what this party lets be tuned. Raises ConfigError if it is nothing."""
     if not contract.tuning.keys:
         raise ConfigError(
             "tuning.keys: is empty; list in the contract what may be tuned, such as "
@@ -109,7 +109,7 @@ def open_trials(folder: RunFolder) -> list[RunFolder]:
 
 
 def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: str) -> list[TrialRecord]:
-    """Search together with all feature parties; raises ProtocolError, and ConfigError where they allow nothing in common."""
+    """Search together with all feature parties. Raises ProtocolError, and ConfigError where they allow nothing in common."""
     tunable, most = allowed_keys(job.contract, job.party), most_trials(job.contract, job.party)
     say_left_out(job, job.name, tunable)
     for channel in job.feature_channels:
@@ -184,7 +184,7 @@ def told(values: Mapping[str, Any]) -> str:
 
 
 def search(job: Job, tunable: Mapping[str, TunedKey], most: int, *, at_once: int, run: Run) -> list[TrialRecord]:
-    """Run all trials, and keep each once it is over; give all of them."""
+    """Run all trials, keep each once it is over, and return all of them."""
     require_optuna()
     watcher, trial_of_number = job.logbook.watcher, {trial.number: trial for trial in finished_trials(job.folder)}
     reported = set(trial_of_number)
@@ -232,7 +232,7 @@ def keep_best(job: Job, finished: Sequence[TrialRecord]) -> TrialRecord:
 
 
 def trial_of(job: Job, number: int, values: Mapping[str, Any]) -> Job:
-    """Build the job of one trial; raises ConfigError for values that the contract cannot have together."""
+    """Build the job of one trial. Raises ConfigError for values that the contract cannot have together."""
     contract = job.contract.tuned(values).for_trial()
     return replace(job, contract=contract, folder=job.folder.trial(number), resume=True, phases=("training",))
 
@@ -264,7 +264,7 @@ def _checked(
     most: int,
     again: bool,
 ) -> dict[str, Any]:
-    """Check the values of a trial; raises ProtocolError for one that is not due, or values that this party does not allow."""
+    """Check the values of a trial. Raises ProtocolError for one that is not due, or values that this party does not allow."""
     peer, number = channel.peer, message.number
     try:
         values = json.loads(message.values)

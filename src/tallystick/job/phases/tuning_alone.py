@@ -110,7 +110,7 @@ class _Rows:
         return IntersectionDataset.of(alone, own, [], secret_seed=_imputes_nothing)
 
     def trained(self, record: TrialRecord, store: CheckpointStore, *, progress: Progress = no_progress) -> TrialRecord:
-        """Train one trial, from its newest checkpoint on; gives it with its loss."""
+        """Train one trial, from its newest checkpoint on, and return it with its loss."""
         began = time.monotonic()
         contract = self.contract.tuned(record.values).for_trial()
         exact = self.exact(contract)
@@ -177,7 +177,7 @@ def _on(engine: Engine, rows: _Rows, due: Iterator[TrialRecord | None]) -> Gener
 
 
 def prepare(shared: bytes) -> TaskFunction:
-    """Read the table in a worker; a task's input is a trial, and its output the same with its loss."""
+    """Read the table in a worker. A task's input is a trial, and its output the same with its loss."""
     rows = msgspec.msgpack.decode(shared, type=_Shared).rows()
 
     def train(payload: bytes) -> bytes:

@@ -30,8 +30,9 @@ def label_workers(
 
 
 def feature_workers(job: Job, bottom: nn.Module, dataset: Dataset, run: TrainingRun) -> AbstractContextManager[object]:
-    """Train a feature party's bottom model by all of its workers within this block; what defends or replaces its embeddings sees
-    the whole batch.
+    """Train a feature party's bottom model by all of its workers within this block.
+
+    What defends or replaces its embeddings sees the whole batch.
     """
     inner = bottom
     while isinstance(inner, DefendedBottom | ImputingBottom):

@@ -112,14 +112,14 @@ class MLPMerge(nn.Module):
 
 
 class AverageMerge(nn.Module):
-    """The weighted mean of the links' outputs; with equal weights and a linear top it is AvgSim's mean of predictions."""
+    """The weighted mean of the links' outputs. With equal weights and a linear top it is AvgSim's mean of predictions."""
 
     def __init__(self, links: int, width: int, settings: AverageMergeConfig) -> None:  # noqa: ARG002
         super().__init__()
         self.width = width
 
     def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
-        """Compute the mean (B, L); zeros for an example without any link."""
+        """Compute the mean (B, L), with zeros for an example without any link."""
         present = present_BK.to(output_BKL.dtype)
         total_B1 = (weight_BK * present).sum(dim=1, keepdim=True)
         share_BK = weight_BK * present / torch.where(total_B1.abs() > torch.finfo(total_B1.dtype).tiny, total_B1, 1.0)
@@ -127,7 +127,7 @@ class AverageMerge(nn.Module):
 
 
 class Top1Merge(nn.Module):
-    """The most similar link alone (Top1Sim); of links that are read in ascending order it is the last."""
+    """The most similar link alone (Top1Sim). Of links that are read in ascending order it is the last."""
 
     def __init__(self, links: int, width: int, settings: Top1MergeConfig) -> None:  # noqa: ARG002
         super().__init__()
@@ -155,7 +155,7 @@ class AttentionMerge(nn.Module):
         self.width = settings.heads * width
 
     def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
-        """Compute what the heads saw (B, H L); zeros for an example without any link."""
+        """Compute what the heads saw (B, H L), with zeros for an example without any link."""
         batch, links, width = output_BKL.shape
         score_BKH = self.score(output_BKL) + weight_BK.log()[:, :, None]
         score_BKH = score_BKH.masked_fill(~present_BK[:, :, None], -torch.inf)

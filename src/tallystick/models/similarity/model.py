@@ -123,7 +123,7 @@ class SimilarityLabelModel(BranchedModel):
 
 @torch.no_grad()
 def learnt_weights(model: LabelModel) -> list[list[float]]:
-    """Return each feature party's learnt weights of ``LOOKED_AT`` similarities (FedSim, Figure 10); nothing if none learns."""
+    """Return each feature party's learnt weights of ``LOOKED_AT`` similarities (FedSim, Figure 10), or nothing if none learns."""
     links = model.links if isinstance(model, SimilarityLabelModel) else ()
     gates = [link.weight for link in links if isinstance(link, LinkModel) and isinstance(link.weight, LearntWeight)]
     weights_of_parties = []

@@ -26,7 +26,7 @@ class Boundary:
         self.blocks = store.blocks
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look keys up; raises StoreError, whatever the store raises."""
+        """Look keys up. Raises StoreError, whatever the store raises."""
         is_key_B = np.array([not key_problem(key) for key in keys], dtype=np.bool_)
         try:
             rows_found = self._store.find([key for key, is_key in zip(keys, is_key_B, strict=True) if is_key])

@@ -1,4 +1,4 @@
-"""Cells from outside, such as JSON's, as the column of a table that they stand for; an error names no cell."""
+"""Cells from outside, such as JSON's, as the column of a table that they stand for. An error names no cell."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
@@ -13,8 +13,9 @@ Cell = Any
 
 
 def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Series:
-    """Return the column of these cells, in a type that encodes as the table's own; raises FeatureError for a cell of another
-    type.
+    """Return the column of these cells, in a type that encodes as the table's own.
+
+    Raises FeatureError for a cell of another type.
     """
     try:
         if kind.is_temporal():
@@ -54,7 +55,7 @@ def columns_read(encoder: Encoder | None) -> list[str]:
 
 
 def frame_of(rows: Sequence[Mapping[str, Cell]], names: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Make a table of these columns from rows; raises FeatureError for a column that a row lacks, or a cell of another type."""
+    """Make a table of these columns from rows. Raises FeatureError for a column that a row lacks, or a cell of another type."""
     for name in names:
         if any(name not in row for row in rows):
             raise FeatureError(f"column {name!r} is missing")

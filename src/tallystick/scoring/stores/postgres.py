@@ -30,7 +30,7 @@ MOST_LEFT = 4
 
 
 class PostgresStore:
-    """Looks rows up over one connection, in one query for all keys; one that breaks, or hangs for CALL_S, is replaced.
+    """Looks rows up over one connection, in one query for all keys. One that breaks, or hangs for CALL_S, is replaced.
 
     Args:
         config: the server, and the query, in whose place ``$1`` the array of keys stands.
@@ -59,7 +59,7 @@ class PostgresStore:
         self._lock = threading.Lock()
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look keys up; raises StoreError."""
+        """Look keys up. Raises StoreError."""
         if not keys:
             return self._found(frame_of([], [KEY, *self._columns], self._schema), np.empty(0, dtype=np.int64))
         if not self._lock.acquire(timeout=CALL_S):
@@ -95,7 +95,7 @@ class PostgresStore:
             raise StoreError(f"serving.store: its rows do not fit the trained columns: {error}") from None
 
     def _in_time(self, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
-        """Ask in a thread of its own; raises StoreError after CALL_S, and what the query raises before."""
+        """Ask in a thread of its own. Raises StoreError after CALL_S, and what the query raises before."""
         self._left = [thread for thread in self._left if thread.is_alive()]
         if len(self._left) >= MOST_LEFT:
             raise StoreError(f"serving.store: PostgreSQL owes {MOST_LEFT} answers, and is asked no more until one ends")

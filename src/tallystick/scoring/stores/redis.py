@@ -44,7 +44,7 @@ class RedisStore:
             raise ConfigError('serving.store.url: must be "redis://host:port/database", rediss:// or unix://') from None
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look keys up; raises StoreError."""
+        """Look keys up. Raises StoreError."""
         if not keys:
             return self._found([])
         try:

@@ -12,7 +12,10 @@ from tallystick.tables.features import Features
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRows:
-    """Rows that a store has for keys: which keys have one, and the columns of these in their order; None without columns."""
+    """Rows that a store has for keys: which keys have one, and the columns of these in their order.
+
+    The columns are None where there are none.
+    """
 
     is_found_B: NDArray[np.bool_]
     features_E: Features | None
@@ -25,7 +28,7 @@ class KeyedRows(Protocol):
     """Whether to find a row takes a call to somewhere else."""
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look the keys up, as the contract normalises them; raises StoreError where that cannot be done."""
+        """Look the keys up, as the contract normalises them. Raises StoreError where that cannot be done."""
         ...
 
     def close(self) -> None:

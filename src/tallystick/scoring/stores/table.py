@@ -25,7 +25,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, frame: Frame, keys: Keys, encoder: Encoder | None, *, noisy: bool = False) -> "Snapshot":
-        """Encode the rows that take part; ``noisy`` where each has noise of its own. A key of several rows names none."""
+        """Encode the rows that take part. With ``noisy``, each has noise of its own. A key of several rows names none."""
         is_single_U = np.bincount(keys.id_R, minlength=len(keys.ids)) == 1
         place_U = np.zeros(len(keys.ids), dtype=np.int64)
         place_U[keys.id_R] = np.arange(len(keys.id_R))

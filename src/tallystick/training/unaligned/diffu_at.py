@@ -35,7 +35,7 @@ class Diffusion(Conditioned):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffuAT(Synthesis):
-    """A diffusion over the aligned rows' cut embeddings makes up those of unaligned rows; both kinds of batches alternate.
+    """A diffusion over the aligned rows' cut embeddings makes up those of unaligned rows. Both kinds of batches alternate.
 
     FedAds, section 4.1: T = 1000, linear beta, sines and cosines of the step. Here h_N is standardised, the loss is taken on h_N
     alone (on the condition it has nothing to teach), and an embedding takes ``evaluations`` steps of ``sampling``: 20 of DDIM;

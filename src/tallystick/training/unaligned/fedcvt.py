@@ -65,7 +65,7 @@ class FedCVT(LocalBatches):
         return {"bottom": self.local_rate, "local_top": self.local_rate}
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build one bottom; tops over both embeddings, over the own and over the cut's."""
+        """Build one bottom, and tops over both embeddings, over the own and over the cut's."""
         joint = parts.joint()
         width = width_of(joint.bottom)
         rows = AlignedRows(KEPT, width, parts.cut_width, parts.top(parts.cut_width, "feature-top"))

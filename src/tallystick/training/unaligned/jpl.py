@@ -70,6 +70,6 @@ class JointPrivilegedLearning(LocalBatches):
 
 
 def rank_alignment(logits: Tensor, teacher: Tensor) -> Tensor:
-    """Compute the cross-entropy between the pairwise orders of two sets of logits; each row is paired with the next one."""
+    """Compute the cross-entropy between the pairwise orders of two sets of logits. Each row is paired with the next one."""
     student_gap, teacher_gap = logits - logits.roll(1, dims=0), teacher - teacher.roll(1, dims=0)
     return binary_cross_entropy_with_logits(student_gap, torch.sigmoid(teacher_gap))

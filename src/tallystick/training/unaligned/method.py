@@ -108,13 +108,13 @@ class UnalignedMethod(StepRule, ABC):
         """Build the label party's model, the same from the same seed."""
 
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
-        """Prepare for the label party's first step; nothing crosses."""
+        """Prepare for the label party's first step. Nothing crosses."""
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Prepare for the label party's first step where the model starts from an earlier run's weights, which must stay."""
 
     def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:
-        """Prepare for a feature party's first step; nothing crosses."""
+        """Prepare for a feature party's first step. Nothing crosses."""
 
 
 @dataclass(frozen=True, kw_only=True)

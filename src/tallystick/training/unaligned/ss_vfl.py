@@ -28,7 +28,7 @@ class SelfSupervised(UnalignedMethod):
     scores_alone: ClassVar[bool] = False
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build the plain joint model; the second top stays as it is."""
+        """Build the plain joint model. The second top stays as it is."""
         joint = parts.joint()
         return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
 

@@ -83,7 +83,7 @@ class Conditioned(nn.Module):
 
 
 def one_hot(targets_B: Tensor, classes: int) -> Tensor:
-    """Write classes as 0 and 1, (B, classes); one number as it is, (B, 1)."""
+    """Write classes as 0 and 1, (B, classes). One number stays as it is, (B, 1)."""
     if classes == 1:
         return targets_B[:, None].to(torch.float32)
     return nn.functional.one_hot(targets_B.long(), classes).to(torch.float32)
@@ -91,7 +91,7 @@ def one_hot(targets_B: Tensor, classes: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Synthesis(LocalBatches):
-    """Base: after joint epochs a generator is fitted to the aligned rows' embeddings; local batches then use what it makes up.
+    """Base: after joint epochs a generator is fitted to the aligned rows' embeddings. Local batches then use what it makes up.
 
     FedAds, section 4.1 and Algorithm 1. The local branch has a top of its own over [made-up h_N, h_L] and shares the bottom; a
     top over h_L alone, which teaches the bottom nothing, scores rows without a partner's row. Two things differ: batches of both
@@ -162,7 +162,7 @@ def fit_network(
     batch_size: int,
     seed: Seed,
 ) -> None:
-    """Train a generator's network by Adam on batches of row numbers; ``loss_of`` gives their loss."""
+    """Train a generator's network by Adam on batches of row numbers. ``loss_of`` gives their loss."""
     optimizer = Adam({1.0: [*network.parameters()]})
     generator = generator_of(seed, "fitting")
     network.train()
@@ -179,7 +179,7 @@ def _batches(rows: int, epochs: int, batch_size: int, generator: torch.Generator
 
 
 def named_group(columns: "tuple[str, ...] | list[str]", group: str | None) -> int | None:
-    """Return the place of the grouping column among the categorical ones; None if all rows are one group.
+    """Return the place of the grouping column among the categorical ones, or None if all rows are one group.
 
     Raises ConfigError for a column that there is not.
     """

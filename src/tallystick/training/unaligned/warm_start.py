@@ -29,7 +29,7 @@ CUT_SHARE = 0.5  # weight of the loss of the top over cut embeddings alone
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart(UnalignedMethod):
-    """A model of the label party's own columns is trained on unaligned rows; the joint model starts from its weights.
+    """A model of the label party's own columns is trained on unaligned rows. The joint model starts from its weights.
 
     Not in FedAds. Aligned rows are few, and a network with large embedding tables forgets on them what it could learn of own
     columns from all rows: the bottom goes on at ``warm_rate`` of the learning rate, or stays frozen at 0. The top, which aligned
@@ -52,7 +52,7 @@ class WarmStart(UnalignedMethod):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Return the rates: the bottom goes slowly, the top fast; the first model stays as it is."""
+        """Return the rates: the bottom goes slowly, the top fast. The first model stays as it is."""
         return {"bottom": self.settings.warm_rate, "alone": 0.0, "top": TOP_RATE}
 
     def model(self, parts: BranchParts) -> BranchedModel:
@@ -104,7 +104,7 @@ class Offset(UnalignedMethod):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Return the rates: the bottom goes slowly; the first model stays as it is."""
+        """Return the rates: the bottom goes slowly. The first model stays as it is."""
         return {"bottom": self.settings.warm_rate, "alone": 0.0}
 
     def model(self, parts: BranchParts) -> BranchedModel:

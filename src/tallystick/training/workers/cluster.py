@@ -48,7 +48,7 @@ class Cluster:
         self._processes: RayProcesses = self._stack.enter_context(ray_processes(engine, _PREPARE, shared))
 
     def tell(self, what: str, number: int, rows: int) -> None:
-        """Send the batch to all; adding up and the update are left to this process."""
+        """Send the batch to all. Adding up and the update are left to this process."""
         if what in ("add", "update"):
             return
         self._told = what, number, rows
@@ -61,7 +61,7 @@ class Cluster:
             self._processes.ask(worker - 1, line, rows_of, shared=forward)
 
     def hear(self) -> None:
-        """Take in what each has made of it; raises WorkerLost where one is gone."""
+        """Take in what each has made of it. Raises WorkerLost where one is gone."""
         if self._told is None:
             return
         (what, _, rows), self._told = self._told, None
@@ -92,7 +92,7 @@ class Cluster:
 
 
 def prepare(payload: bytes) -> TaskFunction:
-    """Make a worker ready; it then takes batches forward and back."""
+    """Make a worker ready. It then takes batches forward and back."""
     worker, text = msgspec.json.decode(payload, type=tuple[int, str])
     plan = WorkerPlan.from_json(text)
     module = plan.module().train()

@@ -18,7 +18,7 @@ _KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_
 
 
 class OwnMachine:
-    """The further workers as processes of this machine; they end with this process, however it ends.
+    """The further workers as processes of this machine. They end with this process, however it ends.
 
     ``adding`` counts the first workers that make the gradients of embedding tables and update them: those that share this memory.
 
@@ -45,7 +45,7 @@ class OwnMachine:
             raise
 
     def tell(self, what: str, number: int, rows: int) -> None:
-        """Let all begin with a batch's forward or backward pass, with adding up, or with the update; ``number`` names the batch.
+        """Let all begin with a batch's forward or backward pass, with adding up, or with the update. ``number`` names the batch.
 
         Raises WorkerLost where one is gone.
         """
@@ -53,7 +53,7 @@ class OwnMachine:
             self._write(process, f"{what} {number} {rows}\n".encode())
 
     def hear(self) -> None:
-        """Wait until all have done it, and what they made is in this process's memory; raises WorkerLost where one is gone."""
+        """Wait until all have done it, and what they made is in this process's memory. Raises WorkerLost where one is gone."""
         for process in self._processes:
             assert process.stdout is not None
             if not select.select([process.stdout], [], [], ANSWER_S)[0]:

@@ -94,7 +94,7 @@ class WorkerPlan:
 
 
 def columns_of(module: nn.Module) -> Columns | None:
-    """Return the module's columns that have embedding tables; None if there are none."""
+    """Return the module's columns that have embedding tables, or None if there are none."""
     columns_parts = [part for part in module.modules() if isinstance(part, Columns) and len(part.embeddings)]
     assert len(columns_parts) <= 1, "a party's part of the network has one bottom"
     return columns_parts[0] if columns_parts else None

@@ -61,7 +61,7 @@ class Shard:
         self._optimizer = self._begin_optimizer() if self._taken else None
 
     def forward(self, number: int, rows: int) -> None:
-        """Take this worker's rows of a batch forward, from the memory into it; ``number`` names the batch later."""
+        """Take this worker's rows of a batch forward, from the memory into it. ``number`` names the batch later."""
         part, memory = self._plan.part(self._worker, rows), self._memory
         if part.start < part.stop:
             codes_GP = memory["codes"][number % self._plan.in_flight, :, part]
@@ -70,7 +70,7 @@ class Shard:
             memory["output"][part] = flat(self.take(number, own, cuts_PD))
 
     def take(self, number: int, own: Features, cuts_PD: Sequence[Tensor]) -> Tensor:
-        """Take rows of a batch forward; gives the output, by itself."""
+        """Take rows of a batch forward, and return the output, by itself."""
         leaves_PD = [cut_PD.detach().requires_grad_() for cut_PD in cuts_PD]
         with torch.enable_grad(), self._embedding() as joined_PW, weights_kept(self.module) if self._plan.late else nullcontext():
             # Not by attribute: where this is the party's own process, the loops' calls come here.
@@ -95,7 +95,7 @@ class Shard:
             memory[f"cut gradient/{place}"][part] = grad_PD
 
     def take_back(self, number: int, rows: int, grad_PO: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Take a gradient back; gives those of the weights that have one, by name and without tables, and those of the cuts.
+        """Take a gradient back, and return those of the weights that have one, by name and without tables, and those of the cuts.
 
         Those of the embeddings go into the memory, where the tables' are made of all workers'.
         """
@@ -151,7 +151,7 @@ class Shard:
 
     @contextmanager
     def _embedding(self) -> Iterator[list[Tensor]]:
-        """Begin the graph within this block at numbers beside rows of the tables; they are in the list, once there are some."""
+        """Begin the graph within this block at numbers beside rows of the tables. They are in the list, once there are some."""
         looked_up: list[Tensor] = []
         if self._columns is None:
             yield looked_up

@@ -29,7 +29,7 @@ from tallystick.training.workers.shard import Shard, flat
 
 
 class Team:
-    """Within this block a module takes training batches by all workers of the plan; its weights are those it had, and has after.
+    """Within this block a module takes training batches by all workers of the plan. Its weights are those it had, and has after.
 
     What it gives without gradients, for validation and in use, is computed by the party's own process, as without workers.
 
@@ -98,7 +98,7 @@ class Team:
         return output
 
     def forward(self, own: Features, cuts_BD: Sequence[Tensor]) -> tuple[int, Tensor]:
-        """Take a batch forward by all workers; gives its number and the output."""
+        """Take a batch forward by all workers, and return its number and the output."""
         self._begun += 1
         number, rows, memory = self._begun, len(own), self._memory
         here, other_rows = self._parts(rows)
