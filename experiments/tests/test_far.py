@@ -25,6 +25,7 @@ AUDITED = {
 """Results of a run by what its contract says of gradients: a bound that nobody can reach, and fewer known rows, do not count."""
 
 
+@pytest.mark.long
 def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
     found = price.experiment(tables=["breast"], trainings=["default", "int8"], seeds=(1, 2), rows=200).run()
     rows = {(row["training"], row["seed"]): row["value"] for row in found.rows}

@@ -171,6 +171,7 @@ def test_ijcai_rows_marked_as_test_are_test_rows(tmp_path: Path) -> None:
     assert data.test_labels_T.tolist() == [0.0, 1.0]
 
 
+@pytest.mark.long
 def test_table_4_beside_the_paper(criteo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ladders = {name: fedads.LADDERS[name] for name in ("marvell", "mixpro")}
     monkeypatch.setattr(fedads, "LADDERS", ladders)

@@ -242,6 +242,7 @@ def test_a_held_out_table_is_whole_where_its_package_is_installed(name):
     assert not set(table.columns.numeric + table.columns.categorical) & {"label", *HELD_OUT[name].drop}
 
 
+@pytest.mark.long
 def test_the_network_without_gradients_stands_beside_the_one_with_them(monkeypatch):
     few_epochs(monkeypatch, 30)
     found = sweep.experiment(data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1]).run()

@@ -205,6 +205,7 @@ def test_no_outcome_of_the_response_with_a_prior_tells_more_than_epsilon(epsilon
     assert max(losses) == pytest.approx(epsilon, rel=1e-9)
 
 
+@pytest.mark.long
 def test_what_is_drawn_with_a_prior_has_these_chances_and_twice_the_budget_is_caught() -> None:
     """Two chi-square tests at 1e-6 and a lower bound at 1 - 1e-7, on fixed seeds."""
     neighbours = (0, 1, 2), (1, 1, 2)

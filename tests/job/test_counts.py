@@ -31,6 +31,7 @@ def run(folder, frames, **changes):
     return simulate(values, frames, columns(PARTIES), watcher=Silent(), folder=folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", short_lane_of([{}, {"training__gradients": "none"}, {"model__ensemble": 4}], 1), ids=str)
 def test_a_count_is_learnt_about_as_well_as_by_the_model_that_made_it(changes, counted, tmp_path):
     """The deviance of a Poisson regression by scikit-learn on the joined columns is the bar; 3 % above it at most.

@@ -40,7 +40,7 @@ def undisturbed(tmp_path_factory):
     return {party: job.models(party)[-1] for party in PARTIES}
 
 
-IN_SHORT = (("bank", "training"), ("shop", "alignment"))
+IN_SHORT = (("bank", "training"),)
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,7 @@ def test_the_last_message_leaves_before_exact_labels_are_used_at_home(figures, m
     assert sorted(own) == ["_baseline", "audit_training", "audit_training"]
 
 
+@pytest.mark.long
 def test_nothing_that_leaves_a_similarity_hangs_on_an_exact_label(tmp_path, monkeypatch):
     """To the feature party or the helper; with one label changed, and with all."""
     target = "multiclass"

@@ -112,6 +112,7 @@ def test_a_floor_that_no_link_is_under_changes_no_bit(monkeypatch):
     assert runs[0].evaluation == runs[1].evaluation
 
 
+@pytest.mark.long
 def test_predictions_say_how_similar_and_by_which_model(tmp_path):
     """The processes draw the secret of the filters from the system, and a secret can lift a stranger over the floor.
 

@@ -139,6 +139,7 @@ def test_equations_without_a_solution_cost_an_own_attack_its_row_and_not_the_run
     assert "spectral-averaged" not in {attack.name for attack in result.label_audit.attacks}
 
 
+@pytest.mark.long
 def test_they_join_the_audit_and_one_that_raises_costs_its_own_row(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, {"longest": "LONGEST", "broken": "BROKEN", "norm": "LONGEST", "crashes": "CRASHES"})
     few_column_attacks(monkeypatch)

@@ -54,6 +54,7 @@ def test_a_small_overlap_is_withheld(counted):
         assert "withheld" in facts["learnt"][-1]
 
 
+@pytest.mark.long
 def test_groups_of_one_party_are_counted_and_one_side_alone_is_told(counted):
     job = counted(least=0, groups="bank", told_to="feature")
     job.change("bank", overlap_groups="kind")

@@ -561,6 +561,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.long
 def test_a_promotion_that_is_killed_at_any_moment_is_made_or_not_and_can_be_made_again(job, ids):
     """Killed just before each change of a file: the newest promotion is the old or the new one, and the next one ends well."""
     old, new = ids

@@ -73,7 +73,7 @@ def shapes_of(frames, monkeypatch, parties=None):
     return sorted((peer, messages) for (_, peer), messages in sent.items())
 
 
-@pytest.mark.parametrize("order", ["y", "id"])
+@pytest.mark.parametrize("order", short_lane_of(["y", "id"], 1))
 def test_no_message_s_kind_size_or_place_depends_on_the_order_of_a_table(order, monkeypatch):
     frames = tables(PARTIES, rows=ROWS)
     changed = {**frames, "bank": frames["bank"].sort(order)}
@@ -101,7 +101,7 @@ def test_rows_of_no_weight_teach_nothing_and_weights_show_in_no_message(monkeypa
     assert sent[0] == sent[1]
 
 
-@pytest.mark.parametrize("labels", ["turned", "one class"])
+@pytest.mark.parametrize("labels", short_lane_of(["one class", "turned"], 1))
 def test_no_message_s_kind_size_or_place_depends_on_a_label(labels, monkeypatch):
     frames = tables(PARTIES, rows=ROWS)
     other = {"turned": 1 - pl.col("y"), "one class": pl.when(pl.col("day") > 1).then(0).otherwise(pl.col("y"))}[labels]
@@ -456,7 +456,7 @@ def kept_shares(job, who):
     return load_file(files[0])["shares"].numpy().view(np.uint64) if files else None
 
 
-@pytest.mark.parametrize(("who", "step", "after"), short_lane_of(POINTS, 3))
+@pytest.mark.parametrize(("who", "step", "after"), short_lane_of(POINTS, 2))
 def test_a_party_that_is_killed_while_scores_are_opened_loses_none_and_opens_no_other(who, step, after, tmp_path):
     job = lay_out(tmp_path, shared(), tables(PARTIES, rows=200))
     role = "label" if who == "bank" else "feature"
@@ -493,7 +493,7 @@ def test_halves_of_two_trainings_never_score_rows_together(tmp_path):
     assert "holds no trained model" in predicted.error
 
 
-@pytest.mark.parametrize(("who", "step"), [("shop", "enter_scored"), ("bank", "open_scores_label_party")])
+@pytest.mark.parametrize(("who", "step"), short_lane_of([("shop", "enter_scored"), ("bank", "open_scores_label_party")], 1))
 def test_a_prediction_that_is_killed_while_scores_are_opened_loses_none(who, step, tmp_path):
     frames = tables(PARTIES, rows=240)
     job = lay_out(tmp_path, shared(), {name: frame.filter(pl.col("id") < "id-000200") for name, frame in frames.items()})

@@ -213,6 +213,7 @@ def test_a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
         trained(Team, setting, how, {"shop": 2}, tmp_path / "cut", committed={"shop": stop_workers})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", ["shop", pytest.param("bank", marks=pytest.mark.long)])
 def test_training_whose_worker_was_killed_resumes_to_the_same_bits(victim, tmp_path):
     setting, how, workers = Setting(validation=40), training(epochs=2), {victim: 2}

@@ -29,6 +29,7 @@ def small_file(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_file_gives_every_table_and_the_same_numbers_twice(small_file):
     first, second = (
         dpauc.run(small_file / name, repeats=5, check_repeats=5, epsilons=[1.0]) for name in ("scores.csv", "scores.parquet")
