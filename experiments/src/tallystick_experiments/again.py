@@ -40,7 +40,7 @@ ON_A_CARD = ("tabm",)  # methods whose rows are made on a graphics card
 
 
 def made_again(path: Path, data: Path, count: int) -> Iterator[Row]:
-    """Make so many rows of a file of results again; gives each one's case, and its largest difference from the kept row.
+    """Make so many rows of a file of results again, and return each one's case, and its largest difference from the kept row.
 
     Raises DataError for a command that declares no sweep here, or whose file is not below ``data``; else as the trial does.
     """
@@ -73,7 +73,7 @@ def compared(name: str, case: Row, kept: Row, trial: Trial) -> Row:
 
 
 def declared_by(command: str, data: Path) -> Experiment:
-    """Declare the experiment of a command line; raises DataError as ``made_again`` does."""
+    """Declare the experiment of a command line. Raises DataError as ``made_again`` does."""
     words = shlex.split(command)
     if words[:2] != ["tallystick", "bench"] or ";" in command.split('"')[0]:
         raise DataError(f"{command}: is not one command of tallystick bench")
@@ -120,7 +120,7 @@ def _numbers(value: Any, name: str = "") -> dict[str, float]:
 
 
 def main(words: Sequence[str]) -> None:
-    """Print what comes out again; see the module."""
+    """Print what comes out again, as the module says."""
     if len(words) < 2 or not words[1].isdigit():
         raise ConfigError("wanted: DATA COUNT [NAME ...], a folder, how many rows of each, and names under experiments/runs")
     data, count, names = Path(words[0]), int(words[1]), words[2:]

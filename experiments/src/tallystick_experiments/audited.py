@@ -72,7 +72,7 @@ def audited(
 def audited_table(
     table: PublicTable, seed: int, *, folder: Path | None = None, party: Mapping[str, Any] | None = None, **more: Any
 ) -> Result:
-    """Audit a run on a public table whose columns a seed shares out; ``more`` is what the contract says besides."""
+    """Audit a run on a public table whose columns a seed shares out. ``more`` is what the contract says besides."""
     own, partner_columns = table.halves(seed)
     contract = {"target": table.contract_target, "seed": seed, **more}
     return audited(

@@ -56,7 +56,7 @@ def automatic_watcher() -> "Watcher":
 
 
 def keeping_in(out: Path | None, *, resume: bool, made: "Maker | None" = None) -> "Keeping":
-    """Keep a sweep's rows in ``out``; nowhere if it is left out. Progress shows as the terminal allows."""
+    """Keep a sweep's rows in ``out``, if it is given. Progress shows as the terminal allows."""
     if resume and out is None:
         raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
     from tallystick_experiments.grid import Keeping, made_here
@@ -65,7 +65,7 @@ def keeping_in(out: Path | None, *, resume: bool, made: "Maker | None" = None) -
 
 
 def _made_on(workers: int | None, ray: str | None, work: Callable[..., Any], options: Mapping[str, Any]) -> "Maker | None":
-    """Return what makes a sweep's cases in other processes; None if ``--workers`` does not ask for any."""
+    """Return what makes a sweep's cases in other processes, or None if ``--workers`` does not ask for any."""
     if workers is None:
         if ray is not None:
             raise ConfigError(f"--ray {ray}: needs --workers N, how many runs to make at a time")

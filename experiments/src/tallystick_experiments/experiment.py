@@ -32,7 +32,7 @@ class Experiment:
     about: Row | Callable[[], Row] = field(default_factory=dict)
 
     def run(self, keeping: Keeping = NOWHERE) -> ExperimentResult:
-        """Make the rows that the log lacks, on one thread each; raises as ``run_cases`` and the trial do."""
+        """Make the rows that the log lacks, on one thread each. Raises as ``run_cases`` and the trial do."""
         rows = run_cases(self.cases, self.trial, keeping, self.setting, usual=self.usual)
         about = self.about() if callable(self.about) else self.about
         return ExperimentResult(experiment=self.name, about=about, rows=rows, page_of=self.page)

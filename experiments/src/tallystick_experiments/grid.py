@@ -24,7 +24,7 @@ Maker = Callable[[Trial, Sequence[Row], Sequence[int], Row], Iterator[tuple[int,
 
 
 def grid(**fields: Iterable[Any]) -> list[Row]:
-    """Return every combination of the fields' values, as cases; the first field is the outermost loop."""
+    """Return every combination of the fields' values, as cases. The first field is the outermost loop."""
     return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
 
 
@@ -150,7 +150,7 @@ class SweepLog:
         self.runs = lines[1:]
 
     def add(self, run: Row) -> None:
-        """Keep a finished run; on disk when this returns."""
+        """Keep a finished run. It is on disk when this returns."""
         self._append(run)
         self.runs.append(run)
 
@@ -186,7 +186,7 @@ class SweepLog:
 
 
 def make_output_folder(folder: Path) -> Path:
-    """Make the folder if it is not there; after all that is asked for was checked, and before what takes long."""
+    """Make the output folder if it is not there, once all that is asked for was checked and before what takes long."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -211,7 +211,7 @@ class Keeping:
     made: Maker = made_here
 
     def open(self, setting: Row, *, mark: str = "") -> SweepLog | None:
-        """Start the log, or read it back; ``mark`` tells those of one folder apart. Raises as SweepLog does."""
+        """Start the log, or read it back. ``mark`` tells those of one folder apart. Raises as SweepLog does."""
         if self.log is None:
             return None
         make_output_folder(self.log.parent)

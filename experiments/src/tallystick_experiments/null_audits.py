@@ -277,6 +277,8 @@ def proportion(times: int, of: int) -> Spread:
 
 
 def _held(audits: Sequence[Row]) -> float | None:
-    """Return the share of attacks' intervals that hold the AUC of a guess, which is the true one here; None if none has one."""
+    """Return the share of attacks' intervals that hold the AUC of a guess, which is the true one here, or None if none has
+    one.
+    """
     hits = [low <= 0.5 <= high for each in audits for _, low, high in each["intervals"].values()]
     return float(np.mean(hits)) if hits else None

@@ -44,7 +44,7 @@ KEPT_ROWS = 2**18  # of an epoch's steps, evenly spread: all of a sample's, and 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """Length and steps of a training: passes, at least 1; rows per step, at least 2; Adam's step size, above 0."""
+    """Length and steps of a training: passes and rows per step, at least 1 and 2, and Adam's step size, above 0."""
 
     epochs: int = 3
     batch_size: int = 512
@@ -77,7 +77,7 @@ def view_of_step(step: CrossedStep, *, epoch: int) -> StepView:
 
 
 def summed_epoch(network: SplitNetwork, epoch: int, *sums: RowSums) -> Iterator[CrossedStep]:
-    """Train an epoch, step by step; all sums take in what crosses."""
+    """Train an epoch, step by step. All sums take in what crosses."""
     for step in network.epoch(epoch):
         ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
         for each in sums:
@@ -90,7 +90,7 @@ def summed_epoch(network: SplitNetwork, epoch: int, *sums: RowSums) -> Iterator[
 def attack_figures(
     steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], *, seed: int, **granted: Any
 ) -> dict[str, dict[str, Any]]:
-    """Attack the labels by what the feature party saw; ``granted`` is what LabelInferenceEvaluation takes besides.
+    """Attack the labels by what the feature party saw. ``granted`` is what LabelInferenceEvaluation takes besides.
 
     Each attack's figures, without intervals, which come from seeds here.
     """
@@ -127,7 +127,7 @@ class ObservedTraining:
             )
 
     def network(self, defenses: Defenses) -> SplitNetwork:
-        """Build the product's training with these defences; labels are replaced and noise is drawn from the seed."""
+        """Build the product's training with these defences. Labels are replaced and noise is drawn from the seed."""
         random = np.random.default_rng([self.seed, 2])
         labels_N = defenses.defend_labels(self.data.training_labels_N, classes=2, random_bytes=random.bytes)
         # Take all training rows, less one if it were left alone in the last batch: one row has no variance to normalise by
@@ -186,8 +186,9 @@ class ObservedTraining:
 
 
 def best_logits(network: SplitNetwork, test_T: Tensor, *, rows: int) -> tuple[Tensor, int, int]:
-    """Train with the contract's patience, and give the test logits of the weights that validate best, as a run would keep them:
-    of networks side by side each one's own, and then their mean.
+    """Train with the contract's patience, and return the test logits of the weights that validate best, as a run would keep them.
+
+    Of networks side by side, these are each one's own, and then their mean.
 
     Gives how many epochs it took, too, and after how many steps weights were kept last. So many ``rows`` pass at a time where
     nothing is trained.

@@ -34,7 +34,7 @@ class ReadOption:
     least: int | None = None
 
     def value(self, name: str, said: Any) -> Any:
-        """Read the value; raises ConfigError for an unusable one."""
+        """Read the value. Raises ConfigError for an unusable one."""
         try:
             return self.read(said)
         except ConfigError:
@@ -79,7 +79,7 @@ def called(work: Callable[..., Any], values: Mapping[str, Any]) -> Any:
 
 
 def _fields(parameter: inspect.Parameter) -> dict[str, Any]:
-    """Return the fields of a group of options, and what each is annotated with; none of another parameter."""
+    """Return the fields of a group of options, and what each is annotated with. Another parameter has none."""
     if GROUP not in getattr(parameter.annotation, "__metadata__", ()):
         return {}
     group = get_args(parameter.annotation)[0]
@@ -100,5 +100,5 @@ def _option(parameter: inspect.Parameter) -> Any:
 
 
 def read_option(option: Any, name: str, said: Any) -> Any:
-    """Read an option's value from the command line; raises ConfigError for an unusable one."""
+    """Read an option's value from the command line. Raises ConfigError for an unusable one."""
     return option.value(name.replace("_", "-"), said) if isinstance(option, ReadOption) else said

@@ -104,7 +104,7 @@ def _seconds(value: Any) -> Iterator[float]:
 
 
 def main(words: Sequence[str]) -> None:
-    """Keep a log's outcomes; see the module."""
+    """Keep a log's outcomes, as the module says."""
     if len(words) != 2 or not Path(words[0]).is_file():
         raise ConfigError("wanted: LOG COMMIT, a file that again printed and the commit whose code made the rows")
     keep_outcomes(Path(words[0]), words[1], RUNS / KEPT)

@@ -18,7 +18,9 @@ from tallystick_experiments.page import Benchmark, pictures, render_benchmark
 
 
 def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[str, str]:
-    """Write both files, with this machine's facts and versions on the page, and an SVG per curve; gives the paths of the two."""
+    """Write both files, with this machine's facts and versions on the page, and an SVG per curve, and return the paths of
+    the two.
+    """
     result = make_output_folder(folder) / "result.json"
     write_bytes(result, json.dumps(found, indent=1).encode())
     full_page = replace(page, started=page.started or iso_now(), facts={**page.facts, **machine_facts()})

@@ -44,7 +44,7 @@ Shown = str | Callable[[Row], Cell]
 
 @dataclass(frozen=True, kw_only=True)
 class ResultTable:
-    """Rows of cells under named columns; a column whose name begins with ``paper`` is shown as a reference."""
+    """Rows of cells under named columns. A column whose name begins with ``paper`` is shown as a reference."""
 
     name: str
     columns: Sequence[str]
@@ -58,14 +58,14 @@ class ResultTable:
 
     @classmethod
     def of(cls, name: str, rows: Iterable[Row], columns: Mapping[str, Shown], *, note: str = "") -> "ResultTable":
-        """Build a line for each row; a column has its head and, of a row, a field by name or what a function makes."""
+        """Build a line for each row. A column has its head and, of a row, a field by name or what a function makes."""
         cells = [[row.get(shown) if isinstance(shown, str) else shown(row) for shown in columns.values()] for row in rows]
         return cls(name=name, columns=list(columns), rows=cells, note=note)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One line of a picture; a point whose value is None is left out."""
+    """One line of a picture. A point whose value is None is left out."""
 
     name: str
     xs: Sequence[float]
@@ -213,7 +213,7 @@ def _axis(values: Sequence[float], *, log: bool, start: float, end: float, tight
 
 
 def _plot(curve: Curve) -> charts.Plot | None:
-    """Place a curve's known points; None where there is none."""
+    """Place a curve's known points. A place is None where there is none."""
     lines = [
         (series.name, [(x, y) for x, y in series.points() if (x > 0 or not curve.log_x) and (y > 0 or not curve.log_y)])
         for series in curve.series
@@ -261,7 +261,7 @@ def figure(value: float) -> str:
 
 
 def cell(value: Cell) -> str:
-    """Format a cell as text; its interval is apart, by ``within``."""
+    """Format a cell as text. Its interval is apart, by ``within``."""
     match value:
         case None:
             return formats.NOTHING

@@ -9,7 +9,7 @@ RESET_PEAK = Path("/proc/self/clear_refs")
 
 
 def status_bytes(field: str) -> int:
-    """Read resident memory now (VmRSS), at its highest (VmHWM), or address space (VmSize); 0 where the system does not say."""
+    """Read resident memory now (VmRSS), at its highest (VmHWM), or address space (VmSize), or 0 where the system does not say."""
     status = Path("/proc/self/status")
     if not status.exists():
         return 0
@@ -18,6 +18,6 @@ def status_bytes(field: str) -> int:
 
 
 def memory_mib(field: str) -> float:
-    """Return the memory in MiB; if the system does not say, the process's peak, whatever was asked for."""
+    """Return the memory in MiB. If the system does not say, the process's peak, whatever was asked for."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return (status_bytes(field) or (peak if sys.platform == "darwin" else peak * 1024)) / 2**20

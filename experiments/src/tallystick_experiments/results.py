@@ -122,7 +122,7 @@ class KeptPage:
 
 
 def read_page(path: Path) -> KeptPage:
-    """Make the page of a file of results; raises DataError for a line that is damaged or an unknown experiment."""
+    """Make the page of a file of results. Raises DataError for a line that is damaged or an unknown experiment."""
     lines = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -137,7 +137,7 @@ def read_page(path: Path) -> KeptPage:
 
 
 def markdown(found: Benchmark, made: str, *, drawn: Mapping[str, str] | None = None) -> str:
-    """Write a benchmark's tables, the pictures of these files and its notes; an interval is in brackets behind its value."""
+    """Write a benchmark's tables, the pictures of these files and its notes. An interval is in brackets behind its value."""
     parts = [f"# {found.title}", "<!-- Written by `make results`: change the rows or the code, not this page. -->"]
     parts += [made, f"    {found.command}"]
     if found.facts:
@@ -176,7 +176,7 @@ def index(pages: Iterable[KeptPage]) -> str:
 
 
 def write_pages() -> list[Path]:
-    """Write the page of every file of results with its pictures, and the list of all pages; return their paths."""
+    """Write the page of every file of results with its pictures, and the list of all pages, and return their paths."""
     written = []
     pages = [read_page(path) for path in sorted(RUNS.glob("*.jsonl"))]
     for page in pages:

@@ -82,7 +82,7 @@ def experiment(
 
 
 def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[Row]:
-    """Measure each month's model on the month after it; the first month's is the same for all ways."""
+    """Measure each month's model on the month after it. The first month's is the same for all ways."""
     rows_of_chain: list[Row] = []
     with TemporaryDirectory() as folder:
         # Both tables with the month as a number beside, so many flights of each month

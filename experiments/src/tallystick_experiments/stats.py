@@ -32,13 +32,13 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def read(row: Row, figure: Figure) -> float | None:
-    """Return a figure of a row; None if it has none."""
+    """Return a figure of a row, or None if it has none."""
     value: float | None = row.get(figure) if isinstance(figure, str) else figure(row)
     return value
 
 
 def over_seeds(rows: Iterable[Row], figure: Figure) -> Spread | None:
-    """Compute the mean and interval of a figure; None where no row has it."""
+    """Compute the mean and interval of a figure, or None where no row has it."""
     values = [value for row in rows if (value := read(row, figure)) is not None]
     return spread(values) if values else None
 
@@ -53,7 +53,7 @@ def paired(ours: Iterable[Row], theirs: Iterable[Row], figure: Figure) -> list[f
 
 
 def change(ours: Iterable[Row], theirs: Iterable[Row], figure: Figure) -> Spread | None:
-    """Compute the mean and interval over seeds of what ``paired`` gives; None where no seed is on both sides."""
+    """Compute the mean and interval over seeds of what ``paired`` gives, or None where no seed is on both sides."""
     differences = paired(ours, theirs, figure)
     return spread(differences) if differences else None
 
@@ -78,7 +78,7 @@ def distinct(rows: Iterable[Row], field: str) -> list[Any]:
 
 
 def at(*steps: str | int) -> Callable[[Row], Any]:
-    """Return a reader of what lies so deep in a row, by names and by places in lists; None if a step leads nowhere."""
+    """Return a reader of what lies so deep in a row, by names and by places in lists, or None if a step leads nowhere."""
 
     def value_in(row: Row) -> Any:
         value: Any = row

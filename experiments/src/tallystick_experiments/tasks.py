@@ -48,7 +48,7 @@ class MadeByTasks:
 
 
 def prepare(shared: bytes) -> TaskFunction:
-    """Declare the sweep in a worker; raises DataError where it finds other data there than whoever began it."""
+    """Declare the sweep in a worker. Raises DataError where it finds other data there than whoever began it."""
     work = json.loads(shared)
     sweep = declared(work["command"], work["options"])
     if (own := json.loads(json.dumps(sweep.setting))) != work["setting"]:

@@ -35,7 +35,7 @@ class BothEnded:
 
     @property
     def failure(self) -> str:
-        """Return the first failure; a party that hears of another's end in clean words has none of its own."""
+        """Return the first failure. A party that hears of another's end in clean words has none of its own."""
         if self.hung:
             return "a party that does not end"
         return next((tried.failure for tried in self.tried.values() if tried.failure), self.warned)
@@ -86,7 +86,7 @@ def ran(homes: Homes, *, resume: bool = False, first: str | None = None) -> Both
 
 
 def predicted(homes: Homes, *, scored: Collection[str] = (LABEL,), first: str | None = None) -> BothEnded:
-    """Predict by the finished job; ``scored`` parties write scores.csv."""
+    """Predict by the finished job. ``scored`` parties write scores.csv."""
 
     def work(name: str) -> Any:
         output = homes.home(name) / "scores.csv" if name in scored else None
@@ -117,7 +117,7 @@ def copy_of_homes(homes: Homes, root: Path) -> Homes:
 
 
 def both(homes: Homes, work: Callable[[str], Any], *, first: str | None = None) -> BothEnded:
-    """Let the parties work, a thread each; ``first`` begins alone and, if it ends at once, is not waited for by the others."""
+    """Let the parties work, a thread each. ``first`` begins alone and, if it ends at once, is not waited for by the others."""
     attempts: dict[str, Attempt] = {}
 
     def one(name: str) -> None:

@@ -41,7 +41,7 @@ class CampaignSettings:
 
 
 def names(campaign: str) -> list[str]:
-    """Name the campaigns that are asked for; raises ConfigError for an unknown one."""
+    """Name the campaigns that are asked for. Raises ConfigError for an unknown one."""
     if campaign == "all":
         return list(CAMPAIGNS)
     if campaign not in CAMPAIGNS:
@@ -102,7 +102,7 @@ def _run(setting: CampaignSettings, chunks: Sequence[range], jobs: int, log: Swe
 
 
 def _lines(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
-    """Run chunks of cases, each a line, in worker processes; cases that are processes themselves run from this one's threads."""
+    """Run chunks of cases, each a line, in worker processes. Cases that are processes themselves run from this one's threads."""
     kind = CAMPAIGNS[setting.campaign]
     if not chunks:
         return

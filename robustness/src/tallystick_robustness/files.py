@@ -153,7 +153,7 @@ class Files(Campaign):
 
 
 def _damage(kind: str, homes: Homes, draw: random.Random) -> tuple[str, str, str]:
-    """Damage a file of a kind in a party's newest run folder; gives whose, which, and how."""
+    """Damage a file of a kind in a party's newest run folder, and return whose, which, and how."""
     name = LABEL if kind == "label coder" else draw.choice(PARTIES)
     run = homes.latest(name)
     assert run is not None
@@ -181,7 +181,7 @@ def _damage(kind: str, homes: Homes, draw: random.Random) -> tuple[str, str, str
 
 
 def _silent(ended: BothEnded, kind: str, file: str, *, same: bool) -> str:
-    """Say that a damaged file was used; empty where it was refused, or did no harm."""
+    """Say that a damaged file was used. It is empty where it was refused, or did no harm."""
     return "" if ended.errors or same else f"a damaged file is used silently: {kind}, {file.partition('-')[0]}"
 
 

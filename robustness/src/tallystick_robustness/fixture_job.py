@@ -1,4 +1,4 @@
-"""The job that every campaign disturbs: small tables, a small network, short heartbeats; a home per party on disk."""
+"""The job that every campaign disturbs: small tables, a small network, short heartbeats. Each party has a home on disk."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ Values = dict[str, Any]
 
 
 def tables(rows: int, *, seed: int = 1) -> dict[str, pl.DataFrame]:
-    """Make one table per party, most ids in common; the label depends on both parties' columns."""
+    """Make one table per party, most ids in common. The label depends on both parties' columns."""
     rng = np.random.default_rng(seed)
     signal_N2 = rng.normal(size=(rows, 2))
     score_N = signal_N2.sum(axis=1) + 0.3 * rng.normal(size=rows)
@@ -46,7 +46,7 @@ def tables(rows: int, *, seed: int = 1) -> dict[str, pl.DataFrame]:
 
 
 def contract(**changes: Any) -> Values:
-    """Return a contract's values; nested keys are changed with a double underscore: training__epochs=3."""
+    """Return a contract's values. Nested keys are changed with a double underscore: training__epochs=3."""
     values: Values = {
         "version": 1,
         "name": "faults",
@@ -80,7 +80,7 @@ def contract(**changes: Any) -> Values:
 
 
 def party_values(name: str, *, address: str) -> Values:
-    """Return a party file's values; ``address`` is where the party listens, or where a feature party finds the label party."""
+    """Return a party file's values. ``address`` is where the party listens, or where a feature party finds the label party."""
     values: Values = {"party": name, "threads": 1}
     if name != HELPER:
         values |= {
@@ -117,7 +117,7 @@ class Homes:
         return runs[-1] if runs else None
 
     def digest(self, name: str) -> str:
-        """Return a digest of the weights that a party's newest run ended with; empty if it has not ended."""
+        """Return a digest of the weights that a party's newest run ended with. It is empty if it has not ended."""
         folder = self.latest(name)
         model = folder / "model.safetensors" if folder is not None else None
         if model is None or not model.exists():
@@ -130,7 +130,7 @@ class Homes:
 
 
 def lay_out(root: Path, values: Values, frames: Mapping[str, pl.DataFrame], *, listen: str, call: str | None = None) -> Homes:
-    """Write a job; ``call`` is where the feature party dials, if that is not where the label party listens.
+    """Write a job. ``call`` is where the feature party dials, if that is not where the label party listens.
 
     A helper that the contract names listens at HELPER_LISTENS.
     """

@@ -132,7 +132,7 @@ class Folders(Campaign):
 
 
 def frames_of(linkage: str, *, other: bool = False) -> dict[str, pl.DataFrame]:
-    """Make the tables of a job that links its rows so; others have other labels and columns."""
+    """Make the tables of a job that links its rows so. Others have other labels and columns."""
     frames = tables(_ROWS)
     if linkage == "similarity":
         for shift, name in enumerate(PARTIES):
@@ -160,7 +160,7 @@ def _scored(linkage: str) -> tuple[str, ...]:
 
 
 def _scores(homes: Homes) -> dict[str, float]:
-    """Return the label party's scores of rows that both sides have; on a union others are imputed, differently each time."""
+    """Return the label party's scores of rows that both sides have. On a union others are imputed, differently each time."""
     frame = pl.read_csv(homes.home(LABEL) / "scores.csv")
     partner_table = pl.read_parquet(homes.home(FEATURE) / "table.parquet")
     if "row" in frame.columns:
@@ -170,7 +170,7 @@ def _scores(homes: Homes) -> dict[str, float]:
 
 
 def _distance(found: dict[str, float], expected: dict[str, float]) -> float:
-    """Return how much scores differ in the mean; of other rows infinitely."""
+    """Return how much scores differ in the mean. Of other rows infinitely."""
     if found.keys() != expected.keys():
         return math.inf
     return sum(abs(found[key] - expected[key]) for key in expected) / len(expected)
@@ -180,7 +180,7 @@ def _distance(found: dict[str, float], expected: dict[str, float]) -> float:
 
 
 def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Random) -> str:
-    """Spoil a file of the party's newest run; say which, and how. A run has no file for some faults: then another one."""
+    """Spoil a file of the party's newest run, and say which, and how. If a run has no file for a fault, take another fault."""
     run, other_run = homes.latest(party), other.latest(party)
     peer = homes.latest(LABEL if party == FEATURE else FEATURE)
     assert run is not None

@@ -64,7 +64,7 @@ def _reap(children: set[int]) -> None:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Run the command; return, or raise SystemExit, when it is over, so that the interpreter ends as it always does."""
+    """Run the command, and return, or raise SystemExit, when it is over, so that the interpreter ends as it always does."""
     os.chdir(request["folder"])
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["COLUMNS"] = "200"
@@ -88,7 +88,7 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _watch_files(tally: str | None, die_at: int | None) -> None:
-    """Count what changes files, a byte of ``tally`` each; at number ``die_at`` be killed just before it happens."""
+    """Count what changes files, a byte of ``tally`` each. At number ``die_at`` be killed just before it happens."""
     file = os.open(tally, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) if tally is not None else -1
     file_count = 0
 

@@ -178,7 +178,7 @@ class Kills(ProcessCampaign):
             seen.problems.append(problem)
 
     def other_weights(self, homes: Homes) -> str:
-        """Say whose weights are not the undisturbed run's; empty if all are."""
+        """Say whose weights are not the undisturbed run's. It is empty if all are."""
         different = [name for name in PARTIES if homes.digest(name) != self._undisturbed.digests[name]]
         return f"other weights than the undisturbed run's: {', '.join(different)}" if different else ""
 
@@ -224,7 +224,7 @@ def _bound(undisturbed: Undisturbed, *, met: bool) -> float:
 
 
 def _disturb(plan: KillPlan, running: dict[str, Process], seconds: float) -> float | None:
-    """Disturb the processes by the plan; gives the moment of the last death or goodbye, None where nobody was hit in time."""
+    """Disturb the processes by the plan. Return the moment of the last death or goodbye, or None where nobody was hit in time."""
     hit = [running[name] for name in plan.hits]
     if plan.kind == "SIGKILL at a file":
         hit[0].wait(time.monotonic() + PATIENCE_S)
@@ -253,7 +253,7 @@ def _disturb(plan: KillPlan, running: dict[str, Process], seconds: float) -> flo
 
 
 def _advice(homes: Homes, running: dict[str, Process], *, resume: bool) -> bool:
-    """Tell whether to go on with --resume, by the words of those who could still speak; by the run folders if nobody could."""
+    """Tell whether to go on with --resume, by the words of those who could still speak, or by the run folders if nobody could."""
     words = " ".join(process.said for process in running.values())
     if "without --resume" in words:
         return False

@@ -1,4 +1,4 @@
-"""Memory of this process: Linux tells a process's peak, and lets it be measured anew; elsewhere everything is 0."""
+"""Memory of this process: Linux tells a process's peak, and lets it be measured anew. Elsewhere everything is 0."""
 
 import resource
 
@@ -10,7 +10,7 @@ ADDRESSES_BYTES = 4 << 30  # likewise of address space: what only reserves memor
 
 
 def measured_anew() -> int:
-    """Measure the peak of resident memory anew from here; gives what there is now."""
+    """Measure the peak of resident memory anew from here, and return what there is now."""
     try:
         RESET_PEAK.write_text("5")
     except OSError:
@@ -19,7 +19,7 @@ def measured_anew() -> int:
 
 
 def excess(before: int) -> str:
-    """Say that a case took too much since ``before`` was measured; empty if it did not."""
+    """Say that a case took too much since ``before`` was measured. It is empty if it did not."""
     more = status_bytes("VmHWM") - before if before else 0
     return f"a message that costs over {MEMORY_BYTES // MEBIBYTE} MiB" if more > MEMORY_BYTES else ""
 

@@ -51,7 +51,7 @@ class Messages(Campaign):
         return general_scenes(scratch)
 
     def __init__(self, scratch: Path, *, seed: int, limited: bool = True) -> None:
-        """Record every conversation once; ``limited`` bounds this process's address space from then on."""
+        """Record every conversation once. ``limited`` bounds this process's address space from then on."""
         super().__init__(scratch, seed=seed)
         self._heard = recorded(scratch, self.scenes(scratch))
         self._small = [heard for heard in self._heard if not heard.scene.whole_job]

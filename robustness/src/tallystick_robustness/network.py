@@ -75,7 +75,7 @@ class NetworkFaults(ProcessCampaign):
         return self.played(number, self.plan(number))
 
     def played(self, number: int, plan: FaultPlan) -> CaseOutcome:
-        """Run a case by a plan; its ports are set here."""
+        """Run a case by a plan. Its ports are set here."""
         with self._running(number, plan) as (homes, proxy, running):
             problems = problems_of(running)
             lines = proxy.out.read_text().splitlines() if proxy.out.exists() else []

@@ -45,7 +45,7 @@ class CaseOutcome:
 def outcome_of(
     number: int, what: str, how: str, ended: Ended, *, seconds: float, failure: str = "", detail: str = ""
 ) -> CaseOutcome:
-    """Say how a case ended unless it failed; a failure goes with its detail."""
+    """Say how a case ended unless it failed. A failure goes with its detail."""
     if failure:
         return CaseOutcome(case=number, what=what, how=how, ended="failed", seconds=seconds, failure=failure, detail=detail)
     return CaseOutcome(case=number, what=what, how=how, ended=ended, seconds=seconds)
@@ -66,7 +66,7 @@ class Campaign(AbstractContextManager["Campaign"], ABC):
     meaning: ClassVar[str]
 
     def __init__(self, scratch: Path, *, seed: int) -> None:
-        """Make the fixture under ``scratch``; a subclass makes its own."""
+        """Make the fixture under ``scratch``. A subclass makes its own."""
         self._scratch, self._seed = scratch, seed
 
     def draw(self, number: int) -> random.Random:
@@ -117,7 +117,7 @@ def attempt(work: Callable[[], Any], *, bound_s: float) -> Attempt:
 
 @contextmanager
 def hearing_warnings() -> Iterator[list[str]]:
-    """Collect the warnings that the block would print to standard error, as failures; for one thread at a time."""
+    """Collect the warnings that the block would print to standard error, as failures. It works for one thread at a time."""
     heard: list[str] = []
     with warnings.catch_warnings(record=True) as warned:
         warnings.resetwarnings()
@@ -138,14 +138,14 @@ def failure_of(error: BaseException) -> str:
 
 
 def unclean(words: str) -> str:
-    """Say what is wrong with an error's words: characters that drive a terminal, or far too many; empty if nothing is."""
+    """Say what is wrong with an error's words: characters that drive a terminal, or far too many. It is empty if nothing is."""
     if any(unicodedata.category(character) in ("Cc", "Cf", "Cs") and character != "\n" for character in words):
         return "an error with characters that drive a terminal"
     return f"an error of over {LONGEST_WORDS} characters" if len(words) > LONGEST_WORDS else ""
 
 
 def broken_weights(folder: Path) -> str:
-    """Say which safetensors file under the folder holds numbers that are not finite; empty if none does."""
+    """Say which safetensors file under the folder holds numbers that are not finite. It is empty if none does."""
     for path in sorted(folder.rglob("*.safetensors")):
         try:
             with safe_open(path, framework="pt") as file:

@@ -25,7 +25,7 @@ def faults(
     case: Annotated[int | None, Option(help="Run this case alone, by its number.", min=0)] = None,
     keeping: Keeping = NOWHERE,
 ) -> ExperimentResult:
-    """Run campaigns; fails where a case did. Raises ConfigError for workers: a campaign has processes of its own."""
+    """Run campaigns, and fail where a case did. Raises ConfigError for workers: a campaign has processes of its own."""
     if keeping.made is not made_here:
         raise ConfigError("--workers, --ray: a campaign makes its cases in processes of its own; use --jobs N")
     rows = run(campaign=campaign, count=count, seed=seed, jobs=jobs, case=case, keeping=keeping)

@@ -77,7 +77,7 @@ class Process:
         return lines[-1] if lines else ""
 
     def problem(self) -> str:
-        """Say what is wrong with how it ended; empty if nothing is. One that was killed from outside owes no words."""
+        """Say what is wrong with how it ended. It is empty if nothing is. One that was killed from outside owes no words."""
         if self.code is None:
             return f"a process that does not end: {self.name}"
         if self.code == -signal.SIGKILL:
@@ -106,10 +106,10 @@ class _Piped(subprocess.Popen[bytes]):
 
 
 class ForkServer:
-    """The process that the others are forked from; a context manager that ends what is left of them."""
+    """The process that the others are forked from. A context manager that ends what is left of them."""
 
     def __init__(self, scratch: Path) -> None:
-        """Start the server and wait until it has loaded everything; what processes write goes under ``scratch``."""
+        """Start the server and wait until it has loaded everything. What processes write goes under ``scratch``."""
         self._scratch = scratch
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -130,7 +130,10 @@ class ForkServer:
             raise TallystickError("the process that starts the parties did not come up; its words are above")
 
     def start(self, name: str, module: str, arguments: list[str], folder: Path, **options: Any) -> Process:
-        """Fork ``python -m module arguments`` in a folder; options: ``tally``, ``die_at`` and ``cold`` of fork_server.py."""
+        """Fork ``python -m module arguments`` in a folder.
+
+        Its options are ``tally``, ``die_at`` and ``cold`` of fork_server.py.
+        """
         number = next(self._numbers)
         out, err = (self._scratch / f"{number}-{name}.{stream}" for stream in ("out", "err"))
         process = Process(name=name, out=out, err=err, fork_server=self)
@@ -187,7 +190,7 @@ PATIENCE_S = 90.0  # a hang
 
 
 class ProcessCampaign(Campaign):
-    """A campaign whose cases run both parties as processes of their own; its fixture is what they are forked from."""
+    """A campaign whose cases run both parties as processes of their own. Its fixture is what they are forked from."""
 
     in_workers, chunk = False, 1
 
@@ -221,13 +224,13 @@ class ProcessCampaign(Campaign):
             shutil.rmtree(folder, ignore_errors=True)
 
     def start(self, homes: Homes, name: str, *, resume: bool = False, **options: Any) -> Process:
-        """Start a party; options as ForkServer.start has them."""
+        """Start a party. Its options are ForkServer.start's."""
         arguments = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
         return self.fork_server.start(name, "tallystick", arguments + ["--resume"] * resume, homes.home(name), **options)
 
 
 def ended_well(running: Mapping[str, Process]) -> None:
-    """Wait for processes; raises unless all end well."""
+    """Wait for processes. Raises unless all end well."""
     for process in running.values():
         if not process.wait(time.monotonic() + PATIENCE_S) or process.code != 0:
             raise TallystickError(f"the undisturbed run of {process.name} failed: {process.line or 'it does not end'}")

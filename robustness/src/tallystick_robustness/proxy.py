@@ -113,7 +113,7 @@ class FaultProxy:
         await writer.drain()
 
     async def _strike(self, line: Relay, data: bytes) -> bytes:
-        """Let the fault happen in the place of ``data``; gives what of it is still to be forwarded."""
+        """Let the fault happen in the place of ``data``, and return what of it is still to be forwarded."""
         self._struck = True
         plan = self._plan
         sys.stdout.write(json.dumps({"struck": time.monotonic(), "passed": self._passed}) + "\n")

@@ -109,7 +109,7 @@ class _Sink:
 
 
 def converse(roles: Mapping[str, RoleFunction], folders: Mapping[str, Path]) -> dict[str, dict[str, tuple[bytes, ...]]]:
-    """Let the roles talk, a thread each; gives what each heard from each peer. Raises the first error."""
+    """Let the roles talk, a thread each, and return what each heard from each peer. Raises the first error."""
     tapes = {name: {peer: _Tape() for peer in roles if peer != name} for name in roles}
     channels: dict[str, dict[str, MemoryChannel]] = {
         name: {
@@ -232,7 +232,7 @@ def _similarity_scenes() -> list[Scene]:
 
 
 def _linked(name: str, method: str, *, terms: SimilarityConfig | None = None, old: SimilarityScale | None = None) -> Scene:
-    """Build an alignment by the product's roles; of similarity by these terms, perhaps of new rows by an old scale."""
+    """Build an alignment by the product's roles. Of similarity by these terms, perhaps of new rows by an old scale."""
     linkage, helper_party = LINKAGES[method], LINKAGES[method].helper_party
 
     def party(role: Callable[[AlignmentInput], Any], of: str, peer: str) -> RoleFunction:
@@ -266,7 +266,7 @@ def _keys(of: str, terms: SimilarityConfig) -> SimilarKeys:
 
 
 def _mismatch(work: Callable[[], Any]) -> None:
-    """Expect the error of two contracts that differ; a spoilt one must be another or the same."""
+    """Expect the error of two contracts that differ. A spoilt one must be another or the same."""
     try:
         work()
     except TallystickError as error:

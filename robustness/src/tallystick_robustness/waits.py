@@ -49,7 +49,7 @@ SETTLES_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class PartnerWait:
-    """Party that waits in a command, and where its partner gets stuck; None where it never comes."""
+    """Party that waits in a command, and where its partner gets stuck, or None where it never comes."""
 
     who: str
     command: str
@@ -259,7 +259,7 @@ def _names_it(said: str) -> bool:
 
 
 def _until(process: Process, began: float, done: Callable[[], bool]) -> tuple[float | None, str]:
-    """Seconds until it is done, None where it is not in PATIENCE_S; and the last line then."""
+    """Return the seconds until it is done, or None where it is not in PATIENCE_S, and the last line then."""
     while time.monotonic() < began + PATIENCE_S:
         if done():
             return time.monotonic() - began, process.line

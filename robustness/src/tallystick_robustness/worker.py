@@ -64,7 +64,7 @@ class Worker:
         return words.read_text(errors="replace")[-3000:] if words.exists() else ""
 
     def run(self, cases: range) -> tuple[list[CaseOutcome], CaseOutcome | None]:
-        """Run cases one after the other; gives their outcomes, and that of the case that took the process with it."""
+        """Run cases one after the other, and return their outcomes, and that of the case that took the process with it."""
         outcomes: list[CaseOutcome] = []
         began = time.monotonic()
         with suppress(OSError):
@@ -88,7 +88,7 @@ class Worker:
         return CaseOutcome(case=case, what="lost", how="", ended="failed", seconds=seconds, failure=why, detail=self.said)
 
     def _heard(self, seconds: float) -> Any:
-        """Return what it says next; None if it says nothing, or has gone."""
+        """Return what it says next, or None if it says nothing, or has gone."""
         try:
             return self._pipe.recv() if self._pipe.poll(seconds) else None
         except (EOFError, OSError):
@@ -108,7 +108,7 @@ class Worker:
 
 
 class WorkerPool(AbstractContextManager["WorkerPool"]):
-    """As many workers as there are threads that ask for one; one that hangs or dies fails its case, and another goes on."""
+    """As many workers as there are threads that ask for one. One that hangs or dies fails its case, and another goes on."""
 
     def __init__(self, campaign: type[Campaign], seed: int, scratch: Path) -> None:
         self._campaign, self._seed, self._scratch = campaign, seed, scratch

@@ -1,1 +1,1 @@
-"""The data sets of the experiments, each read in one place; who holds which columns is said with them."""
+"""The data sets of the experiments, each read in one place. Who holds which columns is said with them."""

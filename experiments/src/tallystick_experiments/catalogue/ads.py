@@ -149,7 +149,7 @@ def _read_credit(folder: Path, limit: int | None) -> TwoPartyTable:
 
 
 def read_by_kind(path: Path, *, limit: int | None = None) -> TwoPartyTable:
-    """Read a data set as ``read_ads`` does; of Kaggle's Criteo file the label party has C1-C26, the feature party I1-I13.
+    """Read a data set as ``read_ads`` does. Of Kaggle's Criteo file the label party has C1-C26, the feature party I1-I13.
 
     Raises DataError for one that is absent or of another format.
     """

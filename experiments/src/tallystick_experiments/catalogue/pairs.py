@@ -195,7 +195,7 @@ _FILES = {
 
 
 def recognise(folder: Path) -> str:
-    """Tell which set a folder holds, by its files; raises DataError for none."""
+    """Tell which set a folder holds, by its files. Raises DataError for none."""
     for name, file in _FILES.items():
         if (folder / file).exists():
             return name

@@ -28,7 +28,10 @@ MOST_ROWS = 30_000
 
 @dataclass(frozen=True, kw_only=True)
 class PublicTable:
-    """A joined table: its columns, what is predicted, and where it comes from; split by its rows' ``times`` if it has any."""
+    """A joined table: its columns, what is predicted, and where it comes from.
+
+    It is split by its rows' ``times`` if it has any.
+    """
 
     name: str
     source: str
@@ -40,7 +43,7 @@ class PublicTable:
 
     @property
     def classes(self) -> int:
-        """Return the number of classes; 2 where there are none."""
+        """Return the number of classes, or 2 where there are none."""
         return self.frame.get_column(self.label).n_unique() if self.target == "multiclass" else 2
 
     @property
@@ -103,7 +106,7 @@ def beside_noise(table: PublicTable, count: int) -> PublicTable:
 def own_table(
     file: Path, *, label: str, key: str | None = None, time: str | None = None, target: TargetType | None = None
 ) -> PublicTable:
-    """Read a table of the user's own: text is categorical, all else numeric; two labels are classes, as are up to 20 words.
+    """Read a table of the user's own: text is categorical, all else numeric. Two labels are classes, as are up to 20 words.
 
     Args:
         file: CSV or Parquet.

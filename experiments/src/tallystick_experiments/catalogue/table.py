@@ -1,4 +1,4 @@
-"""A table of two parties: its rows, its 0/1 label, who holds which columns; and its rows encoded for training and tests.
+"""A table of two parties: its rows, its 0/1 label, who holds which columns, and its rows encoded for training and tests.
 
 Shapes: N training rows, T test rows.
 """
@@ -24,7 +24,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class TwoPartyTable:
-    """Rows of both parties, a 0/1 label, and which rows are for tests; the label party may have no columns."""
+    """Rows of both parties, a 0/1 label, and which rows are for tests. The label party may have no columns."""
 
     name: str
     frame: LazyTable
@@ -52,7 +52,7 @@ class TwoPartyTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitData:
-    """Both parties' encoded rows in one order; the label party's own columns if it has any."""
+    """Both parties' encoded rows in one order. The label party may have no columns."""
 
     shape: FeatureShape  # of the feature party
     training: PackedFeatures
@@ -72,7 +72,7 @@ def encode_split(
     *,
     finish: Callable[[Encoder], Encoder] = lambda encoder: encoder,
 ) -> SplitData:
-    """Encode these rows, in this order; encoders are fitted on the training rows, and changed by ``finish``.
+    """Encode these rows, in this order. Encoders are fitted on the training rows, and changed by ``finish``.
 
     Raises DataError where there is nothing to train on or to test by.
     """

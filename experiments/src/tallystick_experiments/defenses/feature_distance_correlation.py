@@ -46,7 +46,7 @@ class FeatureDistanceCorrelation(Defense):
         check_positive("feature-distance-correlation: weight", self.weight)
 
     def __call__(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor:
-        """Return the scalar penalty; 0 without a gradient where a batch's rows or embeddings are all the same."""
+        """Return the scalar penalty, or 0 without a gradient where a batch's rows or embeddings are all the same."""
         check_embeddings(cut_BD)
         cut_BD, numeric_BF, codes_BG = cut_BD[:MOST_ROWS], numeric_BF[:MOST_ROWS], codes_BG[:MOST_ROWS]
         return self.weight * correlation_of_distances(_distances(cut_BD), column_distances(numeric_BF, codes_BG))
@@ -67,7 +67,7 @@ def column_distances(numeric_BF: Tensor, codes_BG: Tensor) -> Tensor:
 
 
 def correlation_of_distances(a_BB: Tensor, b_BB: Tensor) -> Tensor:
-    """Return dCor^2 (V-statistic, Szekely et al. 2007) of two distance matrices; 0 where one of them is constant."""
+    """Return dCor^2 (V-statistic, Szekely et al. 2007) of two distance matrices. It is 0 where one of them is constant."""
     a_BB, b_BB = _centred(a_BB), _centred(b_BB)
     product = (a_BB.square().mean() * b_BB.square().mean()).sqrt()
     if not bool(product > 0):

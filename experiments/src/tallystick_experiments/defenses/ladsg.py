@@ -99,7 +99,7 @@ class Ladsg(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarGradients(Defense):
-    """The part of ``Ladsg`` that gradients go through; see there.
+    """The part of ``Ladsg`` that gradients go through.
 
     Args:
         limit: standard deviations over the mean norm that are allowed.
@@ -132,7 +132,7 @@ class SimilarGradients(Defense):
 
 
 def _most_similar(unit_BD: Tensor) -> Tensor:
-    """Find which other row has the highest cosine to each row, the first of several; time B^2 D."""
+    """Find which other row has the highest cosine to each row, the first of several. It takes time B^2 D."""
     nearest = []
     for part in torch.split(torch.arange(len(unit_BD), device=unit_BD.device), _ROWS):
         cosine = unit_BD[part] @ unit_BD.T

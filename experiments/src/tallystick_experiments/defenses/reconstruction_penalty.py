@@ -46,7 +46,7 @@ class ReconstructionPenalty(Defense):
         check_positive("reconstruction-penalty: weight", self.weight)
 
     def __call__(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor:
-        """Return the scalar penalty; 0 without a gradient where nothing varies."""
+        """Return the scalar penalty, or 0 without a gradient where nothing varies."""
         check_embeddings(cut_BD)
         codes = torch.arange(CODES, device=codes_BG.device)
         indicators = [(codes_BG[:, g, None] == codes).to(numeric_BF) for g in range(codes_BG.shape[1])]

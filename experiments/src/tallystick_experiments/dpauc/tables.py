@@ -101,7 +101,7 @@ def run(
     workers: int = 2,
     progress: Progress = no_progress,
 ) -> ExperimentResult:
-    """Measure every row: of Tables 1 to 5 and of the table of mechanisms; and how far the predictions are off.
+    """Measure every row: of Tables 1 to 5 and of the table of mechanisms, and how far the predictions are off.
 
     Means and standard deviations are over ``repeats`` draws. The prediction is compared with a standard deviation over
     ``check_repeats`` draws, which is itself within 5 % (2 sd) for 1,000. The scores are those of ``data``, or of the test rows

@@ -53,14 +53,14 @@ EPOCH_ROWS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class LongLine:
-    """A line of so many Mbit/s each way with this round trip; none is the machine's own."""
+    """A line of so many Mbit/s each way with this round trip. None stands for the machine's own line."""
 
     mbit_per_s: float | None = None
     round_trip_ms: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> "LongLine":
-        """Read ``ms:Mbit/s``; raises ConfigError for anything else."""
+        """Read ``ms:Mbit/s``. Raises ConfigError for anything else."""
         try:
             round_trip_ms, mbit_per_s = map(float, text.split(":"))
         except ValueError:

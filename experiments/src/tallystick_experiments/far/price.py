@@ -56,7 +56,7 @@ def experiment(
     rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=100)] = 12_000,
     audit: Annotated[bool, Option(help="Attack each run as well.")] = False,
 ) -> Experiment:
-    """Train each table with each of these by simulated jobs; ``audit`` has each run attacked as well.
+    """Train each table with each of these by simulated jobs. ``audit`` has each run attacked as well.
 
     Raises ConfigError for an unknown training.
     """

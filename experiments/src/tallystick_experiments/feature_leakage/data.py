@@ -22,7 +22,9 @@ AID_CODES = 16
 
 
 def split_and_encode(table: TwoPartyTable, *, seed: int) -> tuple[SplitData, ColumnValues]:
-    """Split by a seed where the table has no test rows of its own, and encode; gives the feature party's columns by name, too."""
+    """Split by a seed where the table has no test rows of its own, and encode, and return the feature party's columns by
+    name, too.
+    """
     if table.test_N is None:
         drawn_N = np.random.default_rng([seed, 8]).random(table.frame.height) < TEST_SHARE
         table = replace(table, test_N=pl.Series(drawn_N))

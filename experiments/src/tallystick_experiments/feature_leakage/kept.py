@@ -71,7 +71,7 @@ class KeptEmbeddings:
         return cls(chosen=RowSums.zero(received, rows_N, width), every=RowSums.zero(received, all_N, width, looks=epochs))
 
     def leaks(self, columns: ColumnValues, *, seed: int) -> dict[str, FeatureLeaks]:
-        """Attack both; who has everything is told the rows that the audit's attackers are told."""
+        """Attack both. Who has everything is told the rows that the audit's attackers are told."""
         return {
             "audit": _leaks(self.chosen, columns, seed=seed),
             "everything": _leaks(self.every, columns, known=self.told(seed=seed), seed=seed),
@@ -91,7 +91,7 @@ def _leaks(sums: RowSums, columns: ColumnValues, **told: Any) -> FeatureLeaks:
 
 
 def embeddings_kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
-    """Train once, and attack what the feature party's audit kept and everything; means over the columns by attack."""
+    """Train once, and attack what the feature party's audit kept and everything. Return means over the columns by attack."""
     experiment, columns, width = split_experiment(table, plan, seed=seed, defense=DEFENSES[defense])
     network = experiment.network(NO_DEFENSE)
     recorders = KeptEmbeddings.of(network.schedule.train_N, width=width, epochs=plan.epochs)

@@ -58,12 +58,14 @@ def final_auc(row: Row) -> float:
 
 
 def rebuilt(rows: Sequence[Row], figure: Figure) -> Spread | None:
-    """Average over seeds; None if it could not be measured with one of them: without it the mean would be of other trainings."""
+    """Average over seeds, or None if it could not be measured with one of them: without it the mean would be of other
+    trainings.
+    """
     return over_seeds(rows, figure) if all(read(row, figure) is not None for row in rows) else None
 
 
 def share_of_default(rows: Sequence[Row], default: Sequence[Row]) -> Spread | None:
-    """Return the share of what the default gives away to all attacks; None where that is nothing, or was not measured."""
+    """Return the share of what the default gives away to all attacks, or None where that is nothing, or was not measured."""
     whole = {row["seed"]: row["mean"][ANY][str(MOST)] for row in default}
     both = [(row["mean"][ANY][str(MOST)], whole[row["seed"]]) for row in rows if row["seed"] in whole]
     if not both or not all(mine is not None and base for mine, base in both):
@@ -94,7 +96,7 @@ def _prices(found: dict[str, list[Row]]) -> ResultTable:
 
 
 def _strongest(rows: Sequence[Row]) -> str | None:
-    """Return the attack on embeddings alone with most known rows that rebuilds most on average; None if none could be run."""
+    """Return the attack on embeddings alone with most known rows that rebuilds most on average, or None if none could be run."""
     means: dict[str, float] = {
         name: float(np.mean([row["attacks"][name] for row in rows]))
         for name in rows[0]["attacks"]
@@ -105,7 +107,7 @@ def _strongest(rows: Sequence[Row]) -> str | None:
 
 
 def _by_column(found: dict[str, list[Row]], reads: str) -> list[ResultTable]:
-    """Show what came back of every column; and of categories, which have one, the accuracy beside a guess's."""
+    """Show what came back of every column, and of categories, which have one, the accuracy beside a guess's."""
 
     def spread_of(rows: Sequence[Row], column: str, what: str) -> Spread | None:
         return over_seeds(rows, at("columns", reads, str(MOST), column, what))
@@ -149,7 +151,7 @@ def _frontier(found: dict[str, list[Row]], reads: str) -> Curve:
 
 
 def unbeaten(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points (leak, utility) beside which no other leaks less at as much utility; the least leak first."""
+    """Return the points (leak, utility) beside which no other leaks less at as much utility. The least leak comes first."""
     frontier: list[tuple[float, float]] = []
     for leak, utility in sorted(points, key=lambda point: (point[0], -point[1])):
         if not frontier or utility > frontier[-1][1]:

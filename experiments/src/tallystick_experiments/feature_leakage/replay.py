@@ -141,7 +141,7 @@ def _told(truth_NF: Tensor, guess_NF: Tensor) -> float:
 def replayed(
     crossed: Sequence[CrossedStep], start_NF: Tensor, known_K: Tensor, columns_KF: Tensor, *, rate: float, steps: int
 ) -> Tensor:
-    """Fit the start of the bottom and the columns (N, F) that are not known to all that crossed; the training is Adam's.
+    """Fit the start of the bottom and the columns (N, F) that are not known to all that crossed. The training is Adam's.
 
     ``start_NF`` is the first guess at the columns.
     """
@@ -189,7 +189,7 @@ def _first_weights(crossed: Sequence[CrossedStep], x_NF: Tensor, known_N: Tensor
 def _mismatch(
     crossed: Sequence[CrossedStep], weight_DF1: Tensor, x_NF: Tensor, known_N: Tensor, scale: Tensor, rate: float
 ) -> Tensor:
-    """Play the training again; gives how far its embeddings are from those that crossed, known rows counting more."""
+    """Play the training again, and return how far its embeddings are from those that crossed, known rows counting more."""
     x_NF1 = torch.cat([x_NF, torch.ones(len(x_NF), 1)], dim=1)
     mean, square, total = torch.zeros_like(weight_DF1), torch.zeros_like(weight_DF1), x_NF.new_zeros(())
     for number, step in enumerate(crossed, 1):

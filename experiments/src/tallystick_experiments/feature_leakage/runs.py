@@ -37,7 +37,7 @@ EMBEDDINGS, AIDED, ANY = "embeddings", "embeddings and own columns", "strongest 
 
 @dataclass(frozen=True, kw_only=True)
 class CutSetting:
-    """A row of the table: how wide the cut is, and what defends it; ``depth`` layers below it."""
+    """A row of the table: how wide the cut is, and what defends it. ``depth`` layers below it."""
 
     name: str
     cut_width: int = WIDTH
@@ -55,7 +55,7 @@ class CutSetting:
 
 
 def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
-    """Train once; attack what the label party received in all epochs.
+    """Train once, and attack what the label party received in all epochs.
 
     Returns:
         test AUC by epoch, seconds; by number of known rows the mean over columns of what the strongest attack

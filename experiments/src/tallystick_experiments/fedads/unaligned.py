@@ -224,7 +224,7 @@ def experiment(
 
 
 def chosen_of(table: TwoPartyTable, only: Sequence[str]) -> dict[str, MethodRow]:
-    """Return the rows of these names, all but probes for none; without the bound if the data cannot tell it.
+    """Return the rows of these names, or all but probes for none. Leave out the bound if the data cannot tell it.
 
     Raises ConfigError for a name that there is not.
     """
@@ -326,7 +326,7 @@ class MethodTrial:
 
 
 def _train(network: SplitNetwork, rows: Rows, bottoms: Sequence[nn.Module]) -> Row:
-    """Train with early stopping, and put the best weights back; gives what it took."""
+    """Train with early stopping, and put the best weights back. Return how long it took."""
     schedule = network.schedule
     labels_V = rows.labels_N[rows.validation_N]
     joint = -(-len(schedule.train_N) // schedule.batch_size)
@@ -479,8 +479,8 @@ def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
 
 
 def order_like_the_papers(chosen: Mapping[MethodRow, Sequence[Row]]) -> float | None:
-    """Compute Spearman's rank correlation of AUCs here with the paper's, over its methods for unaligned rows; None
-    below three.
+    """Compute Spearman's rank correlation of AUCs here with the paper's, over its methods for unaligned rows, or None below
+    three.
     """
     bounds = ("Local", "VanillaVFL", "ORALE")
     compared = [(row.paper, mine) for row, mine in chosen.items() if row.paper and row.name not in bounds]

@@ -31,7 +31,10 @@ BATCH = 128  # the paper's for hdb
 
 
 def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int) -> list[dict[str, Any]]:
-    """Train ``steps`` steps in either form; a row each: bytes a step, steps a second, the largest difference to one process."""
+    """Train ``steps`` steps in either form.
+
+    Return a row for each: bytes a step, steps a second, the largest difference to one process.
+    """
     rows = []
     for form in FORMS:
         with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as scratch:

@@ -18,8 +18,8 @@ STEPS = 32  # of the integral
 
 
 def looked_into(network: SplitNetwork, index_B: Tensor) -> dict[str, Any]:
-    """Count dead outputs of the first feature party, and say of FedSim's merge what each place of the links counts; nothing
-    without links.
+    """Count dead outputs of the first feature party, and say of FedSim's merge what each place of the links counts, or
+    nothing without links.
 
     ``dead`` is how many of the bottom's outputs are 0 for every row that these test rows are linked to.
     """
@@ -39,8 +39,8 @@ def looked_into(network: SplitNetwork, index_B: Tensor) -> dict[str, Any]:
 
 
 def attributions(network: SplitNetwork, cuts: Sequence[Tensor], index_B: Tensor, link: LinkModel) -> Tensor:
-    """Compute integrated gradients of the prediction in what the merge is given, from nothing to that (FedSim, Figure 10); (B, K,
-    L).
+    """Compute integrated gradients of the prediction in what the merge is given, from nothing to that (FedSim, Figure 10)
+    (B, K, L).
 
     They add up to the prediction less that of a merge which is given zeros.
     """
@@ -57,7 +57,7 @@ def attributions(network: SplitNetwork, cuts: Sequence[Tensor], index_B: Tensor,
 
 @contextmanager
 def _scaled(merge: nn.Module, share: float) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Scale the links' outputs that the merge gets within this block; the list is of those and of what it got."""
+    """Scale the links' outputs that the merge gets within this block. The list is of those and of what it got."""
     observations: list[tuple[Tensor, Tensor]] = []
 
     def scale(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

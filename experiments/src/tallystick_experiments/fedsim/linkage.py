@@ -1,4 +1,4 @@
-"""Measure linking by similar keys: speed, size, exactness over three processes and TLS; and the true matches that text finds.
+"""Measure linking by similar keys: speed, size, exactness over three processes and TLS, and the true matches that text finds.
 
 Places are generated over a city: clusters around centres, more of them in the middle. Shapes: N, M rows, D dimensions, K
 neighbours.

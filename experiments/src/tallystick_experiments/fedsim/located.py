@@ -120,7 +120,7 @@ def located_frontier(
     rng: SecureRandom,
     **changes: Any,
 ) -> dict[str, dict[str, Any]]:
-    """Locate by every setting of noise: attack to its figures, and what the noise is; a setting that is not feasible says so."""
+    """Locate by every setting of noise: attack to its figures, and what the noise is. A setting that is not feasible says so."""
     rows: dict[str, dict[str, Any]] = {}
     for name, noise in noise_settings().items():
         terms = place_terms(own_ND, their_MD, neighbors=neighbors, noise=noise, **changes)

@@ -1,4 +1,4 @@
-"""The methods that FedSim's tables compare, each as a way of linking and a way of merging; a row each.
+"""The methods that FedSim's tables compare. A row is a way of linking and a way of merging.
 
 All get the same columns, the same optimizer and the same number of epochs. Shapes: N rows, K candidates.
 """

@@ -14,7 +14,7 @@ PLACES = ("hdb",)
 
 
 class Compared(NamedTuple):
-    """Methods that are compared, at each of these values of what the part varies; a set may have values of its own."""
+    """Methods that are compared, at each of these values of what the part varies. A set may have values of its own."""
 
     methods: Sequence[str]
     values: Sequence[Any] | Mapping[str, Sequence[Any]] = (None,)  # None: as the set has it
@@ -48,7 +48,7 @@ class PaperPart:
         return self.sets == LINKED or self.sets == PLACES
 
     def figures_of(self, name: str) -> Sequence[str]:
-        """Return what it shows of a set; the first is what methods are compared by."""
+        """Return what it shows of a set. The first is what methods are compared by."""
         metric = paper.METRIC[name]
         return self.figures or ((metric, "r2") if metric == "rmse" else (metric,))
 

@@ -1,4 +1,6 @@
-"""One run of FedSim's experiments: a set, a method, a seed; linked, split, trained by the product's own step, measured.
+"""One run of FedSim's experiments: a set, a method and a seed.
+
+Rows are linked, split, trained by the product's own step, and measured.
 
 Shapes: N rows of the label party, M rows of the feature party, K candidates, T test rows, C classes.
 """
@@ -239,7 +241,7 @@ def linked_pair(
     *,
     numbers: Literal["auto"] | Numbers = "plain",
 ) -> LinkedPair:
-    """Encode a set that is split and linked; encoders are fitted on training rows and on what these are linked to."""
+    """Encode a set that is split and linked. Encoders are fitted on training rows and on what these are linked to."""
     train_N, validation_N, test_N = split
     own_encoder = Encoder.fit(pair.own, pair.own_columns, train_N, numbers=numbers)
     linked_M = np.unique(numbers_NK[train_N])
@@ -311,7 +313,7 @@ def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) ->
 
 
 def epoch_cost(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) -> dict[str, float]:
-    """Measure the processor seconds of an epoch, by those of some steps after the first few; and how many steps it has.
+    """Measure the processor seconds of an epoch, by those of some steps after the first few, and how many steps it has.
 
     On one thread, whatever else the machine does meanwhile; ``seconds`` is the time that measuring took.
     """
@@ -333,7 +335,7 @@ def network_of(
     seed: int,
     crossing: type[DistinctCandidates] = DistinctCandidates,
 ) -> SplitNetwork:
-    """Build the network of a method, with its batches and sources; ``crossing`` says which rows cross."""
+    """Build the network of a method, with its batches and sources. ``crossing`` says which rows cross."""
     merge = method.merged(recipe.published)
     model = recipe.model.model_copy(update={"merge": merge if merge is not None else AttentionMergeConfig()})
     training = recipe.training(len(linked.train_N))

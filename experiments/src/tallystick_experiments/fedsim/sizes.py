@@ -68,7 +68,7 @@ def _numbers(count: int) -> FeatureShape:
 
 
 def table_9() -> list[Row]:
-    """Return a row per printed number: ours at the set's widths; if it differs, the widths that give the printed one."""
+    """Return a row per printed number: ours at the set's widths. If it differs, the widths that give the printed one."""
     rows: list[Row] = []
     for method, printed_by_set in paper.TABLE_9.items():
         for name, printed in printed_by_set.items():

@@ -122,7 +122,7 @@ def experiment(
 
 
 class _Trials:
-    """Makes a case's row; methods of one linking share it."""
+    """Makes a case's row. Methods of one linking share it."""
 
     def __init__(self, folders: Mapping[str, Path], rows: int) -> None:
         self.folders, self.rows, self.pairs = folders, rows, dict[str, Pair]()

@@ -40,7 +40,7 @@ def experiment(
     limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
     setting: FloristSetting = PAPERS,
 ) -> Experiment:
-    """Train one strategy at each ratio and seed; raises ConfigError for an unknown one."""
+    """Train one strategy at each ratio and seed. Raises ConfigError for an unknown one."""
     if strategy not in BOTH:
         raise ConfigError(f"--strategy {strategy}: must be of {', '.join(BOTH)}")
     table = read_clicks(data, limit=limit)

@@ -139,7 +139,7 @@ def leak_table(side: str, name: str, printed: Mapping[str, float], attack: tuple
 
 
 def changes(name: str, *, is_papers: bool) -> Pivot:
-    """Declare the paper's table, where both sides lack the same share; it prints nothing for other pairs."""
+    """Declare the paper's table, where both sides lack the same share. It prints nothing for other pairs."""
     printed = {f"{ratio:g}": value for ratio, value in paper.AUC_CHANGE_PERCENT[name].items()}
     table, note = f"Table {paper.TABLES[name]['both']}", f"AUC change in percent against baseline-partial on {name}"
     return Pivot(
@@ -189,7 +189,7 @@ def drops(name: str, rows: Sequence[Row]) -> ResultTable:
 
 
 def checks(rows: Sequence[Row]) -> ResultTable:
-    """Check what the project set out to show at ratio 0.5; a check whose runs are missing is left out."""
+    """Check what the project set out to show at ratio 0.5. A check whose runs are missing is left out."""
     found = groups(rows, "side", "strategy", "ratio")
 
     def figure(side: str, strategy: str, *path: str) -> float | None:

@@ -100,7 +100,7 @@ class Membership:
 
     @classmethod
     def of(cls, side: Side, *, rows: int, ratio: float, seed: int, features_ratio: float | None = None) -> "Membership":
-        """Take a share ``ratio`` of the rows from a side, or from each independently; ``features_ratio`` of features, if given.
+        """Take a share ``ratio`` of the rows from a side, or from each independently. ``features_ratio`` of features, if given.
 
         As in the paper one seed fixes who is absent for all strategies, and with both sides a row may be absent from both:
         the sides added dummy ids.
@@ -120,7 +120,7 @@ class Membership:
         return int((self.has_labels_U & self.has_features_U).sum()) / int(self.has_labels_U.sum())
 
     def shift(self, positive_rate: float, *, imputed_rate: float) -> LogitShift:
-        """Return the logit shift of this union; with ``has_features_U`` all true it is the one for labels only."""
+        """Return the logit shift of this union. With ``has_features_U`` all true it is the one for labels only."""
         return LogitShift.of_union(
             shared=int((self.has_labels_U & self.has_features_U).sum()),
             label_only=int((self.has_labels_U & ~self.has_features_U).sum()),
@@ -132,7 +132,7 @@ class Membership:
 
 @dataclass(frozen=True, kw_only=True)
 class Treatment:
-    """Settings that one training run depends on; strategies that differ only at prediction share it."""
+    """Settings that one training run depends on. Strategies that differ only at prediction share it."""
 
     membership: Membership
     rows: Tensor  # rows of the union that are trained on

@@ -133,7 +133,7 @@ def experiment(
 
 
 class _Trials:
-    """Makes a case's row; cases that differ at prediction only share a training, as all of a seed do the full baseline's."""
+    """Makes a case's row. Cases that differ at prediction only share a training, and all of a seed share the full baseline's."""
 
     def __init__(self, table: TwoPartyTable, setting: FloristSetting) -> None:
         given = give_columns(table, setting.own_columns)
@@ -218,7 +218,7 @@ def treatment_of(name: str, side: Side, members: Membership, clicks: SplitData, 
 
 
 def _strategy(base: str, side: Side) -> tuple[str, str, When, bool]:
-    """Return the imputers by name, when to calibrate, and whether for both sides; a side that lacks nothing imputes nothing."""
+    """Return the imputers by name, when to calibrate, and whether for both sides. A side that lacks nothing imputes nothing."""
     if side == "both":
         return BOTH[base]
     if side == "labels":

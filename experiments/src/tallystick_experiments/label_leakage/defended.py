@@ -74,7 +74,7 @@ VIEWS: Mapping[str, tuple[Collection[CutReads], bool]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixPlan:
-    """Training of the table's networks, in about 40 steps an epoch; everything else is a contract's default."""
+    """Training of the table's networks, in about 40 steps an epoch. Everything else is a contract's default."""
 
     epochs: int = 8
     most_rows: int = MOST_ROWS
@@ -243,7 +243,10 @@ def _above_guess(figures: Row) -> float:
 
 
 def _figures(attack: AttackResult) -> Row:
-    """Return of classes the AUC whichever way round; of numbers, which attacks rank, Spearman whichever way round."""
+    """Return the AUC of classes whichever way round.
+
+    Of numbers, which attacks rank, return Spearman's correlation whichever way round.
+    """
     ranks = attack.spearman is not None
     return {
         "symmetric_auc": attack.spearman if ranks else attack.symmetric_auc,

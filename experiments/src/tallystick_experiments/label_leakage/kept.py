@@ -97,7 +97,7 @@ class KeptSteps:
 
 
 def kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
-    """Train once, and attack what the audit kept and everything; gives symmetric AUCs by attack, and the test AUC."""
+    """Train once, and attack what the audit kept and everything, and return symmetric AUCs by attack, and the test AUC."""
     experiment, _, width = split_experiment(table, plan, seed=seed)
     network = experiment.network(DEFENSES[defense])
     schedule = network.schedule

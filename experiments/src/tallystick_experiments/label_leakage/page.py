@@ -157,7 +157,7 @@ def _attacked_epochs(rows: Sequence[Row]) -> list[int]:
 
 
 def last(rows: Sequence[Row], metric: str) -> Spread | None:
-    """Return a metric after the last epoch; None for an attack that found no batch to score in some seed."""
+    """Return a metric after the last epoch, or None for an attack that found no batch to score in some seed."""
     if metric == "test_auc":
         return over_seeds(rows, test_auc)
     if not all(metric in row["attacks"] for row in rows):
@@ -186,7 +186,7 @@ def _claims(found: Mapping[str, list[Row]]) -> ResultTable:
 
 
 def _paper_table(number: str, found: Mapping[str, list[Row]]) -> ResultTable:
-    """Return the paper's figures beside ours; for test AUC also the distance from weight 0, with the same seed."""
+    """Return the paper's figures beside ours. A test AUC has the distance from weight 0 with the same seed, too."""
     table = paper.TABLES[number]
     metrics = list(dict.fromkeys(metric for row in table.rows for metric in row.printed))
     heads = [f"{head}{METRICS[metric]}" for metric in metrics for head in ("paper, ", "here, ", "normalised top, ")]

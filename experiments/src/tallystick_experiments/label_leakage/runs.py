@@ -1,4 +1,4 @@
-"""One training run of the label-leakage benchmark: a network, a plan, defences; what it is worth and what leaks.
+"""One training run of the label-leakage benchmark: a network, a plan, defences. What it is worth and what leaks.
 
 Shapes: B rows of a batch, D cut width, N training rows.
 """
@@ -69,7 +69,7 @@ class PaperNetwork:
             raise ConfigError(f"network: below={self.below}, above={self.above}, width={self.width}; need 1, 0 and 1 at least")
 
     def build(self, clicks: SplitData, plan: TrainingPlan, *, seed: int) -> ObservedTraining:
-        """Initialise both sides; the label party has no columns."""
+        """Initialise both sides. The label party has no columns."""
         with seeded(seed, "label leakage"):
             bottom = TabularBottom(clicks.shape, embedding_width=self.embedding_width, hidden=(self.width,) * self.below)
             top = TabularTop(self.width, hidden=(self.width,) * self.above, outputs=1)
@@ -183,8 +183,9 @@ def row_aucs(network: ObservedTraining) -> dict[str, dict[str, float]]:
 
 
 def layer_aucs(network: ObservedTraining) -> list[float]:
-    """Compute the AUC of the spectral attack on each layer's output, first layer first, the logit last; mean over 8,192 rows
-    each.
+    """Compute the AUC of the spectral attack on each layer's output, first layer first, the logit last.
+
+    Means are over 8,192 rows each.
 
     The layers above the cut are the label party's: their AUC is no leak, it says where the label is learned.
     """

@@ -42,7 +42,7 @@ def point(form: str, weight: float, at: str = "") -> str:
 
 
 def depth(below: int) -> str:
-    """Name of the scenario: a cut after that many layers; the paper's is after the fifth."""
+    """Name of the scenario: a cut after that many layers. The paper's is after the fifth."""
     return "none" if below == PaperNetwork().below else f"cut after {below}"
 
 
@@ -98,7 +98,7 @@ _MADE: Mapping[str, Callable[[float], Defense]] = {
 
 
 def scenarios(large: TrainingPlan) -> dict[str, Scenario]:
-    """Return all of them; ``large`` is the plan of those that train at a batch of 8,192."""
+    """Return all of them. ``large`` is the plan of those that train at a batch of 8,192."""
     return {name: _scenario(name, large) for names in parts().values() for name in names}
 
 

@@ -72,7 +72,7 @@ def plan_for(
 
 
 def large_plan(rows: int) -> TrainingPlan:
-    """Return the plan at the paper's batch of 8,192; on a sample, with what did best there without a defence."""
+    """Return the plan at the paper's batch of 8,192, on a sample, with what did best there without a defence."""
     return plan_for(rows) if rows >= _PAPER_ROWS else TrainingPlan(epochs=8, batch_size=LARGE_BATCH, learning_rate=3e-3)
 
 

@@ -50,7 +50,7 @@ def experiment(
         bool, Option("--leaks", help="Audit the default with gradients and without, or --methods, on --tables instead.")
     ] = False,
 ) -> Experiment:
-    """Compare on tables of the catalogue or one's own, or audit; raises ConfigError for options that do not go together."""
+    """Compare on tables of the catalogue or one's own, or audit. Raises ConfigError for options that do not go together."""
     if own.table is None and (own.label or own.key or own.time or own.target):
         raise ConfigError("--label, --id, --time, --target: are about --table; give a table, or leave them out")
     if leaks and own.table is not None:

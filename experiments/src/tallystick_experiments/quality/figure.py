@@ -20,7 +20,7 @@ METRIC: dict[TargetType, str] = {"regression": "rmse", "count": "deviance"}
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Figures of a method on the test rows: AUC, or RMSE for regression; how long it took, and the numbers that would cross."""
+    """Figures of a method on the test rows: AUC, or RMSE for regression, how long it took, and the numbers that would cross."""
 
     value: float
     seconds: float
@@ -39,6 +39,9 @@ def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
 
 
 def test_figure(table: PublicTable, coder: LabelCoder, test: Ints, scores_T: NDArray[Any]) -> float:
-    """Compute the AUC, of several classes the mean of each against the rest; RMSE for regression, the deviance for counts."""
+    """Compute the AUC, the RMSE for regression, or the deviance for counts.
+
+    Of several classes it is the mean of each against the rest.
+    """
     labels_T = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy()[test])
     return metrics.metric(table.target, METRIC.get(table.target, "auc"), labels_T, scores_T)

@@ -70,7 +70,7 @@ def experiment(
     most_rows: int = MOST_ROWS,
     noise_columns: int = 0,
 ) -> Experiment:
-    """Train each table by each of these methods and attack each run; one line of a log each.
+    """Train each table by each of these methods and attack each run. Each has one line in the log.
 
     A row has the symmetric AUC of each attack on labels, and the mean R² (of categories its like, see ``RebuiltColumn``) of the
     feature party's columns as rebuilt by the strongest attack.

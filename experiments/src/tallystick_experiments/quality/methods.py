@@ -87,7 +87,7 @@ class NetworkMethod:
         )
 
     def network(self, table: PublicTable, seed: int, *, refit: bool = False) -> tuple[SplitNetwork, LabelCoder]:
-        """Build the network before its first step, and the coding of the labels; for a ``refit`` on validation rows too."""
+        """Build the network before its first step, and the coding of the labels. For a ``refit`` on validation rows too."""
         train, validation, _ = table.parts(seed)
         training, partner_model = self.training(len(train)), self.feature_model
         folds = training.folds if table.times is None else 1  # a contract whose split is by time has none
@@ -258,7 +258,7 @@ class LightGBMMethod:
     patience: int = 100
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
-        """Fit and score the test rows; raises DataError where LightGBM is not installed."""
+        """Fit and score the test rows. Raises DataError where LightGBM is not installed."""
         try:
             import lightgbm
         except ImportError:
@@ -326,6 +326,6 @@ USUAL = tuple(name for name in METHODS if not name.startswith("tabm") and name !
 
 
 def methods_on(device: str) -> Mapping[str, QualityMethod]:
-    """Return METHODS, of which TabM's train on this device; raises ConfigError for a device that PyTorch does not find here."""
+    """Return METHODS, of which TabM's train on this device. Raises ConfigError for a device that PyTorch does not find here."""
     require_device(device)
     return {name: replace(each, device=device) if isinstance(each, TabMMethod) else each for name, each in METHODS.items()}

@@ -114,7 +114,7 @@ def behind(metric: str, ours: float, theirs: float) -> float:
 
 
 def _gap(found: ByMethod, metric: str, ours: str, theirs: str) -> float | None:
-    """Return how far the mean of one method is behind another's; None if either was not run."""
+    """Return how far the mean of one method is behind another's, or None if either was not run."""
     both = [over_seeds(found.get(name, []), "value") for name in (ours, theirs)]
     return None if both[0] is None or both[1] is None else behind(metric, both[0].value, both[1].value)
 
@@ -152,7 +152,7 @@ def _figures(
 
 
 def _over_tables(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
-    """Return by how much the default is ahead of each other method, over tables; nothing for few tables."""
+    """Return by how much the default is ahead of each other method, over tables, or nothing for few tables."""
     cells: list[list[Cell]] = []
     for rival in methods:
         gaps = [(_gap(*of, "default", rival), of[1]) for of in tables.values()]
@@ -201,7 +201,7 @@ def _seed_by_seed(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[s
 
 
 def _cost_table(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
-    """Return how long each method takes; if networks with and without gradients are side by side, what crosses too."""
+    """Return how long each method takes. If networks with and without gradients are side by side, what crosses too."""
     both_kinds = [name for name in ("default", "no-gradients") if name in methods]
     if len(both_kinds) < 2:
         seconds = [

@@ -26,7 +26,7 @@ class SharedMethod:
     """
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
-        """Run the job; gives the figure of its report."""
+        """Run the job, and return the figure of its report."""
         started = time.perf_counter()
         parts = table.parts(seed)
         place_N = np.empty(table.frame.height, dtype=np.int64)

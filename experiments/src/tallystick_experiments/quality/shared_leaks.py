@@ -44,7 +44,7 @@ COARSE = 4  # steps of a column that a label holds beside another column
 
 
 def shared_figures(table: PublicTable, seed: int) -> Row:
-    """Run jobs on shares and attack what the label party has of them; gives figures by what was attacked."""
+    """Run jobs on shares and attack what the label party has of them, and return figures by what was attacked."""
     with scratch_folder() as folder:
         runs = [run_job(table, seed, secret_seed=100 * seed + number, folder=folder / f"{number}") for number in range(max(RUNS))]
         places_N, score_NR = _opened([folder / f"{number}" for number in range(len(runs))])

@@ -47,7 +47,7 @@ def experiment(
     noise_columns: int = 0,
     device: str = "cpu",
 ) -> Experiment:
-    """Declare every method on every table, seed after seed; ``own`` is the user's table, and all have ``noise_columns`` more.
+    """Declare every method on every table, seed after seed. ``own`` is the user's table, and all have ``noise_columns`` more.
 
     TabM trains on ``device``, everything else on the processor.
 

@@ -60,7 +60,7 @@ class Examples:
 
 
 def examples_of(table: PublicTable, fitted: Ints, labels_N: Tensor, *, seed: int) -> Examples:
-    """Encode all rows as the ``fitted`` ones say; a missing number is the median, and has a category of its own beside it."""
+    """Encode all rows as the ``fitted`` ones say. A missing number is the median, and has a category of its own beside it."""
     from sklearn.preprocessing import QuantileTransformer
 
     encoder = Encoder.fit(table.frame, table.columns, np.sort(fitted))  # of its columns none is constant on the fitted rows
@@ -97,7 +97,7 @@ def member_loss(target: TargetType, outputs_BKC: Tensor, labels_B: Tensor) -> Te
 
 
 def mean_prediction(target: TargetType, outputs_BKC: Tensor) -> Tensor:
-    """Average over the members: probabilities, float64 (B, C), or (B,) for a binary label; numbers in regression."""
+    """Average over the members: probabilities, float64 (B, C), or (B,) for a binary label, or numbers in regression."""
     outputs_BKC = outputs_BKC.double()
     if target == "multiclass":
         return outputs_BKC.softmax(-1).mean(1)
@@ -122,7 +122,7 @@ def mean_predictions(network: nn.Module, examples: Examples, rows_N: Tensor) -> 
 
 
 def epochs_of(network: nn.Module, examples: Examples, rows_N: Tensor, generator: torch.Generator) -> Iterator[int]:
-    """Train epoch after epoch on these rows, for as long as the caller asks for the next; gives how many there were."""
+    """Train epoch after epoch on these rows, for as long as the caller asks for the next, and return how many there were."""
     fused = rows_N.device.type == "cuda"
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY, fused=fused)
     epochs = 0
@@ -142,7 +142,7 @@ def epochs_of(network: nn.Module, examples: Examples, rows_N: Tensor, generator:
 def train_with_patience(
     network: nn.Module, examples: Examples, train_N: Tensor, validation_N: Tensor, generator: torch.Generator
 ) -> tuple[int, int]:
-    """Train until more than PATIENCE epochs bring no better loss on the validation rows; the network ends with the best weights.
+    """Train until more than PATIENCE epochs bring no better loss on the validation rows. The network ends with the best weights.
 
     Gives the best epoch, and how many there were.
     """
@@ -161,8 +161,9 @@ def train_with_patience(
 
 
 def build_tabm(examples: Examples, train_N: Tensor, outputs: int) -> nn.Module:
-    """Build TabM with its authors' defaults, of which the bins are those of the training rows; draws from PyTorch's own
-    generator.
+    """Build TabM with its authors' defaults, of which the bins are those of the training rows.
+
+    It draws from PyTorch's own generator.
 
     Raises DataError where the package is not installed.
     """
@@ -196,7 +197,7 @@ class TabMMethod:
     device: str = "cpu"
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
-        """Train and score the test rows; raises DataError where TabM is not installed."""
+        """Train and score the test rows. Raises DataError where TabM is not installed."""
         if table.target == "count":
             raise DataError("method tabm: its authors' example has no loss of counts; take lightgbm, or --target regression")
         started, device = time.perf_counter(), torch.device(self.device)
@@ -235,7 +236,7 @@ def require_device(name: str) -> None:
 
 @contextmanager
 def _drawn_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's own generators, which the package draws from, and put them back; on CUDA, multiply in TF32 meanwhile."""
+    """Seed PyTorch's own generators, which the package draws from, and put them back. On CUDA, multiply in TF32 meanwhile."""
     precision = torch.get_float32_matmul_precision()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)

@@ -127,7 +127,7 @@ def run(
 
 
 def _repeat(job: Figures, turns: int, *, peer: Callable[[list[Path]], Figures] | None) -> Figures:
-    """Align so often, with the bare loop before and after each turn, and give the medians; ``peer`` aligns the same tables."""
+    """Align so often, with the bare loop before and after each turn, and give the medians. ``peer`` aligns the same tables."""
     protocol = job["protocol"]
     multiplies = protocol in ("diffie-hellman", "union-diffie-hellman") or (
         protocol in ("intersection", "union") and job["rows"] + job["others"] <= FEW_IDS

@@ -34,7 +34,7 @@ ROWS, BATCH, EPOCHS = 5_000, 250, 10
 
 
 def run(*, seed: Annotated[int, Option(help="Seed of data and weights.")] = 1, timeout_s: float = 300) -> dict[str, Any]:
-    """Train 200 steps as two processes and as one; give the largest difference of any weight, and hashes of the weights."""
+    """Train 200 steps as two processes and as one, and return the largest difference of any weight, and hashes of the weights."""
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         run_parties(Path(folder), __name__, PAIR, {"seed": seed}, timeout_s=timeout_s)
         federated = {role: kept_weights(Path(folder) / role) for role in (LABEL, FEATURE)}

@@ -169,7 +169,7 @@ def _benches(names: list[str], folder: Path, rows: int, seed: int) -> dict[str, 
 
 
 def job_usages(folder: Path, rows: int, alignment: str, seed: int, *, aligned: float = 1.0, **changes: Any) -> dict[str, Usage]:
-    """Run a job of generated tables, a process per party, its contract changed by ``changes``; gives what each one took."""
+    """Run a job of generated tables, a process per party, its contract changed by ``changes``, and return what each one took."""
     helper = (HELPER,) if LINKAGES[alignment].helper else ()
     addresses = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, *helper)}
     dialled = {LABEL: helper, FEATURE: (LABEL, *helper), **dict.fromkeys(helper, ())}
@@ -199,7 +199,7 @@ def job_usages(folder: Path, rows: int, alignment: str, seed: int, *, aligned: f
 
 
 def usages(commands: Mapping[str, tuple[list[str], Path]]) -> dict[str, Usage]:
-    """Run these commands side by side; gives what each one took."""
+    """Run these commands side by side, and return what each one took."""
     running = {}
     for name, (arguments, folder) in commands.items():
         with (folder / "said").open("wb") as errors:

@@ -37,7 +37,9 @@ def check_peer(python: str, protocols: Sequence[str]) -> None:
 
 
 def run(python: str, protocols: Sequence[str], tables: Sequence[Path], *, common: int) -> dict[str, Any]:
-    """Intersect two CSV files by each of the protocols; gives seconds of the slower party, processor seconds, peak MiB of both.
+    """Intersect two CSV files by each of the protocols.
+
+    Return seconds of the slower party, processor seconds, and peak MiB of both.
 
     The clock runs from reading the files to the written ones, once the parties are connected.
     Raises TallystickError where a party fails or finds another number of common ids.

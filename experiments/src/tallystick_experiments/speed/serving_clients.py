@@ -41,7 +41,7 @@ end
 
 @dataclass(kw_only=True)
 class LoadAsked:
-    """Outcomes of the requests of one client; milliseconds from a request to its answer."""
+    """Outcomes of the requests of one client, and milliseconds from a request to its answer."""
 
     requests: int = 0
     failed: int = 0
@@ -89,7 +89,7 @@ def _hey(job: ServingJob, port: int, *, rate: int, seconds: int) -> LoadAsked:
 
 @contextmanager
 def asking(job: ServingJob, port: int, *, rate: int, seconds: int | None = None, bodies: str = "keys") -> Iterator[LoadAsked]:
-    """Ask at random times while the block lasts, or for so many seconds; what came of it is known once it has ended."""
+    """Ask at random times while the block lasts, or for so many seconds. What came of it is known once it has ended."""
     connections, load = max(4, round(rate * PAUSE_MS / 1000)), LoadAsked()
     script = job.root / "ask.lua"
     script.write_text(_SCRIPT)

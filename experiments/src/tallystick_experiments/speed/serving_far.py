@@ -35,7 +35,10 @@ def plan(minutes: float) -> list[tuple[str, float]]:
 
 
 def far_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None]) -> list[Row]:
-    """Ask for so long, while the partner is in trouble every other minute; a row for each trouble, and one for each process."""
+    """Ask for so long, while the partner is in trouble every other minute.
+
+    Return a row for each trouble, and one for each process.
+    """
     serving, peers = job.values(LABEL)["serving"], job.values(FEATURE)["peers"]
     job.change(LABEL, serving={**serving, "deadline_ms": DEADLINE_MS})
     with SlowLink(mbit_per_s=100.0, round_trip_ms=ROUND_TRIP_MS).running() as line:

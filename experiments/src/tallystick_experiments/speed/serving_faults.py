@@ -93,7 +93,10 @@ def _nothing(_stage: Stage) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Fault, and what ends it ``lasts_s`` later; whose rows the store holds, if it is a store's; what requests bring."""
+    """Fault, and what ends it ``lasts_s`` later.
+
+    It says whose rows the store holds, if it is a store's, and what requests bring.
+    """
 
     begins: Callable[[Stage], None]
     ends: Callable[[Stage], None] = _nothing
@@ -117,7 +120,7 @@ FAULTS: Mapping[str, Fault] = {
 
 
 def faults_under_load(job: ServingJob, *, say: Callable[[str], None]) -> list[Row]:
-    """Return a row for each fault; raises ConfigError if Redis is not installed."""
+    """Return a row for each fault. Raises ConfigError if Redis is not installed."""
     serving = job.values(LABEL)["serving"]
     job.change(LABEL, serving={**serving, "deadline_ms": DEADLINE_MS})
     peers = job.values(FEATURE)["peers"]
@@ -161,7 +164,7 @@ class Counts:
             self.seen.append((time.monotonic(), scores.get(JOINT, 0.0), scores.get(ALONE, 0.0)))
 
     def back(self, since: float) -> float | None:
-        """Return when, since then, rows were scored jointly again; None if they are not yet."""
+        """Return when, since then, rows were scored jointly again, or None if they are not yet."""
         looks = [each for each in tuple(self.seen) if each[0] >= since]
         for (_, joint, alone), (at, joint_then, alone_then) in zip(looks, looks[WINDOW:], strict=False):
             joint_rows, rows = joint_then - joint, joint_then - joint + alone_then - alone
@@ -170,7 +173,7 @@ class Counts:
         return None
 
     def share_alone(self, since: float, to: float) -> float | None:
-        """Return the share of rows between these times that own columns scored; None if none was asked for."""
+        """Return the share of rows between these times that own columns scored, or None if none was asked for."""
         some = [each for each in self.seen if since <= each[0] <= to]
         joint, alone = (some[-1][place] - some[0][place] for place in (1, 2)) if len(some) > 1 else (0.0, 0.0)
         return alone / (joint + alone) if joint + alone else None

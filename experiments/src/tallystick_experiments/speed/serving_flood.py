@@ -26,7 +26,7 @@ ASKS = b"GET /v1/score HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def flooded(job: ServingJob, *, say: Callable[[str], None]) -> list[Row]:
-    """Ask honestly, alone, beside each flood, and alone again; a row for each."""
+    """Ask honestly, alone, beside each flood, and alone again. Return a row for each."""
     with _few_descriptors() as as_before, job.serving() as running:
         as_before()
         pid = running[LABEL].pid
@@ -49,7 +49,7 @@ def flooded(job: ServingJob, *, say: Callable[[str], None]) -> list[Row]:
 
 @contextmanager
 def _few_descriptors() -> Iterator[Callable[[], None]]:
-    """Have processes that are started now hold DESCRIPTORS at most; what is given ends that."""
+    """Have processes that are started now hold DESCRIPTORS at most. What is given ends that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def as_before() -> None:
@@ -63,7 +63,7 @@ def _few_descriptors() -> Iterator[Callable[[], None]]:
 
 
 def _flood(port: int, pipelined: int, over: threading.Event) -> None:
-    """Hold CONNECTIONS that have asked so often and read nothing; the server's end of one brings another."""
+    """Hold CONNECTIONS that have asked so often and read nothing. The server's end of one brings another."""
     asks = ASKS * pipelined
     links: list[tuple[socket.socket, memoryview]] = []
     while not over.is_set():

@@ -49,7 +49,7 @@ class ServingJob:
 
     @classmethod
     def trained(cls, root: Path, *, rows: int, way: str = "key", deadline_ms: float = 2000.0) -> "ServingJob":
-        """Write tables, contract and party files, and train; raises ConfigError where that fails."""
+        """Write tables, contract and party files, and train. Raises ConfigError where that fails."""
         job = cls(root=root, rows=rows, port=free_port(), link=free_port(), token=secrets.token_hex(16))
         job._lay_out(way=way, deadline_ms=deadline_ms)
         running = {name: job.start(name, "run") for name in (LABEL, FEATURE)}
@@ -68,7 +68,7 @@ class ServingJob:
 
     @contextmanager
     def serving(self) -> "Iterator[dict[str, subprocess.Popen[bytes]]]":
-        """Keep both sides up until the block ends; a process that is put in the place of another is ended with it."""
+        """Keep both sides up until the block ends. A process that is put in the place of another is ended with it."""
         running = {name: self.start(name) for name in (LABEL, FEATURE)}
         try:
             until(f"http://127.0.0.1:{self.port}/readyz", READY)
@@ -176,7 +176,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def until(url: str, word: str) -> None:
-    """Wait until the server says the word; any answer will do where it is empty."""
+    """Wait until the server says the word. Any answer will do where it is empty."""
     last = time.monotonic() + READY_S
     while time.monotonic() < last:
         try:

@@ -1,4 +1,4 @@
-"""Measure what serving processes hold over long: memory, descriptors, threads; the partner is restarted midway."""
+"""Measure what serving processes hold over long: memory, descriptors, threads. The partner is restarted midway."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ SETTLED_S = 30.0
 
 
 def memory_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None]) -> list[Row]:
-    """Ask for so long, and look; a row for each process."""
+    """Ask for so long, and look. Return a row for each process."""
     looks: dict[str, list[tuple[float, dict[str, float]]]] = {}
     with job.serving() as running, asking(job, job.port, rate=RATE) as load:
         for half in ("first", "second"):

@@ -86,7 +86,7 @@ class SlowLink:
 
 
 async def _deliver(on_the_line: "asyncio.Queue[tuple[float, bytes]]", writer: asyncio.StreamWriter) -> None:
-    """Hand over what has come to the end of the line; no bytes are its end."""
+    """Hand over what has come to the end of the line. No bytes are its end."""
     loop = asyncio.get_running_loop()
     with contextlib.suppress(OSError):
         while True:

@@ -135,14 +135,14 @@ class _MeasuredRows(OwnRows):
     encoding: ExitStack = field(default_factory=ExitStack)
 
     def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
-        """Fit as a run does; what comes then is the encoding, of labels first."""
+        """Fit as a run does. What comes then is the encoding, of labels first."""
         with self.phases.during("fit"):
             encoder = super().fit_encoder(frame, training_rows)
         self.encoding.enter_context(self.phases.during("encode"))
         return encoder
 
     def named(self, packed: PackedFeatures, rows_M: NDArray[np.int64], contract: Contract) -> PackedFeatures:
-        """Return the same rows; they are encoded by now."""
+        """Return the same rows. They are encoded by now."""
         self.encoding.close()
         return super().named(packed, rows_M, contract)
 
@@ -274,7 +274,7 @@ class _EpochLog(Silent):
 
 
 def _write(path: Path, rows: int, seed: int, *, is_label: bool) -> int:
-    """Write this party's columns of the generated rows, a piece at a time; gives the file's bytes."""
+    """Write this party's columns of the generated rows, a piece at a time, and return the file's bytes."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 

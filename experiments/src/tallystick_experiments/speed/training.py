@@ -303,7 +303,7 @@ class Clock:
         self._marks: list[tuple[int, float]] = []
 
     def at(self, step: int) -> None:
-        """Note the first step after the warm-up and the last; several steps may pass at once."""
+        """Note the first step after the warm-up and the last. Several steps may pass at once."""
         if (step >= self._warm_up and not self._marks) or step == self._last:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()  # what was asked of it may not be done yet
@@ -321,7 +321,7 @@ class Clock:
 
 
 class SpeedData:
-    """Rows drawn from a seed, the same in both processes; the label depends on both sides' columns."""
+    """Rows drawn from a seed, the same in both processes. The label depends on both sides' columns."""
 
     def __init__(self, scenario: SpeedScenario) -> None:
         generator = torch.Generator().manual_seed(7)

@@ -99,7 +99,7 @@ class TimedRows:
 
     @classmethod
     def of(cls, scenario: SpeedScenario) -> "TimedRows":
-        """Draw them; those by which training is stopped before the joint epochs are of the unaligned ones."""
+        """Draw them. Those by which training is stopped before the joint epochs are of the unaligned ones."""
         aligned, more = scenario.rows, TIMES_ALIGNED * scenario.rows
         data = SpeedData(replace(scenario, rows=aligned + more, quality_epochs=0))
         assert scenario.own is not None
@@ -149,7 +149,9 @@ class TimedRows:
 
 
 def as_label_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-    """Train by each of these methods in turn; gives the seconds of what comes before the joint epochs, and of one of these."""
+    """Train by each of these methods in turn, and return the seconds of what comes before the joint epochs, and of one of
+    these.
+    """
     times: dict[str, dict[str, list[float]]] = {name: {"before": [], "epoch": []} for name in turns}
     width = width_of(_bottom(rows))
     parts = BranchParts(model=MODEL, party=LABEL, own=rows.shapes[LABEL], cut_width=width, outputs=1, seed=1)

@@ -54,8 +54,8 @@ class Processes:
 
 
 def ways_of(workers: int, ray: str | None) -> tuple[Processes, ...]:
-    """Return one process of one thread; the workers; one process of as many threads; workers on a Ray cluster, where there is
-    one.
+    """Yield one process of one thread, the workers, one process of as many threads, and workers on a Ray cluster, where
+    there is one.
     """
     here = (Processes(workers=1, threads=1), Processes(workers=workers, threads=1), Processes(workers=1, threads=workers))
     return here if ray is None else (*here, Processes(workers=workers, threads=1, ray=ray))
@@ -64,7 +64,8 @@ def ways_of(workers: int, ray: str | None) -> tuple[Processes, ...]:
 def run(
     *, workers: int, network: str = "criteo", turns: int = 3, ray: str | None = None, timeout_s: float = 1800
 ) -> dict[str, Any]:
-    """Measure all ways and modes in turns; gives medians of steps per second, and processor milliseconds of a step by process.
+    """Measure all ways and modes in turns, and return medians of steps per second, and processor milliseconds of a step by
+    process.
 
     ``ray`` is the address of a cluster; processor time of its workers is not measured.
     """
