@@ -20,14 +20,14 @@ def own_trainings(monkeypatch):
     found = []
     train_own_columns = train.train_own_columns
 
-    def training(job, own, model, *, between=lambda: None, **more):
+    def training(contract, own, model, *, between=lambda: None, **more):
         first = {}
 
         def watched():
             first.update({name: weight.clone() for name, weight in model.state_dict().items()})
             between()
 
-        state = train_own_columns(job, own, model, between=watched, **more)
+        state = train_own_columns(contract, own, model, between=watched, **more)
         found.append((own, model, state, first))
         return state
 

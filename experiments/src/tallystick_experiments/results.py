@@ -43,6 +43,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "quality": ("quality", "quality.page"),
     "quality-leaks": ("quality", "quality.leaks"),
     "retraining": ("retraining", "retraining"),
+    "student": ("quality", "student"),
     "serve": ("serving", "speed.serving_page"),
 }
 """By experiment, the folder of its pages, and the module whose ``page_of`` makes them."""

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, monitor, runs, serve, setup
+from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, monitor, runs, serve, setup, student
 from tallystick.cli.options import LINKAGE_NAMES, JsonFlag, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
@@ -46,6 +46,8 @@ for command in (
     monitor.monitor,
     ledger.ledger,
     export.export,
+    student.student,
+    student.score_alone,
     decrypt.decrypt,
 ):
     app.command()(command)

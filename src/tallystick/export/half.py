@@ -28,6 +28,7 @@ from tallystick.run_folder.trained import Architecture, TrainedLabelParty, kept_
 from tallystick.storage import Origin, check_sealed, write_bytes
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.features import Features
+from tallystick.tables.target import LabelCoder
 from tallystick.training.calibration import Calibration
 from tallystick.training.checkpoint import load_weights, read_tensors
 
@@ -136,14 +137,19 @@ def half_of(folder: RunFolder) -> Exported:
         encoder, coder = trained.encoder, trained.coder
         half = ExportedHalf(trained.model, cuts=len(trained.widths), calibration=trained.calibration)
         widths = dict(zip(contract.feature_parties, trained.widths, strict=True))
-        meanings: dict[str, dict[str, Any]] = {
-            "binary": {"output": "logit; its sigmoid is the probability of the positive class"},
-            "multiclass": {"output": "logits; their softmax is the probability of each class", "classes": list(coder.classes)},
-            "regression": {"output": "output * deviation + mean is the value", "deviation": coder.deviation, "mean": coder.mean},
-            "count": {"output": "mean * exp(output) is the expected count, at most 1e12", "mean": coder.mean},
-        }
-        meaning = meanings[coder.type]
+        meaning = meaning_of(coder)
     return Exported(contract=contract, origin=folder.origin, half=half.eval(), encoder=encoder, widths=widths, meaning=meaning)
+
+
+def meaning_of(coder: LabelCoder) -> dict[str, Any]:
+    """Say how an output becomes a score."""
+    meanings: dict[str, dict[str, Any]] = {
+        "binary": {"output": "logit; its sigmoid is the probability of the positive class"},
+        "multiclass": {"output": "logits; their softmax is the probability of each class", "classes": list(coder.classes)},
+        "regression": {"output": "output * deviation + mean is the value", "deviation": coder.deviation, "mean": coder.mean},
+        "count": {"output": "mean * exp(output) is the expected count, at most 1e12", "mean": coder.mean},
+    }
+    return meanings[coder.type]
 
 
 def safetensors_of(exported: Exported) -> bytes:

@@ -52,10 +52,10 @@ class Supervised:
         target_B = self._target_N.index_select(0, index_B)
         return self._mean(logits, target_B, index_B), target_B
 
-    def towards(self, logits: Tensor, index_B: Tensor, prior: Tensor, *, share: float) -> tuple[Tensor, Tensor]:
+    def towards(self, logits: Tensor, index_B: Tensor, prior: Tensor, *, share: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return what a call does, with of each target ``share`` what another model's logits ``prior`` make likely.
 
-        The labels stay hard.
+        The labels stay hard. A share for each row is (B,), or (B, 1) for classes.
 
         So the loss has (1 - share) of the loss by labels, and share of that by the other model's probabilities, or, of
         numbers, its predictions (Hinton, Vinyals and Dean 2015, section 2).

@@ -349,7 +349,7 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
 
     model = replace(job.architecture, folds=own.networks).label_model(encoder, [])
     store, screening = job.folder.store("baseline"), Screening(seed=job.contract.seed)
-    state = train_own_columns(job, own, model, store=store, screening=screening, progress=progress)
+    state = train_own_columns(job.contract, own, model, store=store, screening=screening, progress=progress)
     network_T = logits_over(model, own.features_at, own.test_batches(SCORED_AT_A_TIME), [])
     baseline = _Baseline(logits_T=network_T, state=state)
     if not job.contract.evaluation.own_columns_boosting or state.best_loss is None:

@@ -298,12 +298,12 @@ def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelMode
                 keep_before_refit(job.folder, model)
 
     store, screening = job.folder.store("alone"), own_screening(job, own)
-    train_own_columns(job, own, alone, store=store, screening=screening, progress=progress, between=before_its_refit)
+    train_own_columns(job.contract, own, alone, store=store, screening=screening, progress=progress, between=before_its_refit)
     return lines[0] if lines else calibrated_alone(model, dataset)
 
 
 def train_own_columns(
-    job: Job,
+    contract: Contract,
     own: Dataset,
     model: LabelModel,
     *,
@@ -311,6 +311,7 @@ def train_own_columns(
     screening: Screening | None,
     progress: Progress,
     between: Callable[[], None] = lambda: None,
+    objective: Objective | None = None,
 ) -> TrainingState:
     """Train the network of own columns alone, as a label party without a partner would: nothing crosses.
 
@@ -318,21 +319,22 @@ def train_own_columns(
     folds or a refit as a joint network of so many rows would be.
 
     Args:
-        job: the run.
+        contract: by which it is trained.
         own: all own rows, with the labels to train by.
         model: of own columns alone.
         store: where its checkpoints go.
         screening: how columns that say nothing are closed; None closes none.
         progress: called as steps go by.
         between: called before a refit, while the model has the weights that validated best.
+        objective: its loss; that of the labels to train by if left out.
 
     Raises what ``train_label_party`` raises without peers.
     """
-    training, seed = own.resolved(job.contract.training), job.contract.seed
+    training, seed = own.resolved(contract.training), contract.seed
     schedule = replace(own.schedule(training, seed=seed), validated=SCORED_AT_A_TIME)
-    anew = own.with_validation().schedule(training, seed=seed) if job.contract.own_refits else None
+    anew = own.with_validation().schedule(training, seed=seed) if contract.own_refits else None
     run = TrainingRun(training=training, schedule=schedule, store=store, progress=progress, screening=screening)
-    train = partial(train_label_party, model, own.features_at, own.objective(), [])
+    train = partial(train_label_party, model, own.features_at, objective or own.objective(), [])
     return train_and_refit(model, run, anew, train, between=between)
 
 
