@@ -38,7 +38,7 @@ def gain_kept(name: str, target: TargetType, joint: Comparison, alone: Compariso
     bound = joint_gain["low"] if sign > 0 else joint_gain["high"]
     kept = None
     if gain["value"] is not None and joint_gain["value"] is not None and bound is not None and sign * bound > 0:
-        kept = gain["value"] / joint_gain["value"]
+        kept = gain["value"] / joint_gain["value"] + 0.0  # of no gain 0, and not -0
     return Kept(
         own=own[name]["value"],
         student=alone["joint"][name]["value"],
