@@ -17,10 +17,13 @@ from tallystick.config.party import load_party
 from tallystick.config.serving import AnswersConfig
 from tallystick.encryption import MAGIC, FolderKey
 from tallystick.errors import ConfigError, DamagedFile
+from tallystick.export.half import half_of
 from tallystick.job.process import run_process
+from tallystick.job.promotion import Decision, count_decision
+from tallystick.job.start_from import run_to_start_from
 from tallystick.run_folder.answer_journal import AnsweredRow, AnswerLog, read_answers
 from tallystick.run_folder.folder import RunFolder
-from tallystick.storage import Origin, write_json
+from tallystick.storage import Origin, check_sealed, read_own, write_json
 
 KEYS = {name: bytes([number] * 32).hex() for number, name in enumerate(PARTIES)}
 PLAIN = {"origin.json", "contract.json", "format", "lock", "run.log"}
@@ -205,3 +208,100 @@ def test_decrypt_leaves_out_what_a_kill_left(job, tmp_path):
     arguments = ["decrypt", folder, "--party", party, "--to", tmp_path / "plain", "--json"]
     assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code == 0
     assert not list((tmp_path / "plain").glob(".*"))
+
+
+@pytest.fixture(scope="module")
+def twice(trained, tmp_path_factory):
+    """The same job, with a second run of each party."""
+    root = tmp_path_factory.mktemp("twice")
+    for name in PARTIES:
+        shutil.copytree(trained.home(name), root / name)
+    job = OnDisk(root, PARTIES)
+    both(lambda name: run_process(*files_of(job, name), watcher=Watching()))
+    return job
+
+
+def read_whole(folder, key):
+    """Read each file of a run folder as the product does, those that no command reads as `decrypt` does."""
+    run = RunFolder.open(folder, key=key)
+    run.check(trained=True)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name not in PLAIN:
+            if path.suffix in (".json", ".safetensors"):
+                check_sealed(path, origin=run.origin)
+            read_own(path, origin=run.origin)
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_no_file_of_another_run_or_party_no_part_of_one_and_no_other_name_is_taken(twice, party, tmp_path):
+    """Whoever has the disk, and not the key, moves files between two runs of one party, cuts them short and renames them."""
+    own, other = twice.runs(party)
+    partner = twice.runs(next(name for name in PARTIES if name != party))[0]
+    key = load_party(twice.home(party) / "party.yaml").run_key
+    work = tmp_path / own.name
+    shutil.copytree(own, work)
+    read_whole(work, key)
+    files = [path.relative_to(own) for path in sorted(own.rglob("*")) if path.is_file() and path.name not in PLAIN]
+    assert len(files) > 8
+    for place in files:
+        whole = (work / place).read_bytes()
+        beside = files[(files.index(place) + 1) % len(files)]
+        tries = {
+            "another run's": (other / place).read_bytes() if (other / place).exists() else None,
+            "the partner's": (partner / place).read_bytes() if (partner / place).exists() else None,
+            "another one's of this run": (work / beside).read_bytes(),
+            **{f"cut to {size}": whole[:size] for size in (0, len(MAGIC), len(whole) // 2, len(whole) - 16, len(whole) - 1)},
+            "longer": whole + whole[-16:],
+        }
+        for what, content in tries.items():
+            if content is None:
+                continue
+            (work / place).write_bytes(content)
+            with pytest.raises(DamagedFile) as caught:
+                read_whole(work, key)
+            assert place.name in str(caught.value), (what, place)
+            assert len(str(caught.value).splitlines()) == 1
+        (work / place).write_bytes(whole)
+    read_whole(work, key)
+
+
+def decided(job, folder):
+    _, party = files_of(job, "bank")
+    decision = Decision(promote=True, metric="auc", before=None, after=None, gain=None, reasons=[])
+    return count_decision(decision, party, folder, old="another")
+
+
+USES = {
+    "decrypt": lambda job, folder: said("decrypt", folder.path, "--party", job.home("bank") / "party.yaml", "--to", "plain"),
+    "start-from": lambda job, folder: run_to_start_from(*files_of(job, "bank"), folder.run_id),
+    "compare --decide": decided,
+    "export": lambda _, folder: half_of(folder),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_another_contract_beside_encrypted_files_is_named_and_not_used(job, use):
+    """It lies open; by promotion.epsilon, say, a decision would be sent without its noise."""
+    contract, party = files_of(job, "bank")
+    folder = RunFolder.latest(party.runs, contract, "bank", key=party.run_key)
+    assert folder.contract() == contract
+    changed = contract.model_copy(update={"promotion": contract.promotion.model_copy(update={"epsilon": 50.0})})
+    (folder.path / "contract.json").write_text(changed.canonical_json())
+    words = "contract.json is damaged: it is contract [0-9a-f]{8}; this run is of"
+    if use == "decrypt":
+        assert re.search(words, USES[use](job, folder))
+        return
+    with pytest.raises(DamagedFile, match=words):
+        USES[use](job, folder)
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_folder_with_another_run_s_origin_is_no_run(twice, party, tmp_path):
+    """The origin has the proof of the same key, and names another run: no file is that run's."""
+    own, other = twice.runs(party)
+    key = load_party(twice.home(party) / "party.yaml").run_key
+    work = tmp_path / own.name
+    shutil.copytree(own, work)
+    shutil.copy(other / "origin.json", work / "origin.json")
+    with pytest.raises(DamagedFile, match="another file in this one's place"):
+        RunFolder.open(work, key=key).check(trained=True)

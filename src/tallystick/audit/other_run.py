@@ -40,9 +40,9 @@ class OtherRun:
 
         Raises ConfigError for a run of other parties or ids, or one that is not an intersection; what ``RunFolder`` raises.
         """
-        agreed = contract_of(path)
+        contract_of(path)
         other = RunFolder.open(path)
-        other.require(agreed)
+        agreed = other.contract()
         if other.path.resolve() == folder.path.resolve():
             raise ConfigError(f"--also {path}: is the run that is audited; give another run's folder")
         if any(each.alignment.method != "intersection" for each in (contract, agreed)):

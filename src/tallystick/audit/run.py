@@ -156,9 +156,9 @@ def audit_recorded(
     Raises ConfigError if this is no run folder, or ``known_rows`` are all there are, DataError if its view is empty, damaged or
     of another contract or run.
     """
-    contract = contract_of(path)
+    contract_of(path)  # which says what else than a run folder was given
     folder = RunFolder.open(path)
-    folder.require(contract)
+    contract = folder.contract()
     other_runs = [OtherRun.of(each, folder, contract) for each in also]
     with folder.locked():
         if contract.shares_head and (folder.views / COLUMNS).exists():

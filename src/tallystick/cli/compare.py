@@ -67,11 +67,10 @@ def _decide(old: Path, new: Path, party_file: Path) -> "Decision":
     from tallystick.job.promotion import count_decision, decide_promotion, decide_without_figures
     from tallystick.report.compare import read_run
     from tallystick.run_folder.folder import RunFolder
-    from tallystick.run_folder.listing import contract_of
 
     party = load_party(party_file)
     folders = [RunFolder.open(path.parent if path.name == "result.json" else path, key=party.run_key) for path in (old, new)]
-    contract, results = contract_of(folders[1].path), [read_run(each.path) if each.result.exists() else None for each in folders]
+    contract, results = folders[1].contract(), [read_run(each.path) if each.result.exists() else None for each in folders]
     decision = decide_without_figures(contract, *results) if contract.promotion.epsilon is not None else None
     if decision is None:
         decision = decide_promotion(read_run(old), read_run(new))

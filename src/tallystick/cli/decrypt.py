@@ -27,6 +27,7 @@ def decrypt(
         folder = RunFolder.open(run, key=load_party(party).run_key)
         if folder.origin.key is None:
             raise ConfigError(f"{run}: its files are not encrypted; use it as it is")
+        folder.contract()  # which is copied as it lies there
         if to.exists():
             raise ConfigError(f"--to {to}: exists already; name a folder that is to be made")
         with folder.locked():

@@ -23,7 +23,6 @@ from tallystick.models.build import width_of
 from tallystick.models.folds import build_folded_bottom
 from tallystick.models.numbers import PiecewiseLinear
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.listing import contract_of
 from tallystick.run_folder.trained import Architecture, TrainedLabelParty, kept_encoder, kept_folds
 from tallystick.storage import Origin, check_sealed, write_bytes
 from tallystick.tables.encoder import Encoder
@@ -96,8 +95,7 @@ def half_of(folder: RunFolder) -> Exported:
     Raises ConfigError where the half alone is not what the contract trains: rows of a union that are filled in, several links of
     a row, noise on what is sent; DataError for a run that was not finished, DamagedFile for a damaged one.
     """
-    contract = contract_of(folder.path)
-    folder.require(contract)
+    contract = folder.contract()
     party = folder.origin.party
     why = None
     if contract.role_of(party) == "helper":

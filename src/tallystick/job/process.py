@@ -37,7 +37,6 @@ from tallystick.network.session import Limits
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.results import Result
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.listing import contract_of
 from tallystick.tables.keys import Keys
 from tallystick.tables.lazy_table import Frame
 from tallystick.watcher import Watcher
@@ -179,7 +178,7 @@ class _Start:
         if folder is not None and keys is not None and is_label and (tunes or "training" in phases):
             _check_labels(contract, party, folder, frame, keys)
         if earlier is not None:  # last of all that this side can do alone: a command that is refused tells nobody of a run
-            Versions(contract=contract_of(earlier.path), party=party).enter_named(earlier, option="--start-from")
+            Versions(contract=earlier.contract(), party=party).enter_named(earlier, option="--start-from")
         return cls(contract=contract, party=party, use=use, folder=folder, earlier=earlier, frame=frame, keys=keys)
 
     def begun(self, hold: Callable[[RunFolder], RunFolder]) -> RunFolder:

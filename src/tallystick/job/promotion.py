@@ -23,7 +23,6 @@ from tallystick.privacy.events import PureDP
 from tallystick.results import Result
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import LABELS, charged, enter_exact, known_ledger, refuse_exact
-from tallystick.run_folder.listing import contract_of
 
 DECISION = "decision"
 
@@ -108,7 +107,8 @@ def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, o
     Raises ConfigError at another party or where the contract sends nothing of labels and has no ``promotion.epsilon``,
     BudgetExceeded over the cap.
     """
-    contract, epsilon = contract_of(folder.path), contract_of(folder.path).promotion.epsilon
+    contract = folder.contract()
+    epsilon = contract.promotion.epsilon
     if party.party != contract.label_party or folder.origin.party != party.party:
         raise ConfigError(f"compare --decide: {folder.path} is a run of {folder.origin.party}; decide at {contract.label_party}")
     note = folder.noted(DECISION)

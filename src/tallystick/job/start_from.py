@@ -11,7 +11,6 @@ from tallystick.errors import ConfigError, StorageError
 from tallystick.job.run_selection import run_at
 from tallystick.reading import shown
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.listing import contract_of
 from tallystick.run_folder.trained import kept_folds
 
 _SCRATCH = "start from scratch, without --start-from on all sides"
@@ -30,7 +29,7 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
     folder.check(trained=True)
     for damage in folder.damage():
         raise damage
-    _require_same_network(contract, contract_of(folder.path), name)
+    _require_same_network(contract, folder.contract(), name)
     _require_folds(contract, kept_folds(folder), name)
     return folder
 

@@ -25,6 +25,7 @@ from tallystick.run_folder.line_file import LINES, read_lines
 from tallystick.run_folder.listing import (
     ANEW,
     FORMAT,
+    contract_of,
     folders_of,
     of_another_text,
     require_format,
@@ -205,6 +206,14 @@ class RunFolder:
         if self.origin.contract != contract.hash:
             why = f"it is of contract {printable(self.origin.contract[:8])}; expected {contract.hash[:8]}"
             raise DamagedFile(self.path / ORIGIN, why, "give the folder back the name that it had")
+
+    def contract(self) -> Contract:
+        """Read the contract that was run, which lies open beside encrypted files; raises DamagedFile for another in its place."""
+        contract = contract_of(self.path)
+        if contract.hash != self.origin.contract:
+            why = f"it is contract {contract.hash[:8]}; this run is of {printable(self.origin.contract[:8])}"
+            raise DamagedFile(self.path / "contract.json", why, "put the right one back")
+        return contract
 
     @property
     def result(self) -> Path:
