@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tallystick.check import check_party_file
 from tallystick.cli.app import app
-from tallystick.config.contract import parse_contract
+from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.config.sections import PrivateRelease
 from tallystick.defenses.defense_table import DEFENSES
@@ -23,10 +23,11 @@ from tallystick.job.phases.budget import Ahead, budget_outlooks
 from tallystick.job.phases.budget import check_budget as check_ahead
 from tallystick.job.phases.defense import RunDefense, key_stream
 from tallystick.job.phases.release import release_auc
+from tallystick.job.preflight import require
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.ledger import known_ledger
+from tallystick.run_folder.ledger import create_ledger, known_ledger
 
 PARTIES = ("bank", "shop")
 LABEL_DP = {"method": "label-dp", "epsilon": 1.0}
@@ -354,6 +355,34 @@ def test_a_run_over_the_cap_ends_before_a_peer_is_waited_for(lay_out_job):
     found = check_party_file(*files)
     assert found["problems"] == []
     assert found["budget"] == "label-DP epsilon of data set 'labels': 2 spent, 3 after this run, cap 3"
+
+
+def test_a_cap_whose_ledger_nobody_names_is_a_warning_of_check_and_of_a_run(lay_out_job):
+    """In another folder with other runs a new ledger begins at 0, and the cap with it; named, it is refused."""
+    job = lay_out_job(PARTIES, rows=60, defense=[LABEL_DP])
+    files = (job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
+    contract, identity = load_contract(files[1]), Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").identity
+
+    def warned():
+        heard = []
+        require(contract, load_party(files[0]), say=heard.append)
+        listed = [each for each in check_party_file(*files)["warnings"] if "privacy.cap" in each]
+        assert [each for each in heard if "privacy.cap" in each] == [f"warning: {each}" for each in listed]
+        return listed
+
+    assert warned() == []
+    job.change("bank", privacy={"cap": 2.5})
+    (line,) = warned()
+    assert line.startswith("privacy.cap = 2.5: ")
+    assert line.endswith(f"put identity: {identity} under privacy")
+    job.change("bank", privacy={"cap": 2.5, "identity": identity})
+    assert warned() == []
+    job.change("bank", privacy={"cap": 2.5, "identity": identity, "ledger": "other.sqlite"}, runs="others")
+    with pytest.raises(StorageError, match=r"other.sqlite is gone: privacy.identity in the party file knows of it"):
+        create_ledger(load_party(files[0]))
+    Ledger.create(job.home("bank") / "other.sqlite", party="bank")
+    with pytest.raises(StorageError, match=f"not privacy.identity = {identity}"):
+        require(contract, load_party(files[0]), say=print)
 
 
 def test_a_damaged_ledger_is_a_problem_that_check_lists(lay_out_job):

@@ -41,6 +41,7 @@ from tallystick.reading import shown
 from tallystick.run_folder.embedding_charge import noise_on_embeddings
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.initial_weights import StartingPoint
+from tallystick.run_folder.ledger import unnamed_ledger
 from tallystick.run_folder.trained import Architecture
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.features import FeatureShape
@@ -72,7 +73,7 @@ def require(
 ) -> tuple[Frame, Keys | None]:
     """Return this party's table and its keys, once all checks have passed. ``trials`` are those of a search.
 
-    ``point`` is what the run starts from, where that is not scratch. ``say`` hears what a large table will take.
+    ``point`` is what the run starts from, where that is not scratch. ``say`` hears what a large table will take, and warnings.
 
     A helper has neither: its table is empty.
 
@@ -82,6 +83,8 @@ def require(
     raise_problems(report)
     if report.room is not None and report.room.rows >= WORTH_SAYING:
         say(report.room.describe())
+    for line in report.warnings:
+        say(f"warning: {line}")
     return report.frame if report.frame is not None else pl.DataFrame(), report.keys
 
 
@@ -153,6 +156,8 @@ def preflight(
         _check_table(contract, party, report, report.frame, folder, before)
     ahead = Ahead(contract=contract, party=party, folder=folder, trials=trials, keys=report.keys)
     report.budget = report.tried(lambda: check_budget(ahead)) or ()
+    if report.budget and (unnamed := report.tried(lambda: unnamed_ledger(party))) is not None:
+        report.warnings.append(unnamed)
     return report
 
 

@@ -72,6 +72,18 @@ def known_ledger(party: PartyFile) -> Ledger:
     return ledger
 
 
+def unnamed_ledger(party: PartyFile) -> str | None:
+    """Say that a cap holds as long as run folders know its ledger, where the party file does not name it."""
+    budget = party.privacy
+    if budget.cap is None or budget.identity is not None or not budget.ledger.exists():
+        return None
+    identity = Ledger(budget.ledger, party=party.party).identity
+    return (
+        f"privacy.cap = {budget.cap:g}: the party file does not say which ledger it is of, so in another place, with other runs, "
+        f"a new ledger would begin at 0: put identity: {identity} under privacy"
+    )
+
+
 def create_ledger(party: PartyFile) -> Ledger:
     """Make the party's ledger, once. Raises ConfigError if there is one, StorageError if there was one."""
     try:
