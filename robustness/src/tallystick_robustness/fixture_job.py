@@ -107,6 +107,11 @@ class Homes:
         """List who has a home: both parties, a third one, and a helper if linking has one."""
         return [name for name in (*PARTIES, THIRD, HELPER) if self.home(name).exists()]
 
+    def party(self, name: str) -> Values:
+        """Read a party file."""
+        values: Values = yaml.safe_load((self.home(name) / "party.yaml").read_text())
+        return values
+
     def write_party(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a party file."""
         (self.home(name) / "party.yaml").write_text(yaml.safe_dump(dict(values), sort_keys=False))

@@ -1,7 +1,8 @@
 """A command that gets stuck once, as it is told: ``python -m tallystick_robustness.stuck HOW AT ARGUMENTS...``.
 
-HOW is ``silent``, whose heartbeats go on while nothing else is sent, or ``stopped`` (SIGSTOP). AT is a message and how often
-it is sent until then, ``CutEmbedding:10``, or a phase, ``phase:evaluation``. The file ``stuck`` of the folder says that it is.
+HOW is ``silent``, whose heartbeats go on while nothing else is sent, ``stopped`` (SIGSTOP) or ``killed`` (SIGKILL). AT is a
+message and how often it is sent until then, ``CutEmbedding:10``, or a phase, ``phase:evaluation``. The file ``stuck`` of the
+folder says that it is.
 """
 
 import os
@@ -49,6 +50,8 @@ def _hang(how: str) -> None:
     Path(MARK).touch()
     if how == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     while True:
         time.sleep(1)
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-import yaml
-
 from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
 from tallystick.network.session import QUIET_S
@@ -24,6 +22,7 @@ from tallystick_robustness.fixture_job import (
     DEADLINE_S,
     FEATURE,
     HELPER,
+    HELPER_LISTENS,
     LABEL,
     PARTIES,
     THIRD,
@@ -112,18 +111,48 @@ WAITS: dict[str, PartnerWait] = {
         for phase, stuck_at in (("alignment", "phase:alignment"), ("training", "CutEmbedding:3"))
         for seat, who in (("label party", LABEL), ("other feature party", FEATURE))
     },
+    **{
+        f"overlap: {what}, {seat}": PartnerWait(who=who, command="overlap", stuck_at=stuck_at, job="overlap")
+        for what, seat, who, stuck_at in (
+            ("handshake", "label party", LABEL, "Greeting:1"),
+            ("the key", "feature party", FEATURE, "CoinCommitment:1"),
+            ("a store", "label party", LABEL, "ProgrammedStore:1"),
+            ("the groups", "feature party", FEATURE, "ProgrammedTable:1"),
+            ("the counts", "label party", LABEL, "OverlapCounts:1"),
+        )
+    },
+    **{
+        f"run on shares: {what}, {seat}": PartnerWait(who=who, command="run", stuck_at=stuck_at, job="shares", stuck=stuck)
+        for what, seat, who, stuck, stuck_at in (
+            ("features", "label party", LABEL, FEATURE, "FeatureCount:1"),
+            ("seeds", "feature party, of the helper", FEATURE, HELPER, "Correction:1"),
+            ("steps", "label party", LABEL, FEATURE, "MaskedWeights:3"),
+            ("steps", "feature party", FEATURE, LABEL, "MaskedErrors:3"),
+            ("steps", "label party, of the helper", LABEL, HELPER, "Correction:4"),
+            ("sizes", "helper", HELPER, LABEL, "HeadSizes:1"),
+            ("scores", "label party", LABEL, FEATURE, "ScoreShares:1"),
+            ("that shares are kept", "feature party", FEATURE, LABEL, "SharesKept:2"),
+        )
+    },
     "serve: feature party, a question": PartnerWait(who=FEATURE, command="serve", stuck_at="RowQuestion:2", idle=True),
 }
 JOBS: dict[str, Values] = {
     "union": LINKAGES["union"],
     "similarity": LINKAGES["similarity"],
     "three parties": {f"parties__{THIRD}": {"role": "feature"}},
+    "overlap": {"overlap": {}},
+    "shares": {
+        "training": {"gradients": "shared", "epochs": 2, "batch_size": 32},
+        "model": {},
+        "parties__helper": {"role": "helper"},
+    },
 }
 HAPPENS = (
     "SIGTERM",
     "SIGINT",
     "SIGTERM beside a stopped partner",
     "the partner is stopped",
+    "the partner is killed",
     "the partner keeps its heartbeats alone",
     "the partner never comes",
 )
@@ -170,6 +199,9 @@ class Waits(ProcessCampaign):
         homes = lay_out(self._scratch / f"of {job}", contract(**changes), frames, listen=address)
         if job == "similarity":
             by_place(homes)
+        if job == "shares":
+            for name in PARTIES:
+                self._change(homes, name, peers={**homes.party(name).get("peers", {}), HELPER: {"address": HELPER_LISTENS}})
         return homes
 
     def facts(self) -> dict[str, Any]:
@@ -184,6 +216,7 @@ class Waits(ProcessCampaign):
         """Run a case by its wait and what happens to it."""
         wait = WAITS[what]
         how = "stopped" if happens in ("SIGTERM beside a stopped partner", "the partner is stopped") else "silent"
+        how = "killed" if happens == "the partner is killed" else how
         with self._waiting(number, wait, how) as process:
             began = time.monotonic()
             if happens.startswith("SIG"):
@@ -191,7 +224,8 @@ class Waits(ProcessCampaign):
                 bound = SERVE_END_S if wait.command == "serve" else FAREWELL_S + self._grace_s
                 seconds, line = _until(process, began, lambda: process.code is not None)
             else:
-                bound = {"stopped": DEADLINE_S, "silent": QUIET_S if wait.stuck_at else WAIT_S}[how] + self._grace_s
+                silent_s = QUIET_S if wait.stuck_at else WAIT_S
+                bound = (silent_s if how == "silent" else DEADLINE_S) + self._grace_s
                 before = len(process.said)
                 seconds, line = _until(process, began, lambda: _names_it(process.said[before:]))
             failure = "" if seconds is not None and seconds <= bound else LATE
@@ -248,8 +282,7 @@ class Waits(ProcessCampaign):
 
     @staticmethod
     def _change(homes: Homes, name: str, **values: Any) -> None:
-        path = homes.home(name) / "party.yaml"
-        homes.write_party(name, {**yaml.safe_load(path.read_text()), **values})
+        homes.write_party(name, {**homes.party(name), **values})
 
 
 def _names_it(said: str) -> bool:
