@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -227,8 +228,15 @@ def closest(word: str, names: Iterable[str]) -> str | None:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Say which known word is close, or list them."""
     names = sorted(known)
+    if (twin := next((name for name in names if name != word and looks_of(name) == looks_of(word)), None)) is not None:
+        return f"{twin!a} looks the same and is spelt by other codes; write it so, in double quotes, or rename it"
     close = closest(word, names)
     return f"did you mean {_spelt(close)}?" if close else f"known here: {', '.join(map(_spelt, names)) or 'none'}"
+
+
+def looks_of(name: str) -> str:
+    """Return what one sees of a name: letters that have several codes in one of them, and no invisible characters."""
+    return "".join(each for each in unicodedata.normalize("NFC", name) if unicodedata.category(each) != "Cf")
 
 
 def _spelt(name: str) -> str:

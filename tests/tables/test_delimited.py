@@ -15,7 +15,7 @@ from tallystick.config.party import load_party, parse_party
 from tallystick.config.table import TableConfig
 from tallystick.errors import ConfigError, DataError
 from tallystick.tables.delimited import NUMBERS, read_delimited
-from tallystick.tables.table import read_party_table, read_table
+from tallystick.tables.table import read_party_table, read_table, require_named
 from tallystick.tables.text import text_warning
 
 
@@ -531,3 +531,26 @@ def test_infinite_numbers_are_never_taken_for_missing_ones(tmp_path, word, mark)
     (tmp_path / "t.csv").write_text("id,a\n" + "".join(f"k,{cell}\n" for cell in cells))
     frame = read_table(TableConfig(path=tmp_path / "t.csv"))
     assert abs(frame.get_column("a")[30]) == float("inf")
+
+
+@pytest.mark.parametrize("twin", ["gro\u0308\u00dfe", "gr\u00f6\u200b\u00dfe", "gr\u00f6\ufeff\u00dfe"])
+@pytest.mark.parametrize("way", ["csv", "parquet"])
+def test_a_column_whose_name_only_looks_like_the_one_that_is_asked_for_is_named_by_its_codes(twin, way, tmp_path):
+    """The letters of one's keyboard are others than those of a file from another system."""
+    asked, frame = "gr\u00f6\u00dfe", pl.DataFrame({twin: [1.0, 2.0], "id": ["a", "b"]})
+    path = tmp_path / f"t.{way}"
+    frame.write_csv(path) if way == "csv" else frame.write_parquet(path)
+    table = read_table(TableConfig(path=path))
+    with pytest.raises(DataError) as caught:
+        require_named(table, asked, use="feature")
+    assert f"{twin!a} looks the same and is spelt by other codes" in str(caught.value)
+    both = frame.with_columns(pl.col(twin).alias(asked))
+    both.write_csv(path) if way == "csv" else both.write_parquet(path)
+    with pytest.raises(DataError, match="look the same, and are spelt by other codes; rename"):
+        read_table(TableConfig(path=path))
+
+
+def test_categories_that_differ_in_spaces_case_or_codes_alone_are_said():
+    column = pl.Series("city", ["Bonn", "Bonn ", " bonn", "K\u00f6ln", "Ko\u0308ln", None, "Bern"])
+    assert text_warning(column).startswith("column 'city': 3 of its 6 different cells differ from another one in spaces, case")
+    assert text_warning(pl.Series("city", ["Bonn", "Bern", None])) is None

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tallystick.errors import DataError
+from tallystick.reading import looks_of
 
 PATTERN = re.compile(r"\^.*\$", re.DOTALL)  # what Polars takes for a pattern of names
 
@@ -13,6 +14,12 @@ def require_usable(names: Sequence[str], *, source: str) -> None:
     """Raise DataError, naming the source, for a column name that stands there twice, or that stands for other names."""
     if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
+    seen: dict[str, str] = {}
+    for name in names:
+        if (twin := seen.setdefault(looks_of(name), name)) != name:
+            raise DataError(
+                f"{source}: the columns {twin!a} and {name!a} look the same, and are spelt by other codes; rename or remove one"
+            )
     if pattern := next((name for name in names if PATTERN.fullmatch(name)), None):
         raise DataError(
             f"{source}: a column is called {pattern!r}, which is a pattern of names where it begins with ^ and ends "

@@ -126,11 +126,17 @@ def _decimal_digits() -> dict[str, str]:
 def text_warning(column: pl.Series) -> str | None:
     """Say what becomes of a column of text of which most different cells look like something else, and how to mend it.
 
-    These are numbers with a sign, a unit or spaces, such as € 9.50 and <0.01, and dates and times that are not ISO 8601.
+    These are numbers with a sign, a unit or spaces, such as € 9.50 and <0.01, and dates and times that are not ISO 8601. Cells
+    that differ in spaces or case alone are said, too.
     """
     if column.dtype != pl.String:
         return None
     cells = column.drop_nulls().unique().head(LOOKED_AT)
+    if twins := len(cells) - cells.str.strip_chars().str.to_lowercase().str.normalize("NFC").n_unique():
+        return (
+            f"column {column.name!r}: {twins} of its {len(cells)} different cells differ from another one in spaces, case or the "
+            "codes of a letter alone, and each is a category of its own; spell them alike in the table if that is not meant"
+        )
     if len(cells) < FEWEST_NUMBERS:
         return None
     if _most(cells, DATE_LIKE):
