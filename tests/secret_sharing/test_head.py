@@ -47,7 +47,7 @@ def with_products(label_ND, feature_ND):
     """All columns that a head has: both parties', and the products of their last ones, which are rounded to 8 places before."""
     factors = []
     for columns_ND, most in ((label_ND, 8), (feature_ND, 32)):
-        factors.append(np.rint(columns_ND[:, -most:] * 0.35 * 256) / 256)
+        factors.append(np.rint(columns_ND[:, -most:] * 0.5 * 256) / 256)
     products_NAB = factors[0][:, :, None] * factors[1][:, None, :]
     return np.concatenate([label_ND, feature_ND, products_NAB.reshape(len(label_ND), -1)], axis=1)
 
@@ -143,8 +143,8 @@ def test_a_batch_of_weight_0_and_one_of_one_heavy_row_are_within_the_range():
 
 @pytest.mark.parametrize(("size", "is_near"), [(3.0, False), (12.0, False), (24.0, True), (31.0, True), (36.0, True)])
 def test_training_scores_near_the_edge_are_counted(size, is_near):
-    # Two features of 2, their product as .49, and a rate that brings their scores to this size in one step
-    plan = plan_of(rows=64, columns=(1, 1), epochs=4, batch=64, rate=size / 4.12, momentum=0.0)
+    # Two features of 2, their product as 1, and a rate that brings their scores to this size in one step
+    plan = plan_of(rows=64, columns=(1, 1), epochs=4, batch=64, rate=size / 4.5, momentum=0.0)
     ones_N1, labels_NC = np.full((64, 1), 2.0), np.full((64, 1), 1.0)
     count = edge_count(plan, ones_N1, ones_N1, labels_NC, decay=0.0)
     assert (count > 2) == is_near, count

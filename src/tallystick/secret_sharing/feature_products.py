@@ -5,8 +5,8 @@ other a - u and b - v, and a b = a (b - v) + (a - u) v + u v. The label party co
 second, and the helper deals u v. So each party has a matrix of its own, whose sum is the products: from here on it masks that
 matrix once and multiplies it like its own features, with the same secret weights at both.
 
-Both factors have 8 binary places, so a product has the 16 of a feature without cutting any. Within -1.1 to 1.1 they have products
-within 1.21, which is in the range of features.
+Both factors have 8 binary places, so a product has the 16 of a feature without cutting any. Within -1.5 to 1.5 they have products
+within 2.25, which is in the range of features.
 
 Shapes: N rows, R rows of a message, A factors of the label party, B of the feature party, P = A B products, by A first.
 """
@@ -24,9 +24,9 @@ from tallystick.secret_sharing.sides import Dealer, ShareHolder, deal, draw_deal
 FACTORS = (8, 32)
 """Columns of the label party and of the feature party that are multiplied, each with each: a party's last ones."""
 _FACTOR_BITS = 8
-_SCALE = 0.35
-"""What a feature is multiplied by before it is a factor: a product counts for an eighth of a feature, as there are many."""
-_LARGEST_FACTOR = 1.1
+_SCALE = 0.5
+"""What a feature is multiplied by before it is a factor: a product counts for a quarter of a feature, as there are many."""
+_LARGEST_FACTOR = 1.5
 
 
 def factor_counts(columns: tuple[int, int]) -> tuple[int, int]:

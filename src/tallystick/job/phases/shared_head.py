@@ -7,6 +7,7 @@
 Shapes: N positions, D own features, C outputs.
 """
 
+import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -28,6 +29,7 @@ from tallystick.errors import Diverged, ProtocolError
 from tallystick.job.job import Job
 from tallystick.job.phases.train import start_of
 from tallystick.models.fixed_features import FixedFeatures
+from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel, Progress
 from tallystick.privacy.randomness import generator_of
 from tallystick.run_folder.folder import RunFolder
@@ -64,13 +66,15 @@ from tallystick.secret_sharing.share_messages import FeatureCount, HeadSizes, ex
 from tallystick.secret_sharing.sides import Dealer, ShareHolder
 from tallystick.secret_sharing.sigmoid import PERIOD, RANGE
 from tallystick.training.checkpoint import TrainingState
-from tallystick.training.folds import Folds
 from tallystick.training.label_party import train_label_party as train_network
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
 
-_OWN_EPOCHS, _OWN_RATE = 10, 0.004
-"""Of the label party's own network, in batches of twice the usual size: a quarter of the time of a usual training."""
+_OWN_STEPS_AN_EPOCH, _OWN_STEPS = 20, 400
+"""Of each member of the label party's own network, within these batch sizes and epochs: large batches take the least time."""
+_OWN_BATCHES, _OWN_EPOCHS = (32, 512), (10, 30)
+_OWN_RATE = 0.008
+"""In the largest batches; in smaller ones it falls with the root of their size."""
 _MOST_FEATURES_A_ROW = 0.3
 """For the weight decay: of few rows it would leave nothing of what only the other party's columns tell."""
 LEAST_NEAR_EDGE = 2
@@ -381,8 +385,8 @@ def _fitted(job: Job, dataset: Dataset) -> FixedFeatures:
 def _own_network(job: Job, dataset: Dataset) -> tuple[OwnNetwork | None, Tensor | None]:
     """Train a network of the label party's own columns, and give the training rows' logits by it, or None without columns.
 
-    The others can see how long it takes. So it trains for as many epochs as the number of rows says, and closes no columns. If it
-    diverges, another one that nobody uses takes the steps that are left.
+    The others can see how long it takes. So it trains for as many epochs as the number of rows says, and closes no columns. If a
+    member diverges, another one that nobody uses takes the steps that are left.
     """
     if dataset.encoder is None:
         return None, None
@@ -390,44 +394,48 @@ def _own_network(job: Job, dataset: Dataset) -> tuple[OwnNetwork | None, Tensor 
     start = start_of(job.contract, job.folder)
     model = build_own_network(replace(alone.architecture, seed=start), dataset.encoder)
     train_N = dataset.train_N
-    fold_N = torch.zeros(len(dataset.known_labels.true_N), dtype=torch.int64)
+    fold_N = torch.empty(len(train_N), dtype=torch.int64)
     place_N = torch.randperm(len(train_N), generator=generator_of(start, "folds of the own network"))
-    fold_N[train_N[place_N]] = torch.arange(len(train_N)) % MEMBERS
-    own = replace(
-        dataset.own_part(),
-        train_N=train_N,
-        validation_N=train_N[:0],
-        test_N=train_N[:0],
-        folds=Folds(count=MEMBERS, fold_N=fold_N),
-    )
+    fold_N[place_N] = torch.arange(len(train_N)) % MEMBERS
+    own = dataset.own_part()
     if job.contract.target.type == "regression":
         own = own.trained_on(own.known_labels.training_labels_N.clamp(-LARGEST_LABEL, LARGEST_LABEL))
-    training = own.resolved(alone.contract.training)
-    short = {"epochs": min(training.epochs, _OWN_EPOCHS), "batch_size": 2 * training.batch_size, "learning_rate": _OWN_RATE}
-    training = training.model_copy(update={"patience": None, **short})
+    for number, member in enumerate(model.members):
+        learnt_N = train_N[fold_N != number]
+        if len(learnt_N):
+            _train_member(alone, replace(own, train_N=learnt_N, validation_N=learnt_N[:0], test_N=learnt_N[:0]), member, number)
+    network, logits_NC = OwnNetwork.of(model, own.features_at, train_N, fold_N)
+    network.keep(job.folder)
+    return network, logits_NC
+
+
+def _train_member(job: Job, own: Dataset, member: LabelModel, number: int) -> None:
+    """Train a member of the own network on the rows of the other members' folds, in as many steps as their number says."""
+    rows = len(own.train_N)
+    batch_size = min(max(2 ** round(math.log2(rows / _OWN_STEPS_AN_EPOCH)), _OWN_BATCHES[0]), _OWN_BATCHES[1])
+    epochs = min(max(round(_OWN_STEPS / math.ceil(rows / batch_size)), _OWN_EPOCHS[0]), _OWN_EPOCHS[1])
+    settled = {"batch_size": batch_size, "epochs": epochs, "learning_rate": _OWN_RATE * math.sqrt(batch_size / _OWN_BATCHES[1])}
+    training = own.resolved(job.contract.training).model_copy(update={"folds": 1, "patience": None, **settled})
+    schedule = own.schedule(training, seed=job.contract.seed)
     done = 0
 
     def progress(_what: str, step: int, total: int) -> None:
         nonlocal done
         done = step
-        job.progress("own columns", step, total)
+        job.progress("own columns", number * total + step, MEMBERS * total)
 
-    schedule = own.schedule(training, seed=job.contract.seed)
-    run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("own-network"), progress=progress)
+    store = job.folder.store(f"own-network-{number}")
+    run = TrainingRun(training=training, schedule=schedule, store=store, progress=progress)
     try:
-        train_network(model, own.features_at, own.objective(), [], run)
+        train_network(member, own.features_at, own.objective(), [], run)
     except Diverged as error:  # it depends on labels, so the others must not see that this party stopped
         job.logbook.watcher.say(f"own columns: {error}; the head goes on without this feature")
-        left = training.model_copy(update={"epochs": max(1, training.epochs - done // schedule.steps_per_epoch)})
-        unused = build_own_network(replace(alone.architecture, seed=start), dataset.encoder)
+        left = training.model_copy(update={"epochs": max(1, epochs - done // schedule.steps_per_epoch)})
+        unused = build_own_network(job.architecture, own.encoder).members[number]
         constant = own.trained_on(torch.zeros_like(own.known_labels.training_labels_N)).objective()
         with suppress(Diverged):
-            train_network(
-                unused, own.features_at, constant, [], replace(run, training=left, store=job.folder.store("own-network-unused"))
-            )
-    network, logits_NC = OwnNetwork.of(model, own.features_at, train_N, fold_N[train_N])
-    network.keep(job.folder)
-    return network, logits_NC
+            unused_run = replace(run, training=left, store=job.folder.store(f"own-network-unused-{number}"))
+            train_network(unused, own.features_at, constant, [], unused_run)
 
 
 def _columns(features: FixedFeatures, dataset: Dataset, index_N: Tensor, own_NC: Tensor | None = None) -> NDArray[np.float64]:
