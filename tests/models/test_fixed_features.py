@@ -42,3 +42,25 @@ def test_a_wide_table_has_coarse_hats_alone_and_a_label_party_without_columns_a_
     nothing = Features(numeric_NF=torch.empty(5, 0), categorical_NG=torch.empty(5, 0, dtype=torch.int64))
     alone = FixedFeatures(None, most=256, constant=True).fit(nothing, seed=1)
     assert torch.equal(alone(nothing), torch.ones(5, 1))
+
+
+def test_large_categories_share_the_codes_of_their_party():
+    def codes(cardinalities, most):
+        return FixedFeatures(FeatureShape(numeric=0, cardinalities=cardinalities), most=8, constant=False, codes=most).codes
+
+    assert codes((3, 1000), 0) == [3, 64]
+    assert codes((3, 1000), 512) == [3, 512]
+    assert codes((3, 1000, 200, 80), 512) == [3, 170, 170, 80]
+    assert codes((1000,) * 20, 512) == [64] * 20
+
+
+def test_codes_that_a_large_category_has_are_told_apart():
+    generator = torch.Generator().manual_seed(1)
+    code_N1 = torch.randint(0, 200, (4000, 1), generator=generator)
+    rows = Features(numeric_NF=torch.empty(4000, 0), categorical_NG=code_N1)
+    last = Features(numeric_NF=torch.empty(2, 0), categorical_NG=torch.tensor([[150], [160]]))
+    shape = FeatureShape(numeric=0, cardinalities=(200,))
+    first_D, second_D = FixedFeatures(shape, most=256, constant=False, codes=512).fit(rows, seed=1)(last)
+    assert not torch.equal(first_D, second_D)
+    few_D, same_D = FixedFeatures(shape, most=256, constant=False).fit(rows, seed=1)(last)
+    assert torch.equal(few_D, same_D)

@@ -22,6 +22,7 @@ COARSE = FINE // COARSENING + 1
 MOST_FINE_COLUMNS = 24
 """Numeric columns up to which there are fine hats."""
 MOST_CODES = 64
+"""Of a category; those of a party that has more for its large categories share them evenly."""
 RANDOM_SUMS = 512
 _SUMMED = 3
 _LEAST_DEVIATION = 0.3
@@ -43,6 +44,7 @@ class FixedFeatures(nn.Module):
     Args:
         shape: of the party's encoded columns; None for a label party without columns of its own.
         most: axes that stay.
+        codes: of all its categories with more than 64 codes together; each has 64 at least.
         constant: whether the first feature is 1, which gives a head its intercept.
     """
 
@@ -53,10 +55,11 @@ class FixedFeatures(nn.Module):
     mean_R: Tensor
     axes_RD: Tensor
 
-    def __init__(self, shape: FeatureShape | None, *, most: int, constant: bool) -> None:
+    def __init__(self, shape: FeatureShape | None, *, most: int, constant: bool, codes: int = 0) -> None:
         super().__init__()
         shape = shape or FeatureShape(numeric=0, cardinalities=())
-        self.codes = [min(codes, MOST_CODES) for codes in shape.cardinalities]
+        large = sum(cardinality > MOST_CODES for cardinality in shape.cardinalities)
+        self.codes = [min(cardinality, max(MOST_CODES, codes // max(large, 1))) for cardinality in shape.cardinalities]
         self.constant = constant
         self._fine = shape.numeric <= MOST_FINE_COLUMNS
         inputs = shape.numeric + sum(self.codes)

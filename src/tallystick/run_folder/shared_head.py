@@ -27,6 +27,8 @@ from tallystick.training.checkpoint import TrainingState, put_weights, read_tens
 _NOTE, _SCORED, _OPENED = "training", "scored-rows.safetensors", "opened-scores.safetensors"
 _OWN, _OTHERS, _COMMON = "own_share", "others_share", "products_share"
 _AXES_LABEL_PARTY, _AXES_FEATURE_PARTY = 256, 512
+_CODES_FEATURE_PARTY = 512
+"""Of its large categories together; the label party's network of its own columns knows each of its codes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,9 @@ class SharedHead:
 def features_of(encoder: Encoder | None, *, is_label: bool) -> FixedFeatures:
     """Build a party's features, before they are fitted. The label party's network of its own columns stands for more axes."""
     shape = encoder.feature_shape if encoder is not None else None
-    return FixedFeatures(shape, most=_AXES_LABEL_PARTY if is_label else _AXES_FEATURE_PARTY, constant=is_label)
+    if is_label:
+        return FixedFeatures(shape, most=_AXES_LABEL_PARTY, constant=True)
+    return FixedFeatures(shape, most=_AXES_FEATURE_PARTY, constant=False, codes=_CODES_FEATURE_PARTY)
 
 
 def require_unscored(folder: RunFolder, ids: Iterable[bytes]) -> None:
