@@ -39,6 +39,7 @@ from tallystick.tables.keys import Keys, keys_of
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.repeats import with_summaries
 from tallystick.tables.times import with_dates
+from tallystick.tables.vectors import with_vectors
 from tallystick.watcher import Silent, Watcher
 
 _STEP_S = 0.2
@@ -182,7 +183,8 @@ class _Simulation:
         frame: Frame = pl.DataFrame()
         keys: Keys | None = None
         if name in self.tables:
-            frame = with_summaries(with_dates(self.tables[name], party.dates), party, contract.alignment)
+            frame = with_vectors(with_dates(self.tables[name], party.dates), party.vectors)
+            frame = with_summaries(frame, party, contract.alignment)
             keys = keys_of(frame, party, contract.alignment)
         is_label = name == contract.label_party
         earlier = run_to_start_from(contract, party, self.start_from) if self.start_from and keys is not None else None

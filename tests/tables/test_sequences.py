@@ -148,10 +148,10 @@ def test_a_separator_in_no_cell_of_the_table_is_refused_and_in_none_of_some_rows
 def test_a_column_of_lists_that_is_not_named_as_a_sequence_is_refused(tmp_path: Path) -> None:
     frame = pl.DataFrame({"id": [1, 2], "clicked": [["a"], ["b"]], "spent": [1.0, 2.0]})
     values: dict[str, Any] = {"party": "shop", "keys": {"id": "id"}}
-    with pytest.raises(FeatureError, match=r"'clicked' holds lists .*name it under sequences, or list it under drop"):
+    with pytest.raises(FeatureError, match=r"'clicked' holds lists .*name it under vectors if"):
         feature_columns(frame, parse_party(values, folder=tmp_path))
     named = parse_party(values | {"features": {"categorical": ["clicked"]}}, folder=tmp_path)
-    with pytest.raises(FeatureError, match=r"'clicked' holds lists .*list it under sequences instead"):
+    with pytest.raises(FeatureError, match=r"'clicked' holds lists .*list it under sequences or vectors instead"):
         feature_columns(frame, named)
     party = parse_party(values | {"sequences": {"clicked": {}}}, folder=tmp_path)
     assert feature_columns(frame, party) == FeatureColumns(numeric=("spent",))

@@ -110,6 +110,7 @@ COMMANDS: Mapping[str, Command] = {
             "quality.command:experiment",
             "A split network beside gradient boosting on the joined table and on own columns, on public tables split at random.",
         ),
+        ("vectors", "vectors:run", "What a partner's vectors bring: hashed titles of publications, 768 numbers each."),
         ("student", "student:experiment", "How much of joining's gain a student of own columns keeps, on public tables."),
         (
             "fedsim",

@@ -256,6 +256,12 @@ class ReportOptions(Model):
         return self
 
 
+def _each_vector_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) != len(names):
+        raise ValueError(f"must have each column once, found {shown(list(names))}")
+    return names
+
+
 class PartyFile(Model):
     """One party's private side of a job. See docs/reference/configuration.md for every key."""
 
@@ -276,6 +282,11 @@ class PartyFile(Model):
     ] = Field(default=None, description="auto (every other column by its type), or lists of numeric and categorical columns")
     sequences: dict[Text, SequenceConfig] = Field(
         default_factory=dict, description="columns whose cells list items, beside the features: column to how it is read"
+    )
+    vectors: Annotated[tuple[Text, ...], AfterValidator(_each_vector_once)] = Field(
+        default=(),
+        description="columns whose cells hold as many numbers each, such as embeddings, beside the features: lists, arrays, or "
+        "text such as [0.5, -1]",
     )
     dates: dict[Text, Annotated[str, AfterValidator(_date_format)]] = Field(
         default_factory=dict, description='columns of text that are dates, and how they are written, such as "%d.%m.%Y"'
@@ -328,10 +339,17 @@ class PartyFile(Model):
     def _columns_have_one_use(self) -> "PartyFile":
         problems = []
         used_columns = self.features.numeric + self.features.categorical if self.features else ()
-        used_columns += tuple(self.sequences)
+        used_columns += (*self.sequences, *self.vectors)
         twice = sorted({column for column in used_columns if used_columns.count(column) > 1})
         problems += [f"features: column {shown(column)} is given twice" for column in twice]
         problems += self._sequence_problems()
+        problems += [
+            f"vectors: column {shown(name)} is also {'under drop' if name in self.drop else 'a key column'}"
+            for name in self.vectors
+            if name in self.drop or name in self.keys.values()
+        ]
+        if self.vectors and self.serving.store is not None:
+            problems.append("vectors: serving.store gives single cells; serve from the table, or leave the vectors out")
         problems += [
             f"repeats.aggregate.{column}: is the {use}, which is that of the latest row; leave it out"
             for column in (self.repeats.aggregate if self.repeats is not None else ())

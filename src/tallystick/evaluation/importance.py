@@ -65,12 +65,15 @@ class ColumnPlace:
 
 
 def column_places(encoder: Encoder) -> list[ColumnPlace]:
-    """Say where each of a party's columns stands, numeric ones first, MAX_COLUMNS at most."""
-    places = []
+    """Say where each of a party's columns stands, numeric ones and vectors first, MAX_COLUMNS at most."""
+    of_numeric: dict[str, tuple[int, ...]] = {}
     indicator = len(encoder.numeric)
     for index, column in enumerate(encoder.numeric):
-        places.append(ColumnPlace(name=column.name, numeric=(index, indicator) if column.indicator else (index,)))
+        own = (index, indicator) if column.indicator else (index,)
+        name = column.vector or column.name
+        of_numeric[name] = of_numeric.get(name, ()) + own  # all numbers of a vector move as one
         indicator += column.indicator
+    places = [ColumnPlace(name=name, numeric=own) for name, own in of_numeric.items()]
     places += [ColumnPlace(name=column.name, categorical=(index,)) for index, column in enumerate(encoder.categorical)]
     start = len(encoder.categorical)
     for sequence in encoder.sequences:

@@ -3,7 +3,8 @@
 Shapes: N rows, F numeric outputs, G categorical outputs.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -26,6 +27,7 @@ from tallystick.tables.records import fits_memory, mapped, rows_of_a_piece
 from tallystick.tables.sequences import SequenceColumn, fit_sequence
 from tallystick.tables.table import require_column, require_named
 from tallystick.tables.text import as_text, text_warning
+from tallystick.tables.vectors import vector_of, widths_of
 
 RANK_KNOTS = 1000
 MANY_COLUMNS = 40  # encoding.screening = auto: encoded columns from which some may be closed
@@ -51,6 +53,7 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
     knots: tuple[float, ...] = ()  # rank: values, ascending
     scores: tuple[float, ...] = ()  # rank: their normal scores
     edges: tuple[float, ...] = ()  # of its bins, in units of what encode gives; none for a plain number
+    vector: str = ""  # column of vectors of which it is a number
 
     def encode(self, values_N: Floats) -> Floats:
         """Standardise numbers. NaN becomes 0."""
@@ -84,12 +87,14 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         encoding: EncodingConfig | None = None,
         numbers: Literal["auto"] | Numbers = "plain",
         sequences: Mapping[str, SequenceConfig] | None = None,
+        vectors: Sequence[str] = (),
         screens: bool = False,
     ) -> "Encoder":
         """Fit on the training rows ``rows`` of ``frame``. Columns that are constant there are left out with a note.
 
         ``numbers`` says how the bottom model shall take numbers; ``auto`` goes by the number of rows. ``sequences`` are columns
-        of lists, and how each is read. ``screens`` says that the training can screen columns, where ``encoding`` allows it.
+        of lists, and how each is read; ``vectors`` columns whose numbers are columns of the frame (tables/vectors.py).
+        ``screens`` says that the training can screen columns, where ``encoding`` allows it.
 
         Raises DataError for an absent column, infinite numbers, text in a numeric column, lists that cannot be read, or no
         training rows.
@@ -104,7 +109,9 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         numeric = {
             name: _fit_numeric(name, columns.numbers(name), encoding.numeric, form_of(frame.schema[name], use="numeric"))
             for name in features.numeric
+            if not vector_of(name, vectors)
         }
+        blocks = {name: _fit_vector(name, features.numeric, columns) for name in vectors}
         categorical = {
             name: fit_categorical(
                 name,
@@ -116,6 +123,11 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             for name in features.categorical
         }
         notes = tuple(_left_out(frame, name, rows) for name, fitted in [*numeric.items(), *categorical.items()] if fitted is None)
+        notes += tuple(
+            f"vectors: column {name!r} is the same in all training rows and was left out"
+            for name, block in blocks.items()
+            if not block
+        )
         notes += _chosen_notes(encoding, numeric, categorical, rows=len(rows))
         listed = [fit_sequence(frame, name, config, rows, encoding) for name, config in (sequences or {}).items()]
         notes += tuple(note for _, note in listed)
@@ -124,10 +136,13 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         numeric_method = ("piecewise-linear" if len(rows) >= ENOUGH_ROWS else "plain") if numbers == "auto" else numbers
         if numeric_method != "plain":
             used_numeric = tuple(_binned(column, columns.numbers(column.name)) for column in used_numeric)
-        if numbers == "auto" and used_numeric:
-            notes += (f"model.numeric = auto: {_said(numeric_method, used_numeric)}, by the {len(rows):,} rows it is fitted on",)
+        singles = len(used_numeric)
+        used_numeric += tuple(column for block in blocks.values() for column in block)
+        if numbers == "auto" and singles:
+            said = _said(numeric_method, used_numeric[:singles])
+            notes += (f"model.numeric = auto: {said}, by the {len(rows):,} rows it is fitted on",)
         used_categorical = tuple(column for column in categorical.values() if column is not None)
-        encoded = sum(1 + column.indicator for column in used_numeric) + len(used_categorical)
+        encoded = sum(1 + column.indicator for column in used_numeric[:singles]) + len(used_categorical)
         screened = screens and encoding.screening == "auto" and encoded >= MANY_COLUMNS
         if screened:
             notes += (f"encoding.screening = auto: of {encoded} columns, those that say nothing may be closed in training",)
@@ -157,11 +172,20 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         columns = feature_columns(frame, party)
         if not (columns.numeric or columns.categorical or party.sequences):
             return None
+        if frame.height and (lacking := [name for name, width in widths_of(frame.columns, party.vectors).items() if not width]):
+            raise FeatureError(f"vectors: column {lacking[0]!r} is not in the table")
         looked = () if party.features is not None else columns.categorical
         of_table = frame.notes if isinstance(frame, LazyTable) else ()
         of_table += tuple(warning for name in looked if (warning := text_warning(frame.get_column(name))) is not None)
         encoder = cls.fit(
-            frame, columns, rows, encoding=party.encoding, numbers=numbers, sequences=party.sequences, screens=screens
+            frame,
+            columns,
+            rows,
+            encoding=party.encoding,
+            numbers=numbers,
+            sequences=party.sequences,
+            vectors=party.vectors,
+            screens=screens,
         )
         encoder = msgspec.structs.replace(encoder, notes=(*of_table, *encoder.notes))
         return encoder if encoder.feature_shape.tables or encoder.numeric else None
@@ -188,13 +212,18 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     def numeric_names(self) -> tuple[str, ...]:
         """Return the names of the F numeric outputs: the columns, then their missing-indicators."""
         return tuple(column.name for column in self.numeric) + tuple(
-            f"{column.name} is missing" for column in self.numeric if column.indicator
+            f"{column.vector or column.name} is missing" for column in self.numeric if column.indicator
         )
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the encoded columns, other than sequences: the numeric outputs, then the categorical ones."""
         return self.numeric_names + tuple(column.name for column in self.categorical)
+
+    @property
+    def vectors(self) -> Mapping[str, int]:
+        """Return how many numbers each vector has."""
+        return dict(Counter(column.vector for column in self.numeric if column.vector))
 
     @property
     def packing(self) -> Packing:
@@ -224,6 +253,12 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises FeatureError for a column that is absent, or that does not fit.
         """
+        for vector, width in self.vectors.items():
+            if (here := widths_of(frame.columns, (vector,))[vector]) != width:
+                raise FeatureError(
+                    f"vectors: column {vector!r} held {width} numbers a cell in training, and holds {here} here; bring "
+                    "vectors of the same model"
+                )
         changed: dict[str, pl.Series] = {}
         whole = replace(frame, rows=None) if isinstance(frame, LazyTable) else frame
         for column in self._columns:
@@ -318,8 +353,9 @@ def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
     if party.features is not None:
         for name in party.features.numeric + party.features.categorical:
             require_named(frame, name, use="feature")
-            _refuse_lists(name, frame.schema[name], instead="list it under sequences instead")
-        return party.features
+            _refuse_lists(name, frame.schema[name], instead="list it under sequences or vectors instead")
+        numbers = tuple(name for name in frame.columns if vector_of(name, party.vectors))
+        return party.features.model_copy(update={"numeric": party.features.numeric + numbers}) if numbers else party.features
     for name in party.drop:
         require_named(frame, name, use="drop")
     used_otherwise = {*party.keys.values(), *party.drop, *party.sequences, party.label, party.weight, party.time}
@@ -332,7 +368,9 @@ def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
         elif kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
             categorical.append(name)
         else:
-            _refuse_lists(name, kind, instead="name it under sequences, or list it under drop")
+            _refuse_lists(
+                name, kind, instead="name it under vectors if its cells hold as many numbers each, else under sequences or drop"
+            )
             raise FeatureError(
                 f"column {name!r} has type {kind}, which features: auto cannot read; list it under drop or convert it"
             )
@@ -408,6 +446,36 @@ def _fit_numeric(
         form=form,
         knots=knots,
         scores=scores,
+    )
+
+
+def _fit_vector(name: str, numeric: Sequence[str], columns: TrainingColumns) -> tuple[NumericColumn, ...]:
+    """Fit a vector's numbers as one block, each centred, by one deviation for all; none if all training rows have the same."""
+    own = [column for column in numeric if vector_of(column, (name,))]
+    fitted = []
+    for place, column in enumerate(own):
+        values_N = columns.numbers(column)
+        known = values_N[~np.isnan(values_N)]
+        if not len(known):
+            return ()
+        mean, low, high = float(known.mean()), float(known.min()), float(known.max())
+        missing = place == 0 and len(known) < len(values_N)  # one indicator says that all are
+        fitted.append((column, mean, float(known.var()), low, high, missing))
+    deviation = float(np.sqrt(np.mean([variance for _, _, variance, _, _, _ in fitted])))
+    if deviation == 0:
+        return ()
+    return tuple(
+        NumericColumn(
+            name=column,
+            transform="standard",
+            mean=mean,
+            deviation=deviation,
+            low=(low - mean) / deviation,
+            high=(high - mean) / deviation,
+            indicator=missing,
+            vector=name,
+        )
+        for column, mean, _, low, high, missing in fitted
     )
 
 

@@ -31,6 +31,7 @@ from tallystick.tables.postgres import postgres_errors, read_postgres, with_pass
 from tallystick.tables.rows import refuse_rows_beyond
 from tallystick.tables.stores import Store, StoredFile, TableFile, copied
 from tallystick.tables.times import with_dates
+from tallystick.tables.vectors import with_vectors
 
 UNNAMED_INDEX = "__index_level_"  # what Arrow calls a pandas index that has no name
 
@@ -84,7 +85,7 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
             usual = source.missing if source.missing is not None else NULL_WORDS
             words = {name: (*source.missing_in.get(name, usual), *marks) for name, marks in trained.missing.items()}
             source = source.model_copy(update={"missing_in": dict(source.missing_in) | words})
-    frame = with_dates(read_table(source, text=text), party.dates)
+    frame = with_vectors(with_dates(read_table(source, text=text), party.dates), party.vectors)
     assert isinstance(frame, LazyTable)
     return frame
 
