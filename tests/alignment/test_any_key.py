@@ -8,18 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tallystick.alignment import psi_malicious, psi_oprf
 from tallystick.alignment.any_key import link_by_any_key_feature_party, link_by_any_key_label_party
 from tallystick.alignment.exchange import Size
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.key_ids import KeyIds
 from tallystick.alignment.pairwise import LocalOptions
-from tallystick.alignment.psi_malicious import most_ids
+from tallystick.alignment.psi_malicious import StoreSeed, most_ids
+from tallystick.alignment.psi_oprf import Table
 from tallystick.config.alignment import IntersectionConfig
-from tallystick.errors import IdError, ProtocolError
+from tallystick.errors import IdError, PeerLost, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
 from tallystick.tables.keys import read_keys
 
-from .roles import RNG, Watching, in_threads
+from .roles import RNG, Tampering, Watching, in_threads
 
 ONE = LocalOptions(threads=1)
 NAMES = ("mail", "phone", "card")
@@ -236,3 +238,81 @@ def test_more_ids_than_agreed_are_refused_by_key():
         lambda: link_by_any_key_label_party(keys_of(label).by_key, 1, mine, rng=RNG, max_rows=4, local=ONE), cheat
     )
     assert "feature announced 5 rows of 'ids by mail'; this side takes at most 4" in str(ours)
+
+
+class Kept:
+    """A side's buckets in memory, by the name of their store, and how often each was worked out."""
+
+    def __init__(self):
+        self.stores, self.put = {}, []
+
+    def of(self, name):
+        return self.stores.setdefault(name, _Store(name, self.put))
+
+
+class _Store:
+    def __init__(self, name, put):
+        self.name, self.noted, self.buckets, self.puts = name, b"", {}, put
+
+    def note(self):
+        return self.noted
+
+    def write_note(self, note):
+        self.noted = note
+
+    def done(self, alignment):
+        return next((n for n in range(len(self.buckets)) if self.buckets[n][0] != alignment), len(self.buckets))
+
+    def put(self, alignment, bucket, arrays):
+        self.buckets[bucket] = alignment, dict(arrays)
+        self.puts.append((self.name, bucket))
+
+    def get(self, bucket):
+        return self.buckets[bucket][1]
+
+    def drop(self, first):
+        self.buckets = {bucket: each for bucket, each in self.buckets.items() if bucket < first}
+
+
+@pytest.mark.parametrize("security", ["semi-honest", "malicious"])
+def test_an_alignment_that_breaks_in_a_later_key_takes_up_the_buckets_of_all(monkeypatch, security):
+    monkeypatch.setattr(psi_oprf, "BUCKET_IDS", 50)
+    monkeypatch.setattr(psi_malicious, "BUCKET_IDS", 50)
+    begins = Table if security == "semi-honest" else StoreSeed
+    label = keys_of([(f"{n}@x" if n % 2 else None, f"+{n}") for n in range(240)])
+    feature = keys_of([(f"{n}@x" if n % 3 else None, f"+{n}") for n in range(120, 360)])
+    options = {"protocol": "auto" if security == "malicious" else "oblivious-transfer", "security": security}
+    kept = {"label": Kept(), "feature": Kept()}
+
+    def run(watch=lambda channel: channel):
+        mine, theirs = memory_channels("label", "feature", timeout_s=20)
+        return in_threads(
+            lambda: link_by_any_key_label_party(
+                label.by_key, 240, watch(mine), rng=RNG, local=LocalOptions(threads=1, stored=kept["label"].of), **options
+            ),
+            lambda: link_by_any_key_feature_party(
+                feature.by_key, 240, theirs, rng=RNG, local=LocalOptions(threads=1, stored=kept["feature"].of), **options
+            ),
+        )
+
+    class Dying(Tampering):
+        """The label party's channel, lost when the second key's second bucket begins."""
+
+        begun = 0
+
+        def send(self, message):
+            if isinstance(message, begins):
+                self.begun += message.bucket == 0
+                if self.begun == 2 and message.bucket == 1:
+                    raise PeerLost("somebody", "killed")  # so the peer is told, and need not wait
+            super().send(message)
+
+    assert all(isinstance(each, PeerLost | PeerStopped) for each in run(lambda channel: Dying(channel, None, None)))
+    before = set(kept["label"].put)
+    assert {name for name, _ in before} == {"feature.key1", "feature.key2"}
+    kept["label"].put.clear()
+    ours, theirs = run()
+    by_mail = {n for n in range(120, 240) if n % 2 and n % 3}
+    by_phone = {n for n in range(120, 240) if not (n % 2 and n % 3)}
+    assert pairs_of(ours, theirs, label, feature) == {(n, n - 120): int(n in by_phone) for n in by_mail | by_phone}
+    assert not before & set(kept["label"].put), "what was done is not done again"
