@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 
 from tallystick.errors import DataError
 from tallystick.secret_sharing import head
@@ -116,6 +117,9 @@ def test_a_head_on_shares_is_the_head_in_floats(loss, outputs, rate, weighted):
     rows_ND, weights_DC = in_floats(label_ND, feature_ND, labels_NC, plan)
     found_NC = rows_ND @ to_numbers(opened(label, feature), bits=head.WEIGHT_BITS)
     assert np.abs(found_NC - rows_ND @ weights_DC).max() < 0.01 * (rows_ND @ weights_DC).std()
+    if loss == "logistic":
+        for label_N, on_shares_N, in_floats_N in zip(labels_NC.T, found_NC.T, (rows_ND @ weights_DC).T, strict=True):
+            assert abs(roc_auc_score(label_N, on_shares_N) - roc_auc_score(label_N, in_floats_N)) < 0.0005
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.001, 1e-4])
