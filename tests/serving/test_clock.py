@@ -1,21 +1,26 @@
 """When the label party's own messages leave: by a clock that no request touches, and the same ones whatever is asked."""
 
+import itertools
 import threading
 import time
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 
+import pytest
 from sides import PARTIES, Sides
 from test_version_messages import NEW, OLD, VERSION, Promotions, half
 from tiny import tables
 
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.scoring.batching import Batcher, PendingRows
-from tallystick.serving import label_party
+from tallystick.serving import label_party, version_switch
 from tallystick.serving.loaded_runs import LOOK_S, LoadedRuns
 from tallystick.serving.served_runs import ServedRun, ServedRuns
 from tallystick.serving.serving_messages import VersionsHeld, VersionsWanted, WantedRun
 from tallystick.serving.version_switch import Switching
+
+NOT_LATE = itertools.repeat(0.0)
 
 
 class Clock:
@@ -67,7 +72,7 @@ class Agreed(Promotions):
         pass
 
 
-def looks(*, meanwhile, takes_s=(), count=6):
+def looks(*, meanwhile, takes_s=(), count=6, late_s=NOT_LATE):
     """What left, and when, of a session that looks so often, with something done before each look."""
     over = threading.Event()
     clock = Clock(looks=count, over=over, meanwhile=meanwhile)
@@ -86,6 +91,7 @@ def looks(*, meanwhile, takes_s=(), count=6):
         building=built,
         turn=threading.Lock,
         say=print,
+        lateness=partial(next, iter(late_s)),
     )
     switching.askings[OLD] = "a way of asking"
     clock.runs = runs
@@ -116,6 +122,15 @@ def test_looks_leave_at_whole_seconds_from_the_beginning_whatever_is_asked_meanw
 def test_a_look_that_a_partner_was_slow_with_is_followed_by_the_next_one_that_is_due():
     sent = looks(meanwhile=nothing, takes_s=(0.2, 2.5, 0.1))
     assert times_of(sent)[:4] == [0, 0.2, 3, 4]  # 0.2: a run was built
+
+
+def test_each_look_is_late_by_a_draw_of_its_own_and_the_next_one_is_none_the_later():
+    """Else milliseconds by which a busy machine is late would stand out."""
+    sent = looks(meanwhile=nothing, late_s=(0.2, 0.1, 0.0, 0.24, 0.05, 0.1))
+    assert times_of(sent) == pytest.approx([0, 1.2, 2.1, 3.0, 4.24, 5.05])
+    drawn = [version_switch.draw_lateness() for _ in range(200)]
+    assert 0 <= min(drawn) < max(drawn) <= LOOK_S / 4
+    assert len(set(drawn)) == 200
 
 
 class Flooded(Sides):

@@ -15,7 +15,8 @@ sides.
   scores.
 - All this has a thread of its own, which waits for no batch: when its messages leave, what is in them, and the order of runs in
   them follow from when the session began and what is promoted and loaded. By ``ahead``, where a request crosses nothing, they are
-  all that a partner sees.
+  all that a partner sees. Each leaves up to a quarter of LOOK_S late, by a draw: a busy machine is some milliseconds late, too,
+  which a partner who notes many arrivals may still make out. A single request does not show.
 - A run of another contract text is no version. With ``--run``, and where the feature party asks, a side keeps the run that it
   began with.
 
@@ -24,6 +25,7 @@ embeddings; nothing in an embedding shows whose it is.
 """
 
 import math
+import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -39,6 +41,12 @@ from tallystick.scoring.scoring_messages import RowQuestion
 from tallystick.serving.loaded_runs import AGAIN_S, LOOK_S, MOST_LOADED, LoadedRuns
 from tallystick.serving.served_runs import RunsNow, ServedRun, ServedRuns
 from tallystick.serving.serving_messages import VersionsHeld, VersionsWanted, WantedRun
+
+
+def draw_lateness() -> float:
+    """Draw by how many seconds a look is late."""
+    return secrets.SystemRandom().uniform(0.0, LOOK_S / 4)
+
 
 Building = Generator[None, None, Asking]
 """Makes a way of asking, a step between two batches; raises Refused."""
@@ -59,6 +67,7 @@ class Switching:
         turn: gives what is held while partners are told, and answer: batches speak over the same channels.
         say: is told.
         within_s: how long a partner's list is waited for; None is for ever.
+        lateness: draws by how many seconds a look is late, less than LOOK_S.
     """
 
     party: str
@@ -71,6 +80,7 @@ class Switching:
     turn: Callable[[], AbstractContextManager[object]]
     say: Callable[[str], None]
     within_s: float | None = None
+    lateness: Callable[[], float] = draw_lateness
     askings: dict[str, Asking] = field(default_factory=dict, init=False)
     _wanted: tuple[WantedRun, ...] = field(init=False)
     _being_built: dict[str, Building] = field(default_factory=dict, init=False)
@@ -90,20 +100,20 @@ class Switching:
     def keep_up(
         self, over: threading.Event, *, now: Callable[[], float] = time.monotonic, wait: Callable[[float], object] | None = None
     ) -> None:
-        """Look at versions every LOOK_S from now on until it is ``over``, and build what is to be built between two looks.
+        """Look at versions every LOOK_S from now on, and late by a draw, until it is ``over``, and build between two looks.
 
         Looks that fall into a longer one, or into a step of building, are left out. ``wait`` waits so many seconds, or until it
         is over.
         """
-        began, looks = now(), 0
+        began, looks, late_s = now(), 0, 0.0
         while not over.is_set():
-            ahead_s = began + looks * LOOK_S - now()
+            ahead_s = began + looks * LOOK_S + late_s - now()
             if ahead_s > 0 and not self._being_built:
                 (wait or over.wait)(ahead_s)
                 continue
             if ahead_s <= 0:
                 self._look()
-                looks += 1
+                looks, late_s = looks + 1, self.lateness()
             else:
                 run_id, building = next(iter(self._being_built.items()))
                 if not self._tried_step(run_id, building):
