@@ -298,7 +298,7 @@ def test_a_few_words_beside_many_numbers_mark_missing_cells_in_any_language(tmp_
     column, frame = column_of(tmp_path, [*MANY, word, word])
     assert column.to_list() == [*map(float, MANY), None, None]
     assert f"{word!r} in column 'x'" in frame.notes[0]
-    assert frame.missing == {"x": (word,)}
+    assert frame.missing["x"] == (word,)
     days = [f"2024-01-{day:02}" for day in range(1, 29)]
     assert column_of(tmp_path, [*days, word])[0].to_list() == [*map(date.fromisoformat, days), None]
 

@@ -39,6 +39,7 @@ KINDS = {
     "real": (pl.Float64, st.floats(-1e6, 1e6).map(lambda each: round(each, 4))),
     "true": (pl.Boolean, st.booleans()),
     "words": (pl.String, st.sampled_from(["red", "green", "blue", "grün", "a b"])),
+    "words that may mean missing": (pl.String, st.sampled_from(["red", "green", "NA", "NULL", "n/a", "?"])),
     "codes": (pl.String, st.sampled_from(["01067", "1067", "1.10", "1.1", "12E4", "K1A", "K2B"])),
     "digits": (pl.String, st.sampled_from(["01067", "01069", "04103", "99999"])),
     "days": (pl.Date, st.dates(date(2000, 1, 1), date(2030, 1, 1))),
@@ -234,3 +235,22 @@ def test_a_column_of_any_name_is_read_alike_by_every_reader(name):
 def test_a_name_that_is_a_pattern_of_names_is_refused_by_every_reader(tmp_path, way, name):
     with pytest.raises(DataError, match=r"a column is called .*, which is a pattern of names"):
         read(pl.DataFrame({"id": ["a", "b"], name: [1, 2], "x1": [3, 4]}), tmp_path, way, None)
+
+
+@pytest.mark.parametrize("missing", ["NA", "null", "", "gone"])
+@pytest.mark.parametrize("later", [*FRAMES[1:], "json", "stream"])
+def test_what_a_file_takes_for_a_missing_cell_of_text_is_one_in_whatever_is_read_later(missing, later, tmp_path):
+    """The party file names `gone`. What never was a file has the word, or an empty text, as it is written there."""
+    rows = pl.DataFrame({"id": [f"k{number}" for number in range(9)], "x": ["red", "green", missing] * 3})
+    party = party_of({**written(rows, tmp_path, "csv"), "missing": ["NA", "null", "gone"]}, tmp_path)
+    first = read_rows(party.table, party, trained=None)
+    assert first.get_column("x").null_count() == 3
+    encoder = Encoder.of_party(first, party, np.arange(9), numbers="plain")
+    wanted = values(encoder.encode(first).unpacked())
+    assert wanted[2] not in (wanted[0], wanted[1])
+    if later in ("json", "stream"):
+        assert values(served(rows, encoder, later, tmp_path)) == wanted
+        return
+    frame = read(rows, tmp_path, later, encoder)
+    assert values(encoder.encode(frame).unpacked()) == wanted
+    assert values(encoder.encode(frame[np.array([2, 0])]).unpacked()) == [wanted[2], wanted[0]]

@@ -133,7 +133,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         floats = {name for name, kind in table.schema.items() if kind.is_float()}
         exponents = _with_exponents(plain, separator, {name for name in floats if _is_whole(table.get_column(name))})
     decimal, typed = decimal_sign or ".", []
-    numbers, words, missing = (dict[str, tuple[str, ...]]() for _ in range(3))
+    numbers, words, missing, of_text = (dict[str, tuple[str, ...]]() for _ in range(4))
     for name, kind in table.schema.items():
         look = looks.get(name)
         if kind.is_float() and table.get_column(name).is_nan().any():
@@ -146,10 +146,12 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             numbers |= {name: look.marks} if look.marks else {}
             own = set(look.marks) - set(MARKS) - set(form.missing_in.get(name, form.missing or ()))
             missing |= {name: tuple(sorted(own))} if own else {}
-        elif look.words:
+            continue
+        of_text |= {name: form.missing_in.get(name, NULL_WORDS if form.missing is None else form.missing)}
+        if look.words:
             typed.append(_without(cs.by_name(name).as_expr(), look.words))
             words |= {name: look.words}
-    table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing)
+    table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing | of_text)
     notes = [*short]
     if exponents:
         columns = ", ".join(map(repr, exponents))

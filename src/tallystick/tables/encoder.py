@@ -248,6 +248,24 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         """Return the columns that were text in training: a file's cells are kept as they are written."""
         return tuple(column.name for column in self.categorical if column.form == "text")
 
+    @property
+    def text_categories(self) -> Mapping[str, Sequence[str]]:
+        """Return the categories of the columns that were text in training."""
+        return {column.name: column.categories for column in self.categorical if column.form == "text"}
+
+    def _without_words(self, column: NumericColumn | CategoricalColumn, frame: Frame, whole: Frame) -> pl.Series | None:
+        """Return cells of text without the words that marked a missing one in the files of training; None where there are none.
+
+        A reader of files has taken them out already. Others have them as they are written there, and an empty text, too.
+        """
+        if column.name not in self.missing or column.form != "text":
+            return None
+        if isinstance(frame, LazyTable) and column.name in frame.missing:
+            return None
+        cells = whole.get_column(column.name).cast(pl.String)
+        are_words = cells.str.strip_chars().is_in(["", *self.missing[column.name]])
+        return cells.set(are_words, None) if are_words.any() else None
+
     def fitted(self, frame: Frame) -> Frame:
         """Return a table with its columns in the forms that they had in training.
 
@@ -265,6 +283,8 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             require_named(frame, column.name, use="feature")
             kind = frame.schema[column.name]
             if has_form(kind, column.form):
+                if (cells := self._without_words(column, frame, whole)) is not None:
+                    changed[column.name] = cells
                 continue
             categories = column.categories if isinstance(column, CategoricalColumn) else ()
             changed[column.name] = as_form(whole.get_column(column.name), column.form, categories=categories)

@@ -61,7 +61,8 @@ class LazyTable:
         held: what the source reads from, kept open as long as the table is in use.
         block: columns of the source that were read last.
         decimal: the sign before a fraction in the files, where some of their numbers told.
-        missing: words that mark a missing cell in columns that are numbers or times but for them.
+        missing: words that mark a missing cell of the files, beside an empty one: of each column of text, and of those that are
+            numbers or times but for words of their own.
         notes: what reading came to that a person should know.
     """
 

@@ -54,6 +54,11 @@ class TrainedForms(Protocol):
         """Return the words that marked a missing cell in columns of the files."""
         ...
 
+    @property
+    def text_categories(self) -> Mapping[str, Sequence[str]]:
+        """Return the categories of the columns that were text."""
+        ...
+
 
 def read_party_table(party: PartyFile, *, trained: TrainedForms | None = None) -> LazyTable:
     """Read a party's table, with its key columns kept as they are written. See read_rows."""
@@ -81,9 +86,12 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
         text |= {column for column, statistics in made_of.items() if text_columns & {f"{column}_{each}" for each in statistics}}
         if source.path is not None and source.decimal is None and trained.decimal is not None:
             source = source.model_copy(update={"decimal": trained.decimal})
-        if source.path is not None and trained.missing:
-            usual = source.missing if source.missing is not None else NULL_WORDS
-            words = {name: (*source.missing_in.get(name, usual), *marks) for name, marks in trained.missing.items()}
+        usual = source.missing if source.missing is not None else NULL_WORDS
+        words = {name: (*source.missing_in.get(name, usual), *marks) for name, marks in trained.missing.items()}
+        for name, categories in trained.text_categories.items():
+            if name not in source.missing_in and not set(categories).isdisjoint(usual):
+                words[name] = tuple(word for word in words.get(name, usual) if word not in categories)
+        if source.path is not None and words:
             source = source.model_copy(update={"missing_in": dict(source.missing_in) | words})
     frame = with_vectors(with_dates(read_table(source, text=text), party.dates), party.vectors)
     assert isinstance(frame, LazyTable)
