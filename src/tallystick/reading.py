@@ -106,7 +106,11 @@ class Variant(Model):
         if not isinstance(values, Mapping):
             return values
         absent = cls.absent()
-        return {key: value for key, value in values.items() if key not in absent or not _same(value, absent[key])}
+        return {
+            key: value
+            for key, value in values.items()
+            if key not in absent or not (type(value) is type(absent[key]) and value == absent[key])
+        }
 
     @model_serializer(mode="wrap")
     def _with_absent(self, written: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
@@ -114,29 +118,21 @@ class Variant(Model):
         if info.exclude_unset:
             return values
         every = values | self.absent()
-        return {key: every[key] for key in _family_keys(type(self)) if key in every}
+        choice = type(self)
+        keys: list[str] = []
+        for each in choice.choices():
+            place = len(keys)
+            for name in reversed(each.model_fields):
+                if name in keys:
+                    place = keys.index(name)
+                else:
+                    keys.insert(place, name)
+        return {key: every[key] for key in keys if key in every}
 
 
 def _leaves(family: type[Variant]) -> Iterator[type[Variant]]:
     for each in family.__subclasses__():
         yield from _leaves(each) if each.__subclasses__() else [each]
-
-
-def _family_keys(choice: type[Variant]) -> list[str]:
-    """List the keys of all classes of a family, each where the classes that have it have it."""
-    keys: list[str] = []
-    for each in choice.choices():
-        place = len(keys)
-        for name in reversed(each.model_fields):
-            if name in keys:
-                place = keys.index(name)
-            else:
-                keys.insert(place, name)
-    return keys
-
-
-def _same(value: Any, other: Any) -> bool:
-    return type(value) is type(other) and value == other
 
 
 def usual(key: str, value: str) -> BeforeValidator:
@@ -444,7 +440,8 @@ class _Place:
         """Follow a problem's path through models, unions, mappings and lists."""
         place = cls(kind=model)
         for step in path:
-            kind = _required(place.kind)
+            parts = get_args(place.kind)
+            kind = parts[0] if parts and parts[-1] is type(None) else place.kind
             # A tagged union and the key that chooses one of its parts; an empty key for all else
             notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
             tag = next((note.discriminator for note in notes if isinstance(note, FieldInfo) and note.discriminator), "")
@@ -511,9 +508,3 @@ def _example(place: _Place) -> str:
         return ""
     values = ", ".join(f"{key}: {value}" for key, value in examples[0].items())
     return f", such as `- {{{values}}}`"
-
-
-def _required(annotation: Any) -> Any:
-    """Strip ``| None`` from an annotation."""
-    arguments = get_args(annotation)
-    return arguments[0] if arguments and arguments[-1] is type(None) else annotation

@@ -80,9 +80,27 @@ def simulate(
     """
     check_process()
     agreed = contract if isinstance(contract, Contract) else parse_contract(contract)
-    _check_parts(agreed, tables, parties, bottoms or {}, top)
+    own_bottoms = bottoms or {}
+    with_rows = [name for name, party in agreed.parties.items() if party.role != "helper"]
+    if missing := [name for name in with_rows if name not in tables or name not in parties]:
+        raise ConfigError(f"simulate: no table or no columns for {', '.join(missing)}; give both for every party of the contract")
+    if top is None and agreed.label_party in own_bottoms:
+        raise ConfigError(
+            f"simulate: bottoms has {agreed.label_party}, the label party, and there is no top to join it; give a top as well, "
+            f"or name the module in the contract's model.bottoms.{agreed.label_party}"
+        )
+    if top is not None and agreed.unaligned.used:
+        raise ConfigError(
+            f"simulate: a top is given, but unaligned.method = {agreed.unaligned.method} makes tops of its own; "
+            "name the module's class in the contract's model.top instead"
+        )
     if bottoms or top is not None:
-        agreed = _of_one_network(agreed)
+        if agreed.training.folds not in ("auto", 1):
+            raise ConfigError(
+                f"simulate: modules are given, but training.folds = {agreed.training.folds} takes several of each; leave one of "
+                "the two out"
+            )
+        agreed = agreed.model_copy(update={"training": agreed.training.model_copy(update={"folds": 1})})
     if start_from is not None and folder is None:
         raise ConfigError(f"simulate: start_from = {start_from!r}: give the folder that this run was simulated in")
     frames = {name: as_frame(table, source=name) for name, table in tables.items()}
@@ -119,39 +137,6 @@ def _looking_for_garbage_seldom() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _check_parts(
-    contract: Contract,
-    tables: Mapping[str, Any],
-    parties: Mapping[str, Mapping[str, Any]],
-    bottoms: Mapping[str, nn.Module],
-    top: nn.Module | None,
-) -> None:
-    """Raise ConfigError for a table, a party's columns or a module that is missing, or that does not fit the contract."""
-    with_rows = [name for name, party in contract.parties.items() if party.role != "helper"]
-    if missing := [name for name in with_rows if name not in tables or name not in parties]:
-        raise ConfigError(f"simulate: no table or no columns for {', '.join(missing)}; give both for every party of the contract")
-    if top is None and contract.label_party in bottoms:
-        raise ConfigError(
-            f"simulate: bottoms has {contract.label_party}, the label party, and there is no top to join it; give a top as well, "
-            f"or name the module in the contract's model.bottoms.{contract.label_party}"
-        )
-    if top is not None and contract.unaligned.used:
-        raise ConfigError(
-            f"simulate: a top is given, but unaligned.method = {contract.unaligned.method} makes tops of its own; "
-            "name the module's class in the contract's model.top instead"
-        )
-
-
-def _of_one_network(contract: Contract) -> Contract:
-    """Return the contract for given modules. Raises ConfigError if it asks for several networks side by side."""
-    if contract.training.folds not in ("auto", 1):
-        raise ConfigError(
-            f"simulate: modules are given, but training.folds = {contract.training.folds} takes several of each; leave one of "
-            "the two out"
-        )
-    return contract.model_copy(update={"training": contract.training.model_copy(update={"folds": 1})})
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Simulation:
     """Inputs of all parties of a simulation. The arguments of ``simulate``."""
@@ -178,7 +163,11 @@ class _Simulation:
         values = {"party": name, **table, "runs": name, **apart, **threads, **self.columns.get(name, {})}
         party: PartyFile = parse_party(values, folder=self.folder, source=name)
         check_party(contract, party, network=False, source=name)
-        if _charges(contract, name) and not party.privacy.ledger.exists():
+        role, terms = contract.role_of(name), contract.alignment.similarity
+        on_keys = terms is not None and terms.noise.keys != "none" and role != "helper"
+        if (
+            role == "label" or on_keys or (role == "feature" and noise_on_embeddings(contract) is not None)
+        ) and not party.privacy.ledger.exists():
             create_ledger(party)  # nothing leaves a simulation
         frame: Frame = pl.DataFrame()
         keys: Keys | None = None
@@ -262,10 +251,3 @@ def _draw(contract: Contract, name: str, secret_seed: int | None) -> Draw:
         return hashlib.blake2b(f"{seed} {use} of {name}".encode(), digest_size=32, person=b"simulation").digest()
 
     return draw
-
-
-def _charges(contract: Contract, name: str) -> bool:
-    """Tell whether a party's ledger is charged: for labels, for noise on keys, or for a feature party's noise on embeddings."""
-    role, terms = contract.role_of(name), contract.alignment.similarity
-    on_keys = terms is not None and terms.noise.keys != "none" and role != "helper"
-    return role == "label" or on_keys or (role == "feature" and noise_on_embeddings(contract) is not None)

@@ -154,7 +154,20 @@ class AttackEvaluator:
         Raises:
             DataError: a score is not finite or of a wrong shape, or there is no truth for a row.
         """
-        every = _groups(scores, truth_N, classes)
+        every = []
+        for rows, values in zip(scores.rows, scores.values, strict=True):
+            if len(rows) and int(rows.max()) >= len(truth_N):
+                raise DataError(
+                    f"attack evaluator: row {int(rows.max())} is scored, but the truth is known for {len(truth_N)} rows only"
+                )
+            if tuple(values.shape) != ((len(rows),) if classes == 2 else (len(rows), classes)):
+                raise DataError(
+                    f"attack evaluator: scores of shape {tuple(values.shape)} for {len(rows)} rows and {classes} classes"
+                )
+            score = values.numpy().astype(np.float64)
+            if not np.isfinite(score).all():
+                raise DataError("attack evaluator: a score is NaN or infinite; an attack must give every row a finite score")
+            every.append((truth_N[rows].numpy().astype(np.int64), score, rows.numpy().astype(np.int64)))
         usable = [(truth_N, score, rows_N) for truth_N, score, rows_N in every if len(np.unique(truth_N)) > 1]
         groups = [(truth_N, score) for truth_N, score, _ in usable]
         if not groups:
@@ -288,7 +301,13 @@ class _Group:
 
     @classmethod
     def of(cls, truth_N: Integers, score: Floats, *, fpr: float) -> "_Group":
-        present, guess_N = np.unique(truth_N), _hard_guess(score)
+        # A class per row: the upper of two clusters of scores, or the highest column
+        if score.ndim == 2:
+            guess_N = np.asarray(score.argmax(axis=1))
+        else:
+            cut = two_means_cut(from_numpy(score))
+            guess_N = np.zeros(len(score), dtype=np.int64) if cut is None else (score > cut).astype(np.int64)
+        present = np.unique(truth_N)
         return cls(
             members=tuple(np.flatnonzero(truth_N == c) for c in present),
             ranked=tuple(
@@ -338,14 +357,6 @@ def _chance_of_naming(truth_N: Integers, cluster_NC: Floats, rng: np.random.Gene
     return float(np.mean(aucs))
 
 
-def _hard_guess(score: Floats) -> Integers:
-    """Return a class per row: the upper of two clusters of scores, or the highest column."""
-    if score.ndim == 2:
-        return np.asarray(score.argmax(axis=1))
-    cut = two_means_cut(from_numpy(score))
-    return np.zeros(len(score), dtype=np.int64) if cut is None else (score > cut).astype(np.int64)
-
-
 def _lift_of_symmetry(truth_N: Integers, classes: int) -> float:
     """Return E|a - 1/2| of a guess without ties: sqrt(2 / pi) standard deviations of the Mann-Whitney statistic."""
     classes_scored = [1] if classes == 2 else np.unique(truth_N)
@@ -353,19 +364,3 @@ def _lift_of_symmetry(truth_N: Integers, classes: int) -> float:
     total = len(truth_N)
     errors = [((total + 1) / (12 * count * (total - count))) ** 0.5 for count in counts]
     return float(np.mean(errors) * (2 / np.pi) ** 0.5)
-
-
-def _groups(scores: Scores, truth_N: Tensor, classes: int) -> list[tuple[Integers, Floats, Integers]]:
-    groups = []
-    for rows, values in zip(scores.rows, scores.values, strict=True):
-        if len(rows) and int(rows.max()) >= len(truth_N):
-            raise DataError(
-                f"attack evaluator: row {int(rows.max())} is scored, but the truth is known for {len(truth_N)} rows only"
-            )
-        if tuple(values.shape) != ((len(rows),) if classes == 2 else (len(rows), classes)):
-            raise DataError(f"attack evaluator: scores of shape {tuple(values.shape)} for {len(rows)} rows and {classes} classes")
-        score = values.numpy().astype(np.float64)
-        if not np.isfinite(score).all():
-            raise DataError("attack evaluator: a score is NaN or infinite; an attack must give every row a finite score")
-        groups.append((truth_N[rows].numpy().astype(np.int64), score, rows.numpy().astype(np.int64)))
-    return groups

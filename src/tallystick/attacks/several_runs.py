@@ -24,7 +24,11 @@ def pooled_runs(views: Sequence[View]) -> View:
 
     Raises DataError where no row is in all of them.
     """
-    steps = [_in_order(step) for view in views for step in view.steps]
+    steps = []
+    for view in views:
+        for step in view.steps:
+            order_B = step.rows_B.argsort()
+            steps.append(step if bool((order_B.diff() == 1).all()) else step.only(order_B))
     assert len(steps) == len(views), "sums are one step"
     rows_B = steps[0].rows_B
     for step in steps[1:]:
@@ -52,8 +56,3 @@ def pooled_runs(views: Sequence[View]) -> View:
         sightings_B=None if (mean_B := mean("sightings_B")) is None else (mean_B * len(steps)).round().long(),
     )
     return replace(views[0], steps=(pooled,))
-
-
-def _in_order(step: StepView) -> StepView:
-    order_B = step.rows_B.argsort()
-    return step if bool((order_B.diff() == 1).all()) else step.only(order_B)

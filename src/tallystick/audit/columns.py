@@ -121,11 +121,13 @@ def audit_columns(
         notes.append(
             "what a row's embeddings of several epochs tell together: only one epoch was recorded, and more epochs tell more"
         )
+    sentence = "a row may serve for others here, so how often it is sent is not bounded, and no ε holds for the run"
+    unbounded = [sentence] if noise_on_embeddings(contract) and serves_others(contract) else []
     return results.FeatureAudit(
         party=recorded.party,
         by=contract.label_party,
         summary=(OF_NO_ROW if by_marginals and recorded.first is None else "") + _summary(recorded),
-        defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract), *start_lines(contract)]),
+        defense="; ".join([*defense_lines(contract, of="features"), *unbounded, *start_lines(contract)]),
         columns=[replace(each, used=name == "used") for name, leaks in leaks_by_name.items() for each in leaks.columns],
         means=_means(leaks_by_name["used"], known) if "used" in leaks_by_name else [],
         groups=groups,
@@ -246,9 +248,3 @@ def _summary(recorded: RecordedColumns) -> str:
         f"{by}'s own columns, which would help, are not known here. {quick}Every figure is a floor: another attack may find more."
         + runs_in_words(recorded.runs)
     )
-
-
-def _unbounded(contract: Contract) -> list[str]:
-    """Say where a row may serve for others: its own embeddings are not all that is sent of it, and no total holds."""
-    sentence = "a row may serve for others here, so how often it is sent is not bounded, and no ε holds for the run"
-    return [sentence] if noise_on_embeddings(contract) and serves_others(contract) else []

@@ -80,8 +80,32 @@ def audit_labels(
         watcher.say("attacking what this side sent, for labels, as a feature party could")
         unmeasured += [f"{', '.join(left_out)}: {QUICK}"] if (left_out := _left_out(contract)) else []
         attacks_found, growth, reasons = _on_classes(recorded, outside, watcher=watcher, known=auxiliary_labels, seed=seed)
+    views = [seat.view for seat in recorded.seats]
+    peers = " or ".join(contract.feature_parties)
+    rows = max(len(torch.unique(torch.cat([step.rows_B for step in view.steps]))) if view.steps else 0 for view in views)
+    of = f"of {recorded.trained}" if recorded.trained is not None else "of a run that was not finished"
+    only = "; only rows that this side has are scored" if contract.linkage.imputes else ""
+    steps = f"This is the quick form, by the cheapest attacks{only}: `audit: true` runs all, and they may find more."
+    quick = contract.audit == "quick" and not contract.target.is_number
+    epochs = sorted({epoch for view in views for epoch in view.epochs}) if not quick else []
+    if epochs:
+        *before, last = (str(epoch + 1) for epoch in epochs)
+        when = f"epochs {', '.join(before)} and {last}" if before else f"epoch {last}"
+        steps = f"Attacks on single batches read {rows:,} training rows of {when} {of}{only}."
+    sums = max((seat.sums for seat in recorded.seats if seat.sums is not None), key=lambda each: len(each.rows_N), default=None)
+    whole = ""
+    if sums is not None:
+        of_rows = f"{len(sums.rows_N):,} rows, evenly chosen, over epoch{'s' if len(sums.epochs) > 1 else ''}"
+        whole = f"Attacks on one vector per row read {of_rows} {epochs_in_words(sums.epochs)}{'' if epochs else f' {of}'}. "
+    lines = [f"What could {peers} learn about the labels? {whole}{steps}"]
+    if contract.unaligned.used:
+        lines.append(
+            "Rows without a partner's row trained too. Nothing about them crosses, so only aligned rows are attacked. To see "
+            "what they add to the leak, compare with a run with unaligned.method = none (tallystick compare)."
+        )
+    lines.append("Every figure is a floor: another attack may find more.")
     return results.Audit(
-        summary=_summary(recorded),
+        summary=" ".join(lines) + runs_in_words(recorded.runs),
         defense="; ".join([*defense_lines(contract, of="labels"), *start_lines(contract)]),
         attacks=attacks_found,
         growth=growth,
@@ -231,7 +255,15 @@ def _measured(
         if not outside and not isinstance(error, UNSOLVED):
             raise
         return _raised(error)
-    return metrics if metrics is not None else _why_not(row, label_R, view)
+    if metrics is not None:
+        return metrics
+    if not len(label_R) or bool((label_R == label_R[0]).all()):
+        return "the training rows have one class only"
+    if len(view.epochs) < 2 and isinstance(row.attack, OverEpochs | PairedEnergy):
+        return "it compares epochs, and only one epoch was recorded"
+    if not isinstance(row.knows, NoLabels | ClassOrder):
+        return "there are too few rows of a class to tell the attacker some labels and to judge it by the others"
+    return "no group of the rows that it scores holds two classes"
 
 
 def _raised(error: Exception | SystemExit) -> str:
@@ -264,51 +296,6 @@ def _growth(
         )
         for name, points in course.items()
         if len(points) == len(seat.by_epoch)
-    ]
-
-
-def _why_not(row: LabelInferenceAttack, label_R: Tensor, view: View) -> str:
-    """Say why an attack gave nothing to measure: never because nothing leaks."""
-    if not len(label_R) or bool((label_R == label_R[0]).all()):
-        return "the training rows have one class only"
-    if len(view.epochs) < 2 and isinstance(row.attack, OverEpochs | PairedEnergy):
-        return "it compares epochs, and only one epoch was recorded"
-    if not isinstance(row.knows, NoLabels | ClassOrder):
-        return "there are too few rows of a class to tell the attacker some labels and to judge it by the others"
-    return "no group of the rows that it scores holds two classes"
-
-
-def _summary(recorded: RecordedLabels) -> str:
-    contract, views = recorded.contract, [seat.view for seat in recorded.seats]
-    peers = " or ".join(contract.feature_parties)
-    rows = max(len(torch.unique(torch.cat([step.rows_B for step in view.steps]))) if view.steps else 0 for view in views)
-    of = f"of {recorded.trained}" if recorded.trained is not None else "of a run that was not finished"
-    only = "; only rows that this side has are scored" if contract.linkage.imputes else ""
-    steps = f"This is the quick form, by the cheapest attacks{only}: `audit: true` runs all, and they may find more."
-    quick = contract.audit == "quick" and not contract.target.is_number
-    epochs = sorted({epoch for view in views for epoch in view.epochs}) if not quick else []
-    if epochs:
-        *before, last = (str(epoch + 1) for epoch in epochs)
-        when = f"epochs {', '.join(before)} and {last}" if before else f"epoch {last}"
-        steps = f"Attacks on single batches read {rows:,} training rows of {when} {of}{only}."
-    sums = max((seat.sums for seat in recorded.seats if seat.sums is not None), key=lambda each: len(each.rows_N), default=None)
-    whole = ""
-    if sums is not None:
-        of_rows = f"{len(sums.rows_N):,} rows, evenly chosen, over epoch{'s' if len(sums.epochs) > 1 else ''}"
-        whole = f"Attacks on one vector per row read {of_rows} {epochs_in_words(sums.epochs)}{'' if epochs else f' {of}'}. "
-    floor = "Every figure is a floor: another attack may find more."
-    return " ".join(
-        [f"What could {peers} learn about the labels? {whole}{steps}", *_beside_unaligned_rows(contract), floor]
-    ) + runs_in_words(recorded.runs)
-
-
-def _beside_unaligned_rows(contract: Contract) -> list[str]:
-    """Say what the figures tell of rows without a partner's row, if a method used them."""
-    if not contract.unaligned.used:
-        return []
-    return [
-        "Rows without a partner's row trained too. Nothing about them crosses, so only aligned rows are attacked. To see what "
-        "they add to the leak, compare with a run with unaligned.method = none (tallystick compare)."
     ]
 
 

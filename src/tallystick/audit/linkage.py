@@ -234,7 +234,13 @@ def _map(
     place_TD = located.place_TD[:ON_THE_MAP] * weighted_D
     own_ND = own_ND * weighted_D
     pairs: list[tuple[int, int]] = []
-    by_number = _by_number(candidates.numbers_NK) if at_label else None
+    if at_label:
+        position_L, place_L = np.nonzero(candidates.numbers_NK != PAD)
+        number_L = candidates.numbers_NK[position_L, place_L]
+        order_L = np.argsort(number_L, kind="stable")
+        by_number = partial(_positions_of, number_L[order_L], position_L[order_L])
+    else:
+        by_number = None
     for place, target in enumerate(targets_T):
         rows = by_number(int(target)) if by_number is not None else candidates.numbers_NK[target]
         pairs += [(int(row), place) for row in rows[rows != PAD][:LINKS_OF_ONE]]
@@ -260,14 +266,6 @@ def _map(
         attack="trilateration" if at_label else "cells",
         square=not flat and first.unit == second.unit,
     )
-
-
-def _by_number(numbers_NK: Integers) -> "partial[Integers]":
-    """Return a lookup of the positions that a number is linked to."""
-    position_L, place_L = np.nonzero(numbers_NK != PAD)
-    number_L = numbers_NK[position_L, place_L]
-    order_L = np.argsort(number_L, kind="stable")
-    return partial(_positions_of, number_L[order_L], position_L[order_L])
 
 
 def _positions_of(number_L: Integers, position_L: Integers, number: int) -> Integers:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tallystick.alignment.encoding import EncodedKeys, encode_keys
 from tallystick.alignment.federal import Pivots
-from tallystick.alignment.nearest import PAD, Floats, Integers, euclidean, rank_distance
+from tallystick.alignment.nearest import PAD, Floats, euclidean, rank_distance
 from tallystick.alignment.outcome import Candidates, SimilarityScale
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.terms import SimilarityConfig
@@ -186,7 +186,16 @@ def attack_on_feature_party(
     view = FeaturePartyView(metric=metric, own_MD=sent_MD, numbers_NK=candidates.numbers_NK)
     cells = Cells()(view, rng=rng)
     numbers_TK = candidates.numbers_NK[cells.targets_T]
-    distance_TK = _measured(cells.place_TD, sent_MD, numbers_TK, terms)
+    if terms.helper_sees == "clear":
+        distance_TK = euclidean(cells.place_TD[:, None], sent_MD[numbers_TK])
+    else:
+        ranks = []
+        for place, dimension in enumerate(terms.numbers):
+            pivots = Pivots.of(terms, dimension, AUDIT_SECRET)
+            ranks.append((pivots.ranks(cells.place_TD[:, place]), pivots.ranks(sent_MD[:, place])))
+        own_TD2, others_MD2 = (np.stack(side, axis=1) for side in zip(*ranks, strict=True))
+        weights_D = np.array([d.weight for d in terms.numbers])
+        distance_TK = rank_distance(own_TD2[:, None], others_MD2[numbers_TK], weights_D=weights_D)
     similarity_TK = metric.similarity(distance_TK, np.asarray(rng.standard_normal(distance_TK.shape)))
     played = LabelPartyView(
         metric=metric,
@@ -236,19 +245,6 @@ def sent_keys(contract: Contract, folder: RunFolder, keys: SimilarKeys) -> Simil
     """Return the keys as they were sent: with the noise that is kept, if the contract asks for it."""
     numbers_RD = folder.load_noisy_keys(of=keys.noise_name(contract.hash))
     return keys if numbers_RD is None else keys.with_numbers(numbers_RD)
-
-
-def _measured(own_TD: Floats, others_MD: Floats, numbers_TK: Integers, terms: SimilarityConfig) -> Floats:
-    """Measure distances of these links as the helper does, the grain of its pivots included."""
-    if terms.helper_sees == "clear":
-        return euclidean(own_TD[:, None], others_MD[numbers_TK])
-    ranks = []
-    for place, dimension in enumerate(terms.numbers):
-        pivots = Pivots.of(terms, dimension, AUDIT_SECRET)
-        ranks.append((pivots.ranks(own_TD[:, place]), pivots.ranks(others_MD[:, place])))
-    own_TD2, others_MD2 = (np.stack(side, axis=1) for side in zip(*ranks, strict=True))
-    weights_D = np.array([d.weight for d in terms.numbers])
-    return rank_distance(own_TD2[:, None], others_MD2[numbers_TK], weights_D=weights_D)
 
 
 def _ranges(terms: SimilarityConfig) -> "list[tuple[int, float, float]]":

@@ -51,7 +51,13 @@ def texts_named_by_helper(
     likeness_SS = np.zeros_like(likeness_TT)
     for place, dimension in enumerate(terms.texts):
         likeness_TT += grams_behind(filters[dimension.name], bits=terms.text_bits, hashes=terms.hashes)
-        likeness_SS += _grams_in_common([keys.texts[place][row] for row in listed], terms.gram)
+        texts = [keys.texts[place][row] for row in listed]
+        vocabulary: dict[str, int] = {}
+        of_text = [[vocabulary.setdefault(gram, len(vocabulary)) for gram in sorted(grams(text, terms.gram))] for text in texts]
+        has_SG = np.zeros((len(texts), len(vocabulary)), dtype=np.float32)
+        for place, some in enumerate(of_text):
+            has_SG[place, some] = 1
+        likeness_SS += np.asarray(has_SG @ has_SG.T, dtype=np.float64)
     order_S = rng.permutation(len(listed))  # of the list: it tells nothing of the filters' order
     place_T = np.argsort(order_S)
     view = HelperTexts(likeness_SS=likeness_SS[np.ix_(order_S, order_S)], likeness_TT=likeness_TT)
@@ -174,15 +180,6 @@ def _renumbered(numbers_NK: Integers) -> tuple[Integers, Integers]:
     """Return the numbers that occur, and the links with each number's place among them."""
     numbers_M = np.unique(numbers_NK[numbers_NK != PAD])
     return numbers_M, np.where(numbers_NK == PAD, PAD, np.searchsorted(numbers_M, numbers_NK))
-
-
-def _grams_in_common(texts: list[str], length: int) -> Floats:
-    vocabulary: dict[str, int] = {}
-    of_text = [[vocabulary.setdefault(gram, len(vocabulary)) for gram in sorted(grams(text, length))] for text in texts]
-    has_SG = np.zeros((len(texts), len(vocabulary)), dtype=np.float32)
-    for place, some in enumerate(of_text):
-        has_SG[place, some] = 1
-    return np.asarray(has_SG @ has_SG.T, dtype=np.float64)
 
 
 def grams_behind(packed_TW: Packed, *, bits: int, hashes: int) -> Floats:

@@ -69,7 +69,14 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tens
     rows_R = rows_R[torch.from_numpy(np.unique(own.alignment.own_rows[rows_R.numpy()], return_index=True)[1]).sort().values]
     here_R = rows_R.to(dataset.train_N.device)  # a recording is read to the CPU, the columns lie where the party trains
     features, encoder = dataset.columns_of(here_R), dataset.known_encoder
-    targets = _targets(encoder)
+    # Columns that name a sequence's target item and are no features beside, and where their codes stand
+    feature_names = [column.name for column in encoder.numeric] + [column.name for column in encoder.categorical]
+    targets: dict[str, int] = {}
+    place = len(encoder.categorical)
+    for sequence in encoder.sequences:
+        if sequence.target is not None and sequence.target not in feature_names:
+            targets.setdefault(sequence.target, place)
+        place += sequence.shape.columns
     places = [*range(len(encoder.categorical)), *targets.values()]
     used = ColumnValues(
         numeric_NF=features.numeric_NF.cpu(),
@@ -81,18 +88,6 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tens
     unused, notes = _unused(own, rows_R, targets)
     notes += tuple(f"sequence {sequence.name!r}: no attack here infers items" for sequence in encoder.sequences)
     return Truth(rows_R=rows_R, used=used, unused=unused, first_R=torch.isin(rows_R, first_B), notes=notes)
-
-
-def _targets(encoder: Encoder) -> dict[str, int]:
-    """Return the columns that name a sequence's target item and are no features beside, and where their codes stand."""
-    features = [column.name for column in encoder.numeric] + [column.name for column in encoder.categorical]
-    places: dict[str, int] = {}
-    place = len(encoder.categorical)
-    for sequence in encoder.sequences:
-        if sequence.target is not None and sequence.target not in features:
-            places.setdefault(sequence.target, place)
-        place += sequence.shape.columns
-    return places
 
 
 def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[ColumnValues, tuple[str, ...]]:

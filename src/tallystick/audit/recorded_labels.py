@@ -133,7 +133,16 @@ class RecordedLabels:
                 view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), kept.own_N), classes=0)
                 seats.append(RecordedSeat(peer=peer, view=view))
                 continue
-            sums, by_epoch = _sums_by_epoch(sums_of(store), kept.own_N, contract, last=quick)
+            # What an attacker had of own rows by the end of each kept epoch, or of the last
+            row_store = sums_of(store)
+            sums, views_by_epoch = None, []
+            for epoch in row_store.epochs()[-1:] if quick else row_store.epochs():
+                of_epoch = row_store.load(epoch).some(MOST_ROWS)
+                view_of_epoch = of_epoch.view(classes=contract.target.classes)
+                if steps_of_epoch := _real_rows(view_of_epoch.steps, kept.own_N):
+                    sums = of_epoch
+                    views_by_epoch.append((epoch, replace(view_of_epoch, steps=steps_of_epoch, flip=flip_of(contract))))
+            by_epoch = tuple(views_by_epoch)
             whole = by_epoch[-1][1] if by_epoch else None
             if quick and whole is None:
                 raise DataError(f"{store.folder} holds no sums per row; run the contract until an epoch is over at least")
@@ -193,21 +202,6 @@ def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ..
         if own_B.any():
             real_steps.append(step if own_B.all() else step.only(own_B))
     return tuple(real_steps)
-
-
-def _sums_by_epoch(
-    store: RowStore, own_N: Tensor, contract: Contract, *, last: bool
-) -> tuple[RowSums | None, tuple[tuple[int, View], ...]]:
-    """Return the last sums, and what an attacker had of own rows by the end of each kept epoch, or of the last."""
-    sums = None
-    by_epoch = []
-    for epoch in store.epochs()[-1:] if last else store.epochs():
-        of_epoch = store.load(epoch).some(MOST_ROWS)
-        view = of_epoch.view(classes=contract.target.classes)
-        if steps := _real_rows(view.steps, own_N):
-            sums = of_epoch
-            by_epoch.append((epoch, replace(view, steps=steps, flip=flip_of(contract))))
-    return sums, tuple(by_epoch)
 
 
 def _sums_of_other(other: OtherRun, whole: View, label_N: Tensor, peer: str) -> View:

@@ -142,7 +142,34 @@ def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> S
     observers: list[CutObserver] = []
     for number, (width, store) in enumerate(zip(widths, run.stores, strict=True)):
         store.drop_from(resume_epoch)
-        observers.append(_observer(run, store, schedule, number, width=width, epochs=epochs, resume_epoch=resume_epoch))
+        dataset, quick = run.dataset, run.contract.audit == "quick"
+        first, later = run.kept_epochs
+        watching: list[CutObserver] = []
+        if first:
+            if run.audits_numbers:
+                plan = numbers_plan(schedule, first=first, later=later, epochs=epochs, width=width, quick=quick)
+            else:
+                plan = recording_plan(schedule, first=first, later=later, epochs=epochs, width=width)
+            watching.append(Recorder(plan=plan, store=store))
+        if run.audits_labels and not run.audits_numbers:
+            sums = sums_of(store, "cut_gradient")
+            watching.append(RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch, quick=quick))
+        by_example = Observers(each=watching, by_example=partial(dataset.seen, peer=number))
+        if not run.audits_columns:
+            observer = by_example
+        else:
+            # What crossed is of a row of this party, however many examples it was for.
+            sums, rows = sums_of(store, "cut_embedding"), partial(dataset.cut_numbers, peer=number)
+            positions = rows(schedule.train_N)
+            recorder = RowRecorder.of(sums, positions, width=width, resume_epoch=resume_epoch, rows=rows, quick=quick)
+            if not run.sums_received_gradients:
+                observer = Observers(each=(by_example, recorder))
+            else:
+                answers = RowRecorder.of(
+                    gradient_sums(store), positions, width=width, resume_epoch=resume_epoch, rows=rows, quick=quick
+                )
+                observer = Observers(each=(by_example, recorder, answers))
+        observers.append(observer)
     return observers
 
 
@@ -181,35 +208,6 @@ def gradient_sums(store: ViewStore) -> RowStore:
         run_id=store.run_id,
         received="cut_gradient",
     )
-
-
-def _observer(
-    run: AuditedRun, store: ViewStore, schedule: Schedule, number: int, *, width: int, epochs: int, resume_epoch: int
-) -> CutObserver:
-    """Build what watches one peer's cut: single steps, and sums by row, of examples or of this party's rows."""
-    dataset, quick = run.dataset, run.contract.audit == "quick"
-    first, later = run.kept_epochs
-    observers: list[CutObserver] = []
-    if first:
-        if run.audits_numbers:
-            plan = numbers_plan(schedule, first=first, later=later, epochs=epochs, width=width, quick=quick)
-        else:
-            plan = recording_plan(schedule, first=first, later=later, epochs=epochs, width=width)
-        observers.append(Recorder(plan=plan, store=store))
-    if run.audits_labels and not run.audits_numbers:
-        sums = sums_of(store, "cut_gradient")
-        observers.append(RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch, quick=quick))
-    by_example = Observers(each=observers, by_example=partial(dataset.seen, peer=number))
-    if not run.audits_columns:
-        return by_example
-    # What crossed is of a row of this party, however many examples it was for.
-    sums, rows = sums_of(store, "cut_embedding"), partial(dataset.cut_numbers, peer=number)
-    positions = rows(schedule.train_N)
-    recorder = RowRecorder.of(sums, positions, width=width, resume_epoch=resume_epoch, rows=rows, quick=quick)
-    if not run.sums_received_gradients:
-        return Observers(each=(by_example, recorder))
-    answers = RowRecorder.of(gradient_sums(store), positions, width=width, resume_epoch=resume_epoch, rows=rows, quick=quick)
-    return Observers(each=(by_example, recorder, answers))
 
 
 def recording_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> RecordingPlan:

@@ -178,18 +178,13 @@ def audit_recorded(
             has_gradients = (folder.views / file_of(GRADIENTS)).exists()
             told_columns = audit_told_columns(folder, contract, role="label", watcher=watcher) if has_gradients else []
             audited = Audited(leakage=leakage, told=told_columns)
-        _replace(folder, audited)
+        new: dict[str, Any] = {name: value for name in audited.__struct_fields__ if (value := getattr(audited, name)) is not None}
+        if (before := audited_before(folder)) is not None:
+            keep_audited(folder, msgspec.structs.replace(before, **new))
+        if folder.result.exists():
+            new |= {"features": [audited.features]} if audited.features is not None else {}
+            result = read_result(folder.read_json(folder.result))
+            result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, **new))
+            folder.write(folder.result, result.to_json())
+            write_page(to_html(result), folder.report, origin=folder.origin)
         return audited
-
-
-def _replace(folder: RunFolder, audited: Audited) -> None:
-    """Put what was found in the place of the audit before."""
-    new: dict[str, Any] = {name: value for name in audited.__struct_fields__ if (value := getattr(audited, name)) is not None}
-    if (before := audited_before(folder)) is not None:
-        keep_audited(folder, msgspec.structs.replace(before, **new))
-    if folder.result.exists():
-        new |= {"features": [audited.features]} if audited.features is not None else {}
-        result = read_result(folder.read_json(folder.result))
-        result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, **new))
-        folder.write(folder.result, result.to_json())
-        write_page(to_html(result), folder.report, origin=folder.origin)

@@ -96,28 +96,6 @@ def _by_class(x_ND: Tensor, classes_NC: Tensor) -> Tensor:
     return (classes_NC[:, :, None] * x_ND[:, None]).flatten(1)
 
 
-def _views(own_ND: Tensor | None, classes_NC: Tensor, step: StepView | None) -> SentEmbeddings:
-    """Return what attacks read: by class the gradients, or their directions, beside a little of what the party has anyway.
-
-    Without ``step`` what it has anyway alone.
-    """
-    none_N0 = classes_NC[:, :0]
-    if step is None:
-        own = own_ND if own_ND is not None else none_N0
-        first, second = torch.cat([own, classes_NC], dim=1), torch.cat([_by_class(own, classes_NC), classes_NC], dim=1)
-    else:
-        assert step.length_B is not None, "sums by row hold lengths"
-        size_N1 = torch.linalg.vector_norm(step.received_BD, dim=1, keepdim=True)
-        beside = torch.cat([classes_NC, size_N1, step.length_B[:, None]], dim=1)
-        unit_ND = step.received_BD / size_N1.clamp(min=torch.finfo(torch.float32).tiny)
-        few = principal_components(own_ND, min(COMPONENTS, own_ND.shape[1])).float() if own_ND is not None else none_N0
-        first = torch.cat([_by_class(unit_ND, classes_NC), beside, few], dim=1)
-        second = torch.cat([_by_class(step.received_BD, classes_NC), beside, few], dim=1)
-    width = max(first.shape[1], second.shape[1])
-    first, second = (pad(each, (0, width - each.shape[1])) for each in (first, second))
-    return SentEmbeddings(last_BD=first, mean_BD=second, looks_BE=first, looks_at_BL=None)
-
-
 def _told(
     contract: Contract,
     party: str,
@@ -139,7 +117,27 @@ def _told(
     for gradients in (step, None):
         try:
             attacks = ATTACKS if gradients is not None else ATTACKS_ASIDE
-            plan = AttackPlan.of(_views(own_ND, classes_NC, gradients), columns, known=known_counts, draws=1, attacks=attacks)
+            none_N0 = classes_NC[:, :0]
+            if gradients is None:
+                own = own_ND if own_ND is not None else none_N0
+                first, second = torch.cat([own, classes_NC], dim=1), torch.cat([_by_class(own, classes_NC), classes_NC], dim=1)
+            else:
+                assert gradients.length_B is not None, "sums by row hold lengths"
+                size_N1 = torch.linalg.vector_norm(gradients.received_BD, dim=1, keepdim=True)
+                beside = torch.cat([classes_NC, size_N1, gradients.length_B[:, None]], dim=1)
+                unit_ND = gradients.received_BD / size_N1.clamp(min=torch.finfo(torch.float32).tiny)
+                few = principal_components(own_ND, min(COMPONENTS, own_ND.shape[1])).float() if own_ND is not None else none_N0
+                first = torch.cat([_by_class(unit_ND, classes_NC), beside, few], dim=1)
+                second = torch.cat([_by_class(gradients.received_BD, classes_NC), beside, few], dim=1)
+            width = max(first.shape[1], second.shape[1])
+            first, second = (pad(each, (0, width - each.shape[1])) for each in (first, second))
+            plan = AttackPlan.of(
+                SentEmbeddings(last_BD=first, mean_BD=second, looks_BE=first, looks_at_BL=None),
+                columns,
+                known=known_counts,
+                draws=1,
+                attacks=attacks,
+            )
             leaks.append(plan.leaks(PlannedAttack.__call__))
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"columns of {party} by {by}: {error}")

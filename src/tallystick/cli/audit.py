@@ -1,6 +1,5 @@
 """audit: attack a recorded run for labels, or try a contract and its defences before any partner is involved."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ from tallystick.errors import ComputeError, ConfigError
 from tallystick.watcher import Style
 
 if TYPE_CHECKING:
-    from tallystick.results import Estimate, Leak, Result, Trial
+    from tallystick.results import Estimate, Leak, Result
     from tallystick.watcher import Watcher
 
 
@@ -63,12 +62,13 @@ def audit(
             raise ConfigError(f"{target}: there is no such file or folder; give a contract, or a run folder (under `runs`)")
         if target.is_dir():
             wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep, "--seeds": seeds, "--rows": rows}
-            _without(target, {**wrong, "--minutes": minutes})
+            wrong |= {"--minutes": minutes}
+            if given := [name for name, value in wrong.items() if value]:
+                raise ConfigError(f"{', '.join(given)}: goes with a contract, and {target} is a folder; leave it out")
             counts = tuple(int(part) for part in known_rows.split(",") if part.strip().isdecimal())
             if len(counts) != len(known_rows.split(",")):
                 raise ConfigError(f"--known-rows {known_rows}: must be whole numbers with commas between, such as 20,200")
-            knowledge = _Knowledge(labels=auxiliary_labels, rows=counts, also=tuple(also or ()))
-            _recorded(target, knowledge, watcher_of(progress), as_json=as_json)
+            _recorded(target, auxiliary_labels, counts, tuple(also or ()), watcher_of(progress), as_json=as_json)
         elif party is None:
             raise ConfigError(
                 f"--party is missing: {target} is tried on the label party's own data; or give a run folder to audit"
@@ -83,47 +83,16 @@ def audit(
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
 
 
-def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *, as_json: bool) -> None:
-    """Try a contract with defences on the label party's own data, and keep what was over where that is interrupted."""
-    from tallystick.config.party import load_party
-    from tallystick.trials.trials import EngineLost, Interrupted
-
-    runs = load_party(party).runs
-    try:
-        result = _sweep(target, party, options, watcher=watcher)
-    except Interrupted as stop:
-        report = _keep(stop.result, runs, as_json=as_json)
-        raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
-    except EngineLost as stop:
-        report = _keep(stop.result, runs, as_json=as_json)
-        raise ComputeError(f"{stop}; the trials that were over are in {report}") from None
-    _keep(result, runs, as_json=as_json)
-
-
-def _without(folder: Path, wrong: Mapping[str, object]) -> None:
-    """Refuse options that a recorded run does not take."""
-    if options := [name for name, value in wrong.items() if value]:
-        raise ConfigError(f"{', '.join(options)}: goes with a contract, and {folder} is a folder; leave it out")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Knowledge:
-    """Knowledge that attackers of a recorded run are given, and the other runs that they took part in."""
-
-    labels: int
-    rows: tuple[int, ...]
-    also: tuple[Path, ...]
-
-
-def _recorded(folder: Path, knowledge: _Knowledge, watcher: "Watcher", *, as_json: bool) -> None:
+def _recorded(
+    folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], also: tuple[Path, ...], watcher: "Watcher", *, as_json: bool
+) -> None:
+    """Audit a recorded run again, and show what was found."""
     from tallystick.audit.run import audit_recorded
     from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage, show_told, told_values
     from tallystick.report.compare import read_run
     from tallystick.report.leaks import promise
 
-    audited = audit_recorded(
-        folder, watcher=watcher, auxiliary_labels=knowledge.labels, known_rows=knowledge.rows, also=knowledge.also
-    )
+    audited = audit_recorded(folder, watcher=watcher, auxiliary_labels=auxiliary_labels, known_rows=known_rows, also=also)
     report = folder / "report.html"
     values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None}
     if audited.leakage is not None:
@@ -149,6 +118,50 @@ def _recorded(folder: Path, knowledge: _Knowledge, watcher: "Watcher", *, as_jso
     finish(values, as_json=as_json, show=show)
 
 
+def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *, as_json: bool) -> None:
+    """Try a contract with defences on the label party's own data, and keep what was over where that is interrupted."""
+    from tallystick.config.contract import load_contract
+    from tallystick.config.party import load_party
+    from tallystick.config.party_checks import check_party
+    from tallystick.tables.table import read_party_table
+    from tallystick.trials.partner import SimulatedPartner
+    from tallystick.trials.trials import EngineLost, Interrupted, parse_sweep, sweep_defenses
+
+    own = load_party(party)
+    try:
+        if options.split is not None and options.share is not None:
+            raise ConfigError("--split, --share: give one of the two")
+        columns = None if options.split is None else [name.strip() for name in options.split.split(",") if name.strip()]
+        parsed = None if options.sweep is None else [parse_sweep(text) for text in options.sweep]
+        agreed = load_contract(target)
+        check_party(agreed, own, network=False, source=party.name)
+        partner = SimulatedPartner.of(
+            agreed,
+            own,
+            read_party_table(own),
+            split=columns,
+            share=0.5 if options.share is None else options.share,
+            rows=20_000 if options.rows is None else options.rows,
+            seed=agreed.seed,
+        )
+        result = sweep_defenses(
+            agreed,
+            partner,
+            sweep=parsed,
+            seeds=3 if options.seeds is None else options.seeds,
+            minutes=30.0 if options.minutes is None else options.minutes,
+            engine=own.compute.made() if own.compute is not None else None,
+            watcher=watcher,
+        )
+    except Interrupted as stop:
+        report = _keep(stop.result, own.runs, as_json=as_json)
+        raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
+    except EngineLost as stop:
+        report = _keep(stop.result, own.runs, as_json=as_json)
+        raise ComputeError(f"{stop}; the trials that were over are in {report}") from None
+    _keep(result, own.runs, as_json=as_json)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     """Options of a sweep on the command line. None stands for an option's default."""
@@ -159,41 +172,6 @@ class _Options:
     seeds: int | None
     rows: int | None
     minutes: float | None
-
-
-def _sweep(contract: Path, party: Path, options: _Options, *, watcher: "Watcher") -> "Result":
-    """Try a contract on the label party's own data."""
-    from tallystick.config.contract import load_contract
-    from tallystick.config.party import load_party
-    from tallystick.config.party_checks import check_party
-    from tallystick.tables.table import read_party_table
-    from tallystick.trials.partner import SimulatedPartner
-    from tallystick.trials.trials import parse_sweep, sweep_defenses
-
-    if options.split is not None and options.share is not None:
-        raise ConfigError("--split, --share: give one of the two")
-    columns = None if options.split is None else [name.strip() for name in options.split.split(",") if name.strip()]
-    parsed = None if options.sweep is None else [parse_sweep(text) for text in options.sweep]
-    agreed, own = load_contract(contract), load_party(party)
-    check_party(agreed, own, network=False, source=party.name)
-    partner = SimulatedPartner.of(
-        agreed,
-        own,
-        read_party_table(own),
-        split=columns,
-        share=0.5 if options.share is None else options.share,
-        rows=20_000 if options.rows is None else options.rows,
-        seed=agreed.seed,
-    )
-    return sweep_defenses(
-        agreed,
-        partner,
-        sweep=parsed,
-        seeds=3 if options.seeds is None else options.seeds,
-        minutes=30.0 if options.minutes is None else options.minutes,
-        engine=own.compute.made() if own.compute is not None else None,
-        watcher=watcher,
-    )
 
 
 def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
@@ -232,7 +210,10 @@ def _show_trials(console: Console, result: "Result", report: Path) -> None:
         table.add_column(name)
     for trial in sweep.trials:
         leaks = [_leak(strongest(trial, reads)) for reads in ("cut gradients", "cut embeddings")]
-        table.add_row(escape(f"{trial.defense} {trial.strength}"), _within(trial.utility), *leaks, _columns(trial))
+        rebuilt = ""
+        if trial.columns is not None:  # the bootstrap of a single run has no interval of it
+            rebuilt = _within(trial.columns) if trial.seeds > 1 else f"{trial.columns.mean:.3f}"
+        table.add_row(escape(f"{trial.defense} {trial.strength}"), _within(trial.utility), *leaks, rebuilt)
     console.print(table)
     console.print("both: cut gradients, and embeddings beside them")
     console.print("leak: of the attack that comes furthest above a guess; the report has every attack on every trial")
@@ -248,12 +229,6 @@ def _show_trials(console: Console, result: "Result", report: Path) -> None:
 
 def _leak(leak: "Leak | None") -> str:
     return "" if leak is None else f"{_within(leak.auc)}\n{leak.attack}"
-
-
-def _columns(trial: "Trial") -> str:
-    if trial.columns is None:
-        return ""
-    return _within(trial.columns) if trial.seeds > 1 else f"{trial.columns.mean:.3f}"  # the bootstrap of a run has none
 
 
 def _within(value: "Estimate") -> str:

@@ -42,7 +42,20 @@ def compare(
             raise ConfigError("compare --decide: others see what is promoted, so the ledger counts it; give --party FILE")
         comparison, decision = None, None
         if decide and party is not None:
-            decision = _decide(runs[0], runs[1], party)
+            from tallystick.config.party import load_party
+            from tallystick.job.promotion import count_decision, decide_promotion, decide_without_figures
+            from tallystick.run_folder.folder import RunFolder
+
+            own, (old, new) = load_party(party), runs
+            folders = [
+                RunFolder.open(path.parent if path.name == "result.json" else path, key=own.run_key) for path in (old, new)
+            ]
+            contract = folders[1].contract()
+            results_of_runs = [read_run(each.path) if each.result.exists() else None for each in folders]
+            outcome = decide_without_figures(contract, *results_of_runs) if contract.promotion.epsilon is not None else None
+            if outcome is None:
+                outcome = decide_promotion(read_run(old), read_run(new))
+            decision = count_decision(outcome, own, folders[1], old=folders[0].run_id)
         if decision is None or decision.after is not None:
             results = [read_run(path) for path in runs]
             # Short names: the folder's, or the whole path where two would be the same
@@ -60,21 +73,6 @@ def compare(
             raise typer.Exit(EXIT_KEPT)
 
     guarded(work, as_json=as_json, loads=("numpy", "tallystick.report.compare"))
-
-
-def _decide(old: Path, new: Path, party_file: Path) -> "Decision":
-    from tallystick.config.party import load_party
-    from tallystick.job.promotion import count_decision, decide_promotion, decide_without_figures
-    from tallystick.report.compare import read_run
-    from tallystick.run_folder.folder import RunFolder
-
-    party = load_party(party_file)
-    folders = [RunFolder.open(path.parent if path.name == "result.json" else path, key=party.run_key) for path in (old, new)]
-    contract, results = folders[1].contract(), [read_run(each.path) if each.result.exists() else None for each in folders]
-    decision = decide_without_figures(contract, *results) if contract.promotion.epsilon is not None else None
-    if decision is None:
-        decision = decide_promotion(read_run(old), read_run(new))
-    return count_decision(decision, party, folders[1], old=folders[0].run_id)
 
 
 def _show(console: Console, comparison: "RunComparison | None", html: Path | None, decision: "Decision | None") -> None:

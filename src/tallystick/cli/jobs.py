@@ -180,25 +180,21 @@ def _run(
             phases=ALL_PHASES if phases is None else phases,
             how_to_resume=f"{again}{' --resume' if command in ('run', 'align') else ''}, and the same on the other side",
         )
+        started_from: dict[str, object] = {}
+        if folder.starts_from_a_run:
+            from tallystick.run_folder.initial_weights import StartingPoint
+
+            if (point := StartingPoint.of(folder)) is not None:
+                started_from["started_from"] = point.run_id
         finish(
             {"folder": str(folder.path), "report": str(folder.report), "result": str(folder.result), **key_figures(result)}
-            | _started_from(folder),
+            | started_from,
             as_json=as_json,
             show=lambda console: _show(console, result, folder),
         )
 
     loads = LOADS if phases != ("alignment",) else ALIGN_LOADS
     guarded(work, as_json=as_json, loads=loads, interrupted=_INTERRUPTED)
-
-
-def _started_from(folder: "RunFolder") -> dict[str, object]:
-    """Name the run at whose weights training began, if it did not begin from scratch."""
-    if not folder.starts_from_a_run:
-        return {}
-    from tallystick.run_folder.initial_weights import StartingPoint
-
-    point = StartingPoint.of(folder)
-    return {"started_from": point.run_id} if point is not None else {}
 
 
 def key_figures(result: "Result") -> dict[str, object]:

@@ -16,7 +16,7 @@ from tallystick.report.leaks import (
     row_groups,
     told_headline,
 )
-from tallystick.results import AttackResult, Audit, FeatureAudit, RebuiltColumn, ToldColumns
+from tallystick.results import Audit, FeatureAudit, RebuiltColumn, ToldColumns
 
 
 def leakage_values(audit: Audit) -> dict[str, Any]:
@@ -46,7 +46,15 @@ def show_leakage(console: Console, audit: Audit) -> None:
         for name in ("attack, and in whose seat", *figures):
             table.add_column(name)
         for attack in by_strength(audit.attacks):
-            table.add_row(*(_cells_of_numbers(attack) if numbers else _cells(attack)))
+            name = attack.name
+            if numbers:
+                within = _within(attack.spearman_low, attack.spearman_high)
+                cells = [_number(attack.spearman), within, _number(attack.spearman_chance), _number(attack.r_squared)]
+            else:
+                others = (attack.symmetric_auc, attack.symmetric_chance, attack.tpr_at_fpr_001)
+                cells = [_number(attack.auc), _within(attack.low, attack.high), *map(_number, others)]
+                name += " (needs what no attacker has)" if attack.upper_bound else ""
+            table.add_row(f"{name}\n{escape(attack.view)}", *cells)
         console.print(table)
     for each in audit.growth:
         points = ", ".join(f"{auc:.3f} by epoch {epoch}" for epoch, auc in zip(each.epochs, each.symmetric_auc, strict=True))
@@ -101,19 +109,8 @@ def _rebuilt(column: RebuiltColumn) -> str:
     return how if column.accuracy is None else f"{how}, accuracy {column.accuracy:.3f} for {column.majority:.3f}"
 
 
-def _cells_of_numbers(attack: AttackResult) -> tuple[str, ...]:
-    figures = _number(attack.spearman), _within(attack.spearman_low, attack.spearman_high), _number(attack.spearman_chance)
-    return f"{attack.name}\n{escape(attack.view)}", *figures, _number(attack.r_squared)
-
-
 def _within(low: float | None, high: float | None) -> str:
     return rf"\[{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
-
-
-def _cells(attack: AttackResult) -> tuple[str, ...]:
-    name = f"{attack.name} (needs what no attacker has)" if attack.upper_bound else attack.name
-    figures = (attack.symmetric_auc, attack.symmetric_chance, attack.tpr_at_fpr_001)
-    return f"{name}\n{escape(attack.view)}", _number(attack.auc), _within(attack.low, attack.high), *map(_number, figures)
 
 
 def _number(value: float | None) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tallystick.cli.options import ContractPath, JsonFlag, PartyPath
 from tallystick.cli.output import LIBRARIES, finish, guarded
+from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
     from tallystick.results.monitoring import Monitoring
@@ -62,9 +63,12 @@ def monitor(
         from tallystick.monitoring.served import monitor_served
         from tallystick.report.monitor import render_monitoring
 
-        _check_options(
-            served=served, of_table={"--table": table, "--scores": scores}, of_served={"--labels": labels, "--since": since}
-        )
+        of_table, of_served = {"--table": table, "--scores": scores}, {"--labels": labels, "--since": since}
+        wrong = [name for name, given in (of_table if served else of_served).items() if given is not None]
+        if wrong and served:
+            raise ConfigError(f"{wrong[0]}: is for a look at a table; leave it out, or --served")
+        if wrong:
+            raise ConfigError(f"{wrong[0]}: is for a look at what was answered; add --served")
         agreed, own = load_contract(contract), load_party(party)
         if served:
             first = since.date() if since is not None else None
@@ -85,16 +89,6 @@ def monitor(
             raise typer.Exit(EXIT_DRIFTED)
 
     guarded(work, as_json=as_json, loads=(*LIBRARIES, "tallystick.job.monitor"))
-
-
-def _check_options(*, served: bool, of_table: dict[str, object], of_served: dict[str, object]) -> None:
-    from tallystick.errors import ConfigError
-
-    wrong = [name for name, given in (of_table if served else of_served).items() if given is not None]
-    if wrong and served:
-        raise ConfigError(f"{wrong[0]}: is for a look at a table; leave it out, or --served")
-    if wrong:
-        raise ConfigError(f"{wrong[0]}: is for a look at what was answered; add --served")
 
 
 def _show(console: Console, monitoring: "Monitoring") -> None:

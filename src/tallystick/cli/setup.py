@@ -5,7 +5,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,9 +17,6 @@ from tallystick.cli.options import LINKAGE_NAMES, JsonFlag
 from tallystick.cli.output import EXIT_USAGE, LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 from tallystick.terminal import printable_lines
-
-if TYPE_CHECKING:
-    from tallystick.config.templates import FileRequest
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
 WIDE = 100  # characters of a terminal that has room for the words minimum and maximum
@@ -70,7 +67,27 @@ def init(
         for path in paths.values():
             if path.exists():
                 raise ConfigError(f"{path} exists already; choose another folder")
-        request, columns = _with_columns(request)
+        columns: list[str] = []
+        if request.table is not None:
+            from tallystick.config.table import TableConfig
+            from tallystick.errors import DataError
+            from tallystick.reading import validate
+            from tallystick.tables.column_guesses import guess_columns
+            from tallystick.tables.profile import samples_of
+            from tallystick.tables.table import read_table
+            from tallystick.tables.text import text_warning
+
+            try:
+                frame = read_table(validate(TableConfig, {"path": str(request.table.absolute())}, source="--table"))
+            except DataError as error:  # there is no party file yet in which anything could be wrong
+                raise DataError(str(error).replace("check table.path, or the option that names it", "check --table")) from None
+            columns = list(frame.notes)
+            for name in frame.columns[:MOST_COLUMNS]:
+                column = frame.get_column(name)
+                columns.append(f"{name}: {column.dtype}, such as {', '.join(samples_of(column))}")
+                columns += [warning] if (warning := text_warning(column)) is not None else []
+            guessed = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
+            request = replace(request, columns=guessed)
         if table is not None and not table.is_absolute():
             request = replace(request, table=Path(os.path.relpath(table, folder)))
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,49 +95,21 @@ def init(
         paths["contract"].write_text(contract_text(request), encoding="utf-8")
         written = {kind: str(path) for kind, path in paths.items()}
         if chosen_role == "label":
-            written["ledger"] = str(_create_ledger(paths["party"]))
+            from tallystick.config.party import load_party
+            from tallystick.run_folder.ledger import create_ledger
+
+            # Make the ledger that the fresh party file names, and write its identity there
+            path = paths["party"]
+            ledger = create_ledger(load_party(path))
+            text = path.read_text()
+            assert text.count("identity: null") == 1
+            path.write_text(re.sub(r"identity: null +", f"identity: {ledger.identity}  ", text))
+            written["ledger"] = str(ledger.path)
         finish({**written, **({"columns": columns} if columns else {})}, as_json=as_json)
 
     ledger = ("tallystick.run_folder.ledger",) if role == "label" else ()
     looks = ("polars", "tallystick.tables.column_guesses") if table is not None else ()
     guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger, *looks))
-
-
-def _with_columns(request: "FileRequest") -> tuple["FileRequest", list[str]]:
-    """Take what the header of the party's table makes plain, and return too how each column is read, as a job would read it."""
-    if request.table is None:
-        return request, []
-    from tallystick.config.table import TableConfig
-    from tallystick.errors import DataError
-    from tallystick.reading import validate
-    from tallystick.tables.column_guesses import guess_columns
-    from tallystick.tables.profile import samples_of
-    from tallystick.tables.table import read_table
-    from tallystick.tables.text import text_warning
-
-    try:
-        frame = read_table(validate(TableConfig, {"path": str(request.table.absolute())}, source="--table"))
-    except DataError as error:  # there is no party file yet in which anything could be wrong
-        raise DataError(str(error).replace("check table.path, or the option that names it", "check --table")) from None
-    lines = list(frame.notes)
-    for name in frame.columns[:MOST_COLUMNS]:
-        column = frame.get_column(name)
-        lines.append(f"{name}: {column.dtype}, such as {', '.join(samples_of(column))}")
-        lines += [warning] if (warning := text_warning(column)) is not None else []
-    guessed = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
-    return replace(request, columns=guessed), lines
-
-
-def _create_ledger(path: Path) -> Path:
-    """Make the ledger that a fresh party file names, and write its identity there."""
-    from tallystick.config.party import load_party
-    from tallystick.run_folder.ledger import create_ledger
-
-    ledger = create_ledger(load_party(path))
-    text = path.read_text()
-    assert text.count("identity: null") == 1
-    path.write_text(re.sub(r"identity: null +", f"identity: {ledger.identity}  ", text))
-    return ledger.path
 
 
 def cert(
@@ -187,7 +176,42 @@ def _show(console: Console, values: dict[str, Any]) -> None:
         for line in values.get(name, []):
             console.print(f"[bold]{said}[/bold]: {escape(line)}")
     if (profile := values.get("profile")) is not None:
-        _show_profile(console, profile)
+        counts = ", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int))
+        table = Table(title=counts, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        # Names and uses are what people look for: they stay whole; a value that finds no room goes on in a second line.
+        columns, more = profile["columns"], 0
+        if len(columns) > MOST_COLUMNS:  # in the table's order, keys and label among them
+            first = sorted(
+                range(len(columns)), key=lambda place: profile["columns"][place]["use"] in ("numeric", "categorical", "unused")
+            )
+            columns, more = [columns[place] for place in sorted(first[:MOST_COLUMNS])], len(columns) - MOST_COLUMNS
+        widest = max(len("column"), *(len(column["name"]) for column in columns))
+        table.add_column("column", overflow="fold", width=min(widest, NAME_WIDTH))
+        for name in ("use", "type", "missing", "distinct"):
+            table.add_column(name, no_wrap=True)
+        for name in ("minimum", "maximum") if console.width >= WIDE else ("min", "max"):
+            table.add_column(name, overflow="fold")
+        for column in columns:
+            kind = column["type"].partition("(")[0]
+            cells = (
+                column["use"],
+                kind,
+                f"{column['missing_share']:.1%}",
+                *(column[name] for name in ("distinct", "minimum", "maximum")),
+            )
+            table.add_row(escape(column["name"]), *(escape(_cell(value)) for value in cells))
+        console.print(table)
+        for column in columns:
+            if column["samples"] and column["use"] != "key":
+                console.print(f"{column['name']}: such as {', '.join(column['samples'])}", markup=False)
+        if more:
+            console.print(f"and {more:,} more columns; --json lists all", markup=False)
+        for name, value in profile.items():
+            if isinstance(value, dict):
+                parts = ", ".join(f"{key.replace('_', ' ')} {_cell(part)}" for key, part in value.items() if part not in ("", ()))
+                console.print(f"{name.replace('_', ' ')}: {parts}", markup=False)
+        if profile["positive_class"] is not None:
+            console.print(f"positive class: {profile['positive_class']}; a score is its probability", markup=False)
     for line in values["peers"]:
         console.print(line, markup=False)
     for line in values["warnings"]:
@@ -195,48 +219,6 @@ def _show(console: Console, values: dict[str, Any]) -> None:
     console.print("[green]no problems[/green]" if not values["problems"] else "[red]problems[/red]")
     for line in values["problems"]:
         console.print(f"  {line}", markup=False, soft_wrap=True)
-
-
-def _show_profile(console: Console, profile: dict[str, Any]) -> None:
-    counts = ", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int))
-    table = Table(title=counts, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    # Names and uses are what people look for: they stay whole; a value that finds no room goes on in a second line.
-    columns, more = _few(profile["columns"])
-    widest = max(len("column"), *(len(column["name"]) for column in columns))
-    table.add_column("column", overflow="fold", width=min(widest, NAME_WIDTH))
-    for name in ("use", "type", "missing", "distinct"):
-        table.add_column(name, no_wrap=True)
-    for name in ("minimum", "maximum") if console.width >= WIDE else ("min", "max"):
-        table.add_column(name, overflow="fold")
-    for column in columns:
-        kind = column["type"].partition("(")[0]
-        cells = (
-            column["use"],
-            kind,
-            f"{column['missing_share']:.1%}",
-            *(column[name] for name in ("distinct", "minimum", "maximum")),
-        )
-        table.add_row(escape(column["name"]), *(escape(_cell(value)) for value in cells))
-    console.print(table)
-    for column in columns:
-        if column["samples"] and column["use"] != "key":
-            console.print(f"{column['name']}: such as {', '.join(column['samples'])}", markup=False)
-    if more:
-        console.print(f"and {more:,} more columns; --json lists all", markup=False)
-    for name, value in profile.items():
-        if isinstance(value, dict):
-            parts = ", ".join(f"{key.replace('_', ' ')} {_cell(part)}" for key, part in value.items() if part not in ("", ()))
-            console.print(f"{name.replace('_', ' ')}: {parts}", markup=False)
-    if profile["positive_class"] is not None:
-        console.print(f"positive class: {profile['positive_class']}; a score is its probability", markup=False)
-
-
-def _few(columns: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Select the columns that people are shown, in the table's order, keys and label among them, and count the others."""
-    if len(columns) <= MOST_COLUMNS:
-        return columns, 0
-    first = sorted(range(len(columns)), key=lambda place: columns[place]["use"] in ("numeric", "categorical", "unused"))
-    return [columns[place] for place in sorted(first[:MOST_COLUMNS])], len(columns) - MOST_COLUMNS
 
 
 def _cell(value: Any) -> str:

@@ -142,15 +142,13 @@ class _Pool:
             task = self._again.popleft() if self._again else next(fresh, None)
             if task is None:
                 break
-            worker = next((each for each in self._workers if each.task is None), None) or self._start()
+            worker = next((each for each in self._workers if each.task is None), None)
+            if worker is None:
+                worker = _Worker(self._work, self._engine.threads)
+                self._workers.append(worker)
             worker.begin(task)
             busy[worker.connection] = worker
         return busy
-
-    def _start(self) -> _Worker:
-        worker = _Worker(self._work, self._engine.threads)
-        self._workers.append(worker)
-        return worker
 
     def _lose(self, worker: _Worker, task: _Task) -> None:
         """Put away a dead worker and note its task to be begun again. Raises ComputeError for one that was begun too often."""

@@ -67,7 +67,28 @@ def main() -> None:
         with telling(), _Cluster(join).joined() as cluster, telling():  # before the cluster is left, which may take long
             cluster.require_room()
             send(connection, Joined())
-            _serve(cluster, connection)
+
+            def alive() -> None:
+                send(connection, Alive())
+
+            while True:
+                request, body = receive(connection, Request)
+                match request:
+                    case Share():
+                        cluster.share(bytes(body))
+                    case Task():
+                        cluster.begin(request.number, request.prepare, bytes(body))
+                    case Keep():
+                        cluster.keep(request.number, request.prepare, bytes(body))
+                    case Ask():
+                        cluster.ask(request, memoryview(body))
+                    case Measure():
+                        send(connection, cluster.measured(request.loads, alive))
+                    case Wait():
+                        reply, answer = cluster.answered(alive)
+                        send(connection, reply, answer)
+                    case _:
+                        raise ComputeError("the process that joined a Ray cluster was asked to join another")
 
 
 @contextmanager
@@ -98,32 +119,6 @@ def _end_with(connection: socket.socket) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _serve(cluster: "_Cluster", connection: socket.socket) -> None:
-    """Do as the other side says, in turn."""
-
-    def alive() -> None:
-        send(connection, Alive())
-
-    while True:
-        request, body = receive(connection, Request)
-        match request:
-            case Share():
-                cluster.share(bytes(body))
-            case Task():
-                cluster.begin(request.number, request.prepare, bytes(body))
-            case Keep():
-                cluster.keep(request.number, request.prepare, bytes(body))
-            case Ask():
-                cluster.ask(request, memoryview(body))
-            case Measure():
-                send(connection, cluster.measured(request.loads, alive))
-            case Wait():
-                reply, answer = cluster.answered(alive)
-                send(connection, reply, answer)
-            case _:
-                raise ComputeError("the process that joined a Ray cluster was asked to join another")
-
-
 class _Cluster:
     """A cluster that this process belongs to, and what it was asked for."""
 
@@ -145,8 +140,11 @@ class _Cluster:
     def joined(self) -> "Iterator[_Cluster]":
         """Join the cluster for the block. What still runs at its end is ended."""
         address = self._join.address
-        if address != "auto":
-            _require_answer(address, self._join.answer_s)
+        if address != "auto" and not _answers(address, self._join.answer_s):  # Ray itself would try for minutes
+            raise ComputeError(
+                f"compute.address = {address}: no Ray cluster answered within {self._join.answer_s:g} s; is its head up "
+                "(ray status), and is this the port of its head (6379 for host:port, 10001 for ray://)?"
+            )
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is loaded: it tells nobody
         import ray
 
@@ -195,7 +193,13 @@ class _Cluster:
     def answered(self, alive: Any) -> tuple[TaskAnswer | GivenUp, bytes]:
         """Wait for an answer that is due, looking after the cluster. ``alive`` is called as time goes by."""
         while not (done := self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK_S)[0]):
-            self._look_after()
+            # Ray itself would end this process without a word of ours, or wait for ever
+            address = self._join.address
+            head = address if address.startswith(CLIENT) else str(self._ray.get_runtime_context().gcs_address)
+            if not self._lasts("head", self._join.head_s, ok=_answers(head, LOOK_S)):
+                raise ComputeError(_lost(address, "its head does not answer"))
+            if "head" not in self._lacking and not self._lasts("machine", self._join.lost_s, ok=self._room() > 0):
+                raise ComputeError(self._no_room())
             if "head" not in self._lacking:  # it alone knows of pulses, and who asks one that hangs waits for ever
                 self._feel_pulses()
             alive()
@@ -234,18 +238,6 @@ class _Cluster:
     def _remote(self, **options: Any) -> Any:
         usual = {"num_cpus": self._join.threads, "resources": self._join.resources, "max_retries": ATTEMPTS - 1}
         return self._ray.remote(**usual | options)(_perform_on_ray)
-
-    def _look_after(self) -> None:
-        """Raise ComputeError where the cluster has had no head, or no machine for a task, for too long.
-
-        Otherwise Ray itself would end this process without a word of ours, or wait for ever.
-        """
-        address = self._join.address
-        head = address if address.startswith(CLIENT) else str(self._ray.get_runtime_context().gcs_address)
-        if not self._lasts("head", self._join.head_s, ok=_answers(head, LOOK_S)):
-            raise ComputeError(_lost(address, "its head does not answer"))
-        if "head" not in self._lacking and not self._lasts("machine", self._join.lost_s, ok=self._room() > 0):
-            raise ComputeError(self._no_room())
 
     def _feel_pulses(self) -> None:
         """Raise ComputeError for a task whose worker is there and stands still: Ray waits for one that is stopped for ever.
@@ -343,15 +335,6 @@ class _Process:
 
 def _alive(ray: Ray) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
-
-
-def _require_answer(address: str, limit_s: float) -> None:
-    """Raise ComputeError for an address at which nothing speaks Ray's protocol: Ray itself would try for minutes."""
-    if not _answers(address, limit_s):
-        raise ComputeError(
-            f"compute.address = {address}: no Ray cluster answered within {limit_s:g} s; is its head up (ray status), and "
-            "is this the port of its head (6379 for host:port, 10001 for ray://)?"
-        )
 
 
 def _answers(address: str, limit_s: float) -> bool:

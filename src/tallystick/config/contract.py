@@ -331,28 +331,23 @@ def _party_problems(contract: Contract) -> list[str]:
         )
     if not linkage.several and features > 1:
         problems.append(f"alignment.method = {shown(method)}: takes exactly one feature party, found {features}")
-    problems += _overlap_problems(contract) + _any_key_problems(contract)
+    # A count of common ids, which two parties make of keys that are equal or not
+    if (overlap := contract.overlap) is not None:
+        if len(contract.parties) != 2 or linkage.similar:
+            problems.append("overlap: is counted by two parties, by equal keys; leave it out, or make a contract of two for it")
+        elif overlap.groups is not None and overlap.groups not in contract.parties:
+            problems.append(f"overlap.groups = {shown(overlap.groups)}: is not a party; allowed: {', '.join(contract.parties)}")
+        elif overlap.groups is not None and overlap.told_to == contract.role_of(overlap.groups):
+            problems.append(
+                f"overlap.told_to = {overlap.told_to}: the party without groups counts, so it is told; take both, or the other "
+                "side"
+            )
+    problems += _any_key_problems(contract)
     problems += [
         f"model.bottoms.{name}: is not a party with a table; allowed: label and feature parties of this contract"
         for name in contract.model.bottoms
         if name not in contract.parties or contract.parties[name].role == "helper"
     ]
-    return problems
-
-
-def _overlap_problems(contract: Contract) -> list[str]:
-    """List what does not go with a count of common ids, which two parties make of keys that are equal or not."""
-    overlap, problems = contract.overlap, []
-    if overlap is None:
-        return []
-    if len(contract.parties) != 2 or contract.linkage.similar:
-        problems.append("overlap: is counted by two parties, by equal keys; leave it out, or make a contract of two for it")
-    elif overlap.groups is not None and overlap.groups not in contract.parties:
-        problems.append(f"overlap.groups = {shown(overlap.groups)}: is not a party; allowed: {', '.join(contract.parties)}")
-    elif overlap.groups is not None and overlap.told_to == contract.role_of(overlap.groups):
-        problems.append(
-            f"overlap.told_to = {overlap.told_to}: the party without groups counts, so it is told; take both, or the other side"
-        )
     return problems
 
 

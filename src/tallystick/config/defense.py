@@ -106,11 +106,7 @@ def defense_problems(entries: Sequence[DefenseKeys], target_type: str, linkage: 
             problems.append(f"{where}: is for {' or '.join(defense.targets)} targets; target.type = {target_type}{instead}")
         if defense.stage == "labels" and linkage.imputes:
             problems.append(f"{where}: labels are replaced once, but a union imputes absent ones anew; align by intersection")
-    return problems + _problems_together([defense for _, defense in entries_by_key])
-
-
-def _problems_together(defenses: Sequence[type[Defense]]) -> list[str]:
-    problems = []
+    defenses = [defense for _, defense in entries_by_key]
     kinds: dict[str, list[int]] = {}
     for number, defense in enumerate(defenses):
         kinds.setdefault("labels" if defense.stage == "labels" else defense.method, []).append(number)

@@ -29,7 +29,7 @@ def differences(own: str, peer_json: str) -> list[str]:
         return ["the peer's contract is not readable JSON; install the same tallystick on both sides"]
     own_values = _flat(json.loads(own))
     lines = [
-        f"{_printable(key)}: ours {_side(own_values, key)}, theirs {_side(other, key)}"
+        f"{json.dumps(key)[1:-1][:120]}: ours {_side(own_values, key)}, theirs {_side(other, key)}"
         for key in sorted(own_values.keys() | other.keys())
         if key not in own_values
         or key not in other
@@ -49,10 +49,6 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
     else:
         return {path: value}
     return {key: found for prefix, item in parts for key, found in _flat(item, prefix).items()}
-
-
-def _printable(text: str) -> str:
-    return json.dumps(text)[1:-1][:120]
 
 
 def _side(values: Mapping[str, Any], key: str) -> str:

@@ -342,7 +342,14 @@ class PartyFile(Model):
         used_columns += (*self.sequences, *self.vectors)
         twice = sorted({column for column in used_columns if used_columns.count(column) > 1})
         problems += [f"features: column {shown(column)} is given twice" for column in twice]
-        problems += self._sequence_problems()
+        for name, sequence in self.sequences.items():
+            if name in self.drop or name in self.keys.values():
+                problems.append(f"sequences.{name}: is also {'under drop' if name in self.drop else 'a key column'}")
+            if sequence.target is not None and sequence.target in (name, self.label, self.weight):
+                use = {name: "the sequence itself", self.label: "the label", self.weight: "the weight"}[sequence.target]
+                problems.append(
+                    f"sequences.{name}.target = {shown(sequence.target)}: is {use}; name the column of the row's item"
+                )
         problems += [
             f"vectors: column {shown(name)} is also {'under drop' if name in self.drop else 'a key column'}"
             for name in self.vectors
@@ -370,18 +377,6 @@ class PartyFile(Model):
             problems.append("drop: goes with features: auto only; leave the columns out of features instead")
         Problems.raise_any(problems)
         return self
-
-    def _sequence_problems(self) -> list[str]:
-        problems = []
-        for name, sequence in self.sequences.items():
-            if name in self.drop or name in self.keys.values():
-                problems.append(f"sequences.{name}: is also {'under drop' if name in self.drop else 'a key column'}")
-            if sequence.target is not None and sequence.target in (name, self.label, self.weight):
-                use = {name: "the sequence itself", self.label: "the label", self.weight: "the weight"}[sequence.target]
-                problems.append(
-                    f"sequences.{name}.target = {shown(sequence.target)}: is {use}; name the column of the row's item"
-                )
-        return problems
 
     def table_at(self, place: Path | str | None, *, option: str = "--table") -> TableConfig:
         """Return the table that a command's option names, or the party file's. Raises ConfigError if neither is given."""

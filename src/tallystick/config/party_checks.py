@@ -51,8 +51,16 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
         f"keys.{name}: is not a key of the contract; {did_you_mean(name, key_names)}"
         for name in sorted(set(party.keys) - key_names)
     ]
-    if party.repeats is not None:
-        problems += _repeats_problems(contract, role)
+    if party.repeats is not None and contract.linkage.similar:
+        problems.append("repeats: rows are linked by similarity here, so that none is left out; leave it out")
+    elif party.repeats is not None and contract.alignment.any_of:
+        problems.append(
+            "repeats: with alignment.alternatives a row has several keys; alignment.duplicates settles each; leave it out"
+        )
+    elif party.repeats is not None and role == "label" and contract.alignment.duplicates == "all":
+        problems.append(
+            "repeats: by alignment.duplicates = all every row of the label party takes part; leave it out, or agree on first"
+        )
     problems += _unit_problems(contract, party) + _shared_head_problems(contract, party)
     if contract.linkage.imputes:
         if party.weight is not None:
@@ -127,16 +135,6 @@ def _shared_head_problems(contract: "Contract", party: PartyFile) -> list[str]:
     if party.device != "cpu":
         problems.append(f"device = {shown(party.device)}: {where} a party computes on the processor; give cpu, or leave it out")
     return problems
-
-
-def _repeats_problems(contract: "Contract", role: str) -> list[str]:
-    if contract.linkage.similar:
-        return ["repeats: rows are linked by similarity here, so that none is left out; leave it out"]
-    if contract.alignment.any_of:
-        return ["repeats: with alignment.alternatives a row has several keys; alignment.duplicates settles each; leave it out"]
-    if role == "label" and contract.alignment.duplicates == "all":
-        return ["repeats: by alignment.duplicates = all every row of the label party takes part; leave it out, or agree on first"]
-    return []
 
 
 def _unit_problems(contract: "Contract", party: PartyFile) -> list[str]:

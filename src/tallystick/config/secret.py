@@ -55,7 +55,21 @@ class Secret(Model):
 
         Raises ConfigError, which holds no part of it, where it cannot be had, is empty, or is no text of at most 64 KiB.
         """
-        content, source = self._content(key)
+        if self.file is not None:
+            refuse_pipe(self.file)
+            try:
+                with self.file.open("rb") as file:
+                    content, source = file.read(MAX_SECRET_BYTES + 1), str(self.file)
+            except OSError as error:
+                raise ConfigError(f"{key}: {self.file} cannot be read: {error.strerror}") from None
+        elif self.env is not None:
+            value = os.environ.get(self.env)
+            if value is None:
+                raise ConfigError(f"{key}: the environment has no variable {self.env}; set it where tallystick is started")
+            content, source = value.encode("utf-8", "surrogateescape"), f"the variable {self.env}"
+        else:
+            assert self.command is not None, "one form is given"
+            content, source = _of_command(self.command, key), f"what {self.command[0]} prints"
         if len(content) > MAX_SECRET_BYTES:
             raise ConfigError(f"{key}: {source} gives more than {MAX_SECRET_BYTES >> 10} KiB; a secret is shorter")
         try:
@@ -65,26 +79,6 @@ class Secret(Model):
         if not text or "\0" in text:
             raise ConfigError(f"{key}: {source} is empty" if not text else f"{key}: {source} holds a null character")
         return text
-
-    def _content(self, key: str) -> tuple[bytes, str]:
-        if self.file is not None:
-            return _of_file(self.file, key), str(self.file)
-        if self.env is not None:
-            value = os.environ.get(self.env)
-            if value is None:
-                raise ConfigError(f"{key}: the environment has no variable {self.env}; set it where tallystick is started")
-            return value.encode("utf-8", "surrogateescape"), f"the variable {self.env}"
-        assert self.command is not None, "one form is given"
-        return _of_command(self.command, key), f"what {self.command[0]} prints"
-
-
-def _of_file(path: Path, key: str) -> bytes:
-    refuse_pipe(path)
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_SECRET_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from None
 
 
 def _of_command(command: tuple[str, ...], key: str) -> bytes:

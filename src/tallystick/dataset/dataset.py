@@ -119,7 +119,18 @@ class Dataset(ABC):
 
     def resolved_notes(self, training: TrainingSettings) -> list[str]:
         """Say what ``auto`` came to, and whether a method for unaligned rows had none."""
-        notes = training.resolved_notes(len(self.train_N)) + self._validation_notes()
+        rows = len(self.validation_N)
+        notes = training.resolved_notes(len(self.train_N))
+        if rows and self.folds is None:  # one network has no others to be judged by
+            single = False
+            if self.labels is not None and self.labels.coder.type in ("binary", "multiclass"):
+                classes_V = self.labels.true_N[self.validation_N]
+                single = bool((classes_V == classes_V[0]).all())
+            if which := f"all {rows:,} are of one class" if single else f"{rows:,} are few" if rows < FEW_VALIDATED else "":
+                notes.append(
+                    f"validation rows: {which}, so they hardly say which weights are good, or when training should end; raise "
+                    "split.validation or set training.epochs"
+                )
         if self.folds is not None:
             notes += training.folds_notes(self.folds.count) + self._untaught_notes(self.folds)
         if self.own_folds is not None:
@@ -132,21 +143,6 @@ class Dataset(ABC):
             f"unaligned.method = {self.dispensed} had nothing to do: the label party has no row without a partner's row to train "
             "on, so this run trains as with none",
         ]
-
-    def _validation_notes(self) -> list[str]:
-        """Warn of validation rows that cannot say which weights are good, where one network has no others to be judged by."""
-        rows = len(self.validation_N)
-        if not rows or self.folds is not None:
-            return []
-        single = False
-        if self.labels is not None and self.labels.coder.type in ("binary", "multiclass"):
-            classes_V = self.labels.true_N[self.validation_N]
-            single = bool((classes_V == classes_V[0]).all())
-        which = f"all {rows:,} are of one class" if single else f"{rows:,} are few" if rows < FEW_VALIDATED else ""
-        told = (
-            "they hardly say which weights are good, or when training should end; raise split.validation or set training.epochs"
-        )
-        return [f"validation rows: {which}, so {told}"] if which else []
 
     def _untaught_notes(self, folds: Folds) -> list[str]:
         """Say which classes some network does not meet in training, at the party that knows it."""

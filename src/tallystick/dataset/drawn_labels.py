@@ -40,10 +40,7 @@ class SettlingRule(StepRule):
 
     def fit(self, model: LabelModel, objective: Objective, own: FeatureSource, index_N: Tensor, cuts_ND: Tensor) -> None:  # noqa: ARG002
         """Train a copy of the model, which has not learnt anything yet, and draw the absent labels by it."""
-        logits_N = self._predicted(copy.deepcopy(model), own, index_N, cuts_ND)
-        self.keep(self.objective.settle(index_N, logits_N))
-
-    def _predicted(self, model: LabelModel, own: FeatureSource, index_N: Tensor, cuts_ND: Tensor) -> Tensor:
+        model = copy.deepcopy(model)
         target_N = self.objective.real_labels(index_N)
         (real_R,) = torch.nonzero(target_N >= 0, as_tuple=True)
         generator = torch.Generator().manual_seed(self.seed)
@@ -60,4 +57,5 @@ class SettlingRule(StepRule):
         model.eval()
         with torch.no_grad():
             parts = torch.split(torch.arange(len(index_N), device=index_N.device), BATCH)
-            return torch.cat([model.finish([cuts_ND[some_B]], own(index_N[some_B])) for some_B in parts])
+            logits_N = torch.cat([model.finish([cuts_ND[some_B]], own(index_N[some_B])) for some_B in parts])
+        self.keep(self.objective.settle(index_N, logits_N))

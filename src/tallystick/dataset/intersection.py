@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.alignment.outcome import Rows
 from tallystick.config.contract import Contract
 from tallystick.config.sections import SplitConfig, TrainingConfig
 from tallystick.config.unaligned import HeuristicConfig, NoneConfig, UnalignedKeys
@@ -69,7 +68,23 @@ class IntersectionDataset(Dataset):
             if share and not len(part_N):
                 raise DataError(f"none of the {linked} aligned rows fall into the {name} part; align more rows or change split")
         folds = folds_of(contract, own, train_N, validation_N)
-        rows_M, unaligned = _with_unaligned(contract, own, parts_N)
+        linked_N, facts = own.alignment.rows_N, contract.unaligned.facts
+        if not contract.unaligned.used or not (own.is_label or facts.pretrains_bottoms):
+            rows_M, unaligned = linked_N, UnalignedRows()
+        else:
+            other_rows = own.unlinked()
+            # Without labels or times a feature party's are for training alone
+            parts_M = np.full(len(other_rows), TRAINING, dtype=np.uint8)
+            if contract.split.method == "hash":
+                parts_M = split_by_hash(own.ids_of(other_rows), contract.split, seed=contract.seed)
+            elif own.is_label:
+                assert own.party.time is not None
+                times = own.column_at(own.party.time, np.concatenate([linked_N, other_rows]), use="time")
+                parts_M = parts_of_other_times(times, parts_N)
+            first = len(linked_N)
+            train_U, validation_U, test_U = (part_N + first for part_N in positions(parts_M))
+            rows_M = np.concatenate([linked_N, other_rows])
+            unaligned = UnalignedRows(train_N=train_U, validation_N=validation_U, test_N=test_U)
         here = own.at(rows_M)
         taught_N, judging_N = (torch.cat(each) for each in ((train_N, unaligned.train_N), (validation_N, unaligned.validation_N)))
         dispensed = own.is_label and contract.unaligned.facts.dispensable and not len(unaligned.train_N)
@@ -167,26 +182,6 @@ class IntersectionDataset(Dataset):
             settings=NoneConfig(),
             folds=self.own_folds if self.settings.used else self.folds,
         )
-
-
-def _with_unaligned(contract: Contract, own: OwnRows, parts_N: Parts) -> tuple[Rows, UnalignedRows]:
-    """Return own rows at every position, linked ones first, and which of the others are for what."""
-    linked_N, facts = own.alignment.rows_N, contract.unaligned.facts
-    if not contract.unaligned.used or not (own.is_label or facts.pretrains_bottoms):
-        return linked_N, UnalignedRows()
-    other_rows = own.unlinked()
-    parts_M = np.full(
-        len(other_rows), TRAINING, dtype=np.uint8
-    )  # without labels or times a feature party's are for training alone
-    if contract.split.method == "hash":
-        parts_M = split_by_hash(own.ids_of(other_rows), contract.split, seed=contract.seed)
-    elif own.is_label:
-        assert own.party.time is not None
-        times = own.column_at(own.party.time, np.concatenate([linked_N, other_rows]), use="time")
-        parts_M = parts_of_other_times(times, parts_N)
-    first = len(linked_N)
-    train_N, validation_N, test_N = (part_N + first for part_N in positions(parts_M))
-    return np.concatenate([linked_N, other_rows]), UnalignedRows(train_N=train_N, validation_N=validation_N, test_N=test_N)
 
 
 def check_unaligned(settings: UnalignedKeys, encoder: Encoder | None) -> None:

@@ -118,19 +118,15 @@ class OwnRows:
         """Attach ids to the packed columns of these of the R rows, if a feature party's noise is a row's own."""
         if self.is_label or not contract.embedding_defenses().noisy:
             return packed
-        return replace(packed, who_M=torch.from_numpy(who_of(self._names(rows_M))))
-
-    def _names(self, rows_M: NDArray[np.int64]) -> Iterable[bytes]:
-        """Yield what tells each of these rows from others, in another table too: the id.
-
-        With similar keys its number and its key.
-        """
+        # What tells each row from others, in another table too: the id; with similar keys its number and its key
         ids, similar = self.keys.ids_of(rows_M), self.keys.similar
         if similar is None:
-            return ids
-        texts = ("\0".join(column[row] for column in similar.texts).encode() for row in rows_M)
-        numbers = (numbers_D.tobytes() for numbers_D in similar.numbers_RD[rows_M])
-        return map(b"".join, zip(ids, numbers, texts, strict=True))
+            names: Iterable[bytes] = ids
+        else:
+            texts = ("\0".join(column[row] for column in similar.texts).encode() for row in rows_M)
+            numbers = (numbers_D.tobytes() for numbers_D in similar.numbers_RD[rows_M])
+            names = map(b"".join, zip(ids, numbers, texts, strict=True))
+        return replace(packed, who_M=torch.from_numpy(who_of(names)))
 
     def column_at(self, name: str, rows_M: NDArray[np.int64], *, use: str) -> pl.Series:
         """Return one column of them."""

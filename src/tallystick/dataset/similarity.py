@@ -16,11 +16,10 @@ from torch import Tensor
 
 from tallystick.alignment.outcome import Candidates
 from tallystick.config.contract import Contract
-from tallystick.config.sections import SplitConfig
 from tallystick.cut.forward import FeatureSource
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.intersection import IntersectionDataset, parts_by_time
-from tallystick.dataset.own_rows import OwnRows, Parts, fitted_positions, own_folds_of, positions
+from tallystick.dataset.own_rows import OwnRows, fitted_positions, own_folds_of, positions
 from tallystick.errors import DataError
 from tallystick.network.channel import Channel
 from tallystick.tables.encoder import Encoder
@@ -144,7 +143,12 @@ class SimilarityDataset(Dataset):
         secret_seed: Callable[[], int],  # noqa: ARG003
     ) -> "SimilarityDataset":
         """Split the label party's rows and encode this party's, by an encoder fitted on training rows or rows linked to these."""
-        train_N, validation_N, test_N = positions(_parts(contract.split, contract.seed, own, channels))
+        split = contract.split
+        if split.method == "hash":
+            parts = split_positions(len(own.alignment), split, seed=contract.seed)
+        else:
+            parts = parts_by_time(split, own, channels)
+        train_N, validation_N, test_N = positions(parts)
         for part_N, name, share in ((train_N, "training", 1.0), (validation_N, "validation", contract.split.validation)):
             if share and not len(part_N):
                 raise DataError(
@@ -267,10 +271,3 @@ def no_features(rows: int, device: torch.device) -> Features:
 def _similarity(candidates: Candidates) -> np.ndarray[Any, np.dtype[np.float32]]:
     assert candidates.similarity_NK is not None, "the label party learns similarities"
     return candidates.similarity_NK.astype(np.float32)
-
-
-def _parts(split: SplitConfig, seed: int, own: OwnRows, channels: Sequence[Channel]) -> Parts:
-    """Assign each position its part: by a keyed hash of its number, or by the label party's time, which it tells the others."""
-    if split.method == "hash":
-        return split_positions(len(own.alignment), split, seed=seed)
-    return parts_by_time(split, own, channels)

@@ -139,7 +139,12 @@ class UnionDataset(Dataset):
         own = _shuffled(own, seed)
         own_U = torch.from_numpy(own.alignment.rows_N.copy())
         imputation = Imputation.of(contract.union, own_U, is_label=own.is_label, seed=seed)
-        parts_U = split_by_hash(_universal_ids(own), contract.split, seed=contract.seed)
+        uids_U16 = own.alignment.uids_N16
+        if uids_U16 is None:
+            universal_ids = [position.to_bytes(8, "big") for position in range(len(own.alignment))]
+        else:
+            universal_ids = [bytes(uid) for uid in np.ascontiguousarray(uids_U16)]
+        parts_U = split_by_hash(universal_ids, contract.split, seed=contract.seed)
         train_U, validation_U, test_U = positions(parts_U)
         of_training = own_U[train_U]
         training_rows = of_training[of_training >= 0].numpy()
@@ -241,11 +246,3 @@ def _shuffled(own: OwnRows, seed: int) -> OwnRows:
 
 def _encoded(encoder: Encoder, own: OwnRows, contract: Contract) -> PackedFeatures:
     return own.named(encoder.encode(own.table()), np.arange(len(own.keys.rows_R)), contract)
-
-
-def _universal_ids(own: OwnRows) -> list[bytes]:
-    """Return the universal ids, which both sides have for every position. A helper's positions are ids themselves."""
-    uids_U16 = own.alignment.uids_N16
-    if uids_U16 is None:
-        return [position.to_bytes(8, "big") for position in range(len(own.alignment))]
-    return [bytes(uid) for uid in np.ascontiguousarray(uids_U16)]

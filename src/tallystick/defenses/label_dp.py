@@ -124,7 +124,16 @@ class LabelDPPrior(Defense):
         if self.prior is None:
             prior_C = estimated_prior(replaced_N[first_N], classes, self.epsilon)
         top_K = best_classes(prior_C, self.epsilon)
-        replaced_N[~first_N] = _respond_within(numbers_N[~first_N], top_K, self.epsilon, random_bytes)
+        # Respond among the top classes; a row of another class draws one of them uniformly
+        rest_N = numbers_N[~first_N]
+        place_C = np.full(int(max(top_K.max(), rest_N.max(initial=0))) + 1, -1)
+        place_C[top_K] = np.arange(len(top_K))
+        place_N = place_C[rest_N]
+        outside_N = place_N < 0
+        # The remainder of a 64-bit word favours a class by at most k / 2^64, far below what epsilon >= 1e-6 allows.
+        place_N[outside_N] = (_words(int(outside_N.sum()), random_bytes) % np.uint64(len(top_K))).astype(np.int64)
+        place_N[~outside_N] = respond(place_N[~outside_N], len(top_K), self.epsilon, random_bytes)
+        replaced_N[~first_N] = top_K[place_N]
         return torch.from_numpy(replaced_N).to(device=labels_N.device, dtype=labels_N.dtype)
 
     def guarantee(self) -> Guarantee:
@@ -172,21 +181,6 @@ def best_classes(prior_C: NDArray[np.float64], epsilon: float) -> NDArray[np.int
     k_C = np.arange(1, len(prior_C) + 1)
     kept_C = np.cumsum(prior_C[order_C]) / (1 + (k_C - 1) * math.exp(-epsilon))
     return order_C[: 2 + int(np.argmax(kept_C[1:]))]
-
-
-def _respond_within(
-    numbers_N: NDArray[np.int64], top_K: NDArray[np.int64], epsilon: float, random_bytes: RandomBytes
-) -> NDArray[np.int64]:
-    """Respond among the top classes. A row of another class draws one of them uniformly."""
-    place_C = np.full(int(max(top_K.max(), numbers_N.max(initial=0))) + 1, -1)
-    place_C[top_K] = np.arange(len(top_K))
-    place_N = place_C[numbers_N]
-    outside_N = place_N < 0
-    # The remainder of a 64-bit word favours a class by at most k / 2^64, far below what epsilon >= 1e-6 allows.
-    place_N[outside_N] = (_words(int(outside_N.sum()), random_bytes) % np.uint64(len(top_K))).astype(np.int64)
-    place_N[~outside_N] = respond(place_N[~outside_N], len(top_K), epsilon, random_bytes)
-    replaced_N: NDArray[np.int64] = top_K[place_N]
-    return replaced_N
 
 
 def _words(count: int, random_bytes: RandomBytes) -> NDArray[np.uint64]:

@@ -219,19 +219,7 @@ def optimal_noise(classes: TwoClasses, *, power: float) -> MarvellNoise:
     low_share = classes.positive_share if swap else 1 - classes.positive_share
     # In units of the gap: the answer scales with the gradients' squared size.
     low, high, budget = low / classes.gap, high / classes.gap, power / classes.gap
-    x, along_low, along_high = _search(low, high, classes.width, low_share, budget)
-    scaled = [part * classes.gap for part in (along_low, x, along_high, 0.0)]
-    lam1_low, lam2_low, lam1_high, lam2_high = scaled
-    lam = (
-        {"lam10": lam1_high, "lam20": lam2_high, "lam11": lam1_low, "lam21": lam2_low}
-        if swap
-        else {"lam10": lam1_low, "lam20": lam2_low, "lam11": lam1_high, "lam21": lam2_high}
-    )
-    return MarvellNoise(**lam, sum_kl=sum_kl(classes, **lam))
-
-
-def _search(low: float, high: float, width: int, low_share: float, budget: float) -> tuple[float, float, float]:
-    """Return the least-KL (across of the low class, along of the low class, along of the high class), all over the gap."""
+    width = classes.width
     most = min(high - low, budget / (low_share * width)) if width > 1 else 0.0
     # Linear and geometric steps: the best x may be anything from a tiny part of the range to all of it.
     x_G = np.union1d(np.linspace(0, most, GRID), most * np.geomspace(1e-16, 1, GRID))
@@ -245,7 +233,14 @@ def _search(low: float, high: float, width: int, low_share: float, budget: float
     x_1 = x_G[[int(np.argmin(_objective(x_G, low, high, width, low_share, budget)))]]
     along_low_1, along_high_1 = _best_along(x_1, low, high, width, low_share, budget)
     x = float(x_1[0])
-    return x, max(float(along_low_1[0]) - low, x), max(float(along_high_1[0]) - high, 0.0)
+    along_low, along_high = max(float(along_low_1[0]) - low, x), max(float(along_high_1[0]) - high, 0.0)
+    lam1_low, lam2_low, lam1_high, lam2_high = (part * classes.gap for part in (along_low, x, along_high, 0.0))
+    lam = (
+        {"lam10": lam1_high, "lam20": lam2_high, "lam11": lam1_low, "lam21": lam2_low}
+        if swap
+        else {"lam10": lam1_low, "lam20": lam2_low, "lam11": lam1_high, "lam21": lam2_high}
+    )
+    return MarvellNoise(**lam, sum_kl=sum_kl(classes, **lam))
 
 
 def _best_along(

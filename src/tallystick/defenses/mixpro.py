@@ -61,23 +61,7 @@ class MixPro(Defense):
         if float(mean_D.norm()) <= 1e-12 * float(exact_BD.norm(dim=1).max()):
             mean_D = standard_normal(1, grad_BD.shape[1], generator, like=exact_BD)[0]
         mixed_BD = self._mixed(exact_BD, labels_B, generator)
-        return self._turned(mixed_BD, mean_D / mean_D.norm(), generator).to(grad_BD.dtype)
-
-    def partners(self, labels_B: Tensor, generator: Randomness) -> Tensor:
-        """Return the row that each row is mixed with: a shift of 1 to B - 1, which is any row but the own."""
-        rows = len(labels_B)
-        shift_B = (uniform(rows, generator) * (rows - 1)).long().clamp_max_(rows - 2) + 1
-        return (torch.arange(rows) + shift_B) % rows
-
-    def _mixed(self, grad_BD: Tensor, labels_B: Tensor, generator: Randomness) -> Tensor:
-        from scipy.special import betaincinv
-
-        weight = torch.from_numpy(betaincinv(self.alpha, self.alpha, uniform(len(grad_BD), generator).numpy()))
-        other_B = torch.minimum(weight, 1 - weight).to(grad_BD.device)[:, None]
-        partner_B = self.partners(labels_B, generator).to(grad_BD.device)
-        return torch.lerp(grad_BD, grad_BD.index_select(0, partner_B), other_B)
-
-    def _turned(self, mixed_BD: Tensor, mean_D: Tensor, generator: Randomness) -> Tensor:
+        mean_D = mean_D / mean_D.norm()
         along_B = mixed_BD @ mean_D
         norm_B = mixed_BD.norm(dim=1)
         across_BD = torch.addr(mixed_BD, along_B, mean_D, alpha=-1)
@@ -93,7 +77,22 @@ class MixPro(Defense):
             across_B[lost_B] = across_BD[lost_B].norm(dim=1)
         # With one coordinate nothing lies across, and a turned row is all along the mean.
         stretch_B = torch.where(turn_B, torch.where(across_B > 0, length_B * sine / across_B, 0.0), 1.0)
-        return across_BD.mul_(stretch_B[:, None]).addr_(torch.where(turn_B, length_B * self.goal, along_B), mean_D)
+        turned_BD = across_BD.mul_(stretch_B[:, None]).addr_(torch.where(turn_B, length_B * self.goal, along_B), mean_D)
+        return turned_BD.to(grad_BD.dtype)
+
+    def partners(self, labels_B: Tensor, generator: Randomness) -> Tensor:
+        """Return the row that each row is mixed with: a shift of 1 to B - 1, which is any row but the own."""
+        rows = len(labels_B)
+        shift_B = (uniform(rows, generator) * (rows - 1)).long().clamp_max_(rows - 2) + 1
+        return (torch.arange(rows) + shift_B) % rows
+
+    def _mixed(self, grad_BD: Tensor, labels_B: Tensor, generator: Randomness) -> Tensor:
+        from scipy.special import betaincinv
+
+        weight = torch.from_numpy(betaincinv(self.alpha, self.alpha, uniform(len(grad_BD), generator).numpy()))
+        other_B = torch.minimum(weight, 1 - weight).to(grad_BD.device)[:, None]
+        partner_B = self.partners(labels_B, generator).to(grad_BD.device)
+        return torch.lerp(grad_BD, grad_BD.index_select(0, partner_B), other_B)
 
     def guarantee(self) -> Guarantee:
         """Say that there is none."""

@@ -138,7 +138,30 @@ def run_demo(
         raise ConfigError(f"{run} exists already; wait a second")
     homes = write_flight_job(run, alignment, gradients)
     processes = {party: _Run(home) for party, home in homes.items()}
-    outputs = _watch(processes, on_event)
+    outputs: dict[str, tuple[str, str]] = {}
+
+    def follow(party: str, process: _Run) -> None:
+        lines = []
+        for line in process.stderr:
+            try:
+                on_event(party, json.loads(line))
+            except ValueError:
+                lines.append(line)
+        outputs[party] = process.stdout.read(), "".join(lines).strip()
+        process.wait()
+
+    threads = [threading.Thread(target=follow, args=item) for item in processes.items()]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        for process in processes.values():
+            process.terminate()
+        for process in processes.values():
+            process.wait()
+        raise
     failed = {party: process.returncode for party, process in processes.items() if process.returncode}
     if failed:
         output = "\n".join(f"{party} (exit {code}): {outputs[party][1]}" for party, code in failed.items())
@@ -209,32 +232,3 @@ class _Run(subprocess.Popen[str]):
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-
-
-def _watch(processes: dict[str, _Run], on_event: OnEvent) -> dict[str, tuple[str, str]]:
-    """Pass both parties' progress on until both have ended, and return their output and what else they said."""
-    outputs: dict[str, tuple[str, str]] = {}
-
-    def follow(party: str, process: _Run) -> None:
-        lines = []
-        for line in process.stderr:
-            try:
-                on_event(party, json.loads(line))
-            except ValueError:
-                lines.append(line)
-        outputs[party] = process.stdout.read(), "".join(lines).strip()
-        process.wait()
-
-    threads = [threading.Thread(target=follow, args=item) for item in processes.items()]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    except KeyboardInterrupt:
-        for process in processes.values():
-            process.terminate()
-        for process in processes.values():
-            process.wait()
-        raise
-    return outputs

@@ -101,7 +101,14 @@ def deal_out_flights(run: Path, names: list[str]) -> dict[str, pl.DataFrame]:
     history, test = (
         flights.filter(condition) for condition in (pl.col("month") <= HISTORY_MONTHS, pl.col("month") > HISTORY_MONTHS)
     )
-    scored = _scored(history, test)
+    overall = float(history[LABEL].cast(pl.Float64).to_numpy().mean())
+    hours = history.group_by("hour").agg(pl.col(LABEL).mean().alias("of_hour"))
+    cells = history.group_by("carrier", "hour").agg(pl.col(LABEL).sum().alias("late"), pl.len().alias("flights"))
+    joined = test.join(hours, on="hour", how="left", maintain_order="left")
+    joined = joined.join(cells, on=["carrier", "hour"], how="left", maintain_order="left")
+    prior = pl.col("of_hour").fill_null(overall) * PRIOR_FLIGHTS
+    rate = (pl.col("late").fill_null(0) + prior) / (pl.col("flights").fill_null(0) + PRIOR_FLIGHTS)
+    scored = joined.with_columns(rate.alias("score"))
     carriers = scored["carrier"].value_counts(sort=True)["carrier"].to_list()
     tables = {}
     for index, name in enumerate(names):
@@ -114,18 +121,6 @@ def deal_out_flights(run: Path, names: list[str]) -> dict[str, pl.DataFrame]:
         Ledger.create(home / LEDGER, party=name)
         tables[name] = own
     return tables
-
-
-def _scored(history: pl.DataFrame, test: pl.DataFrame) -> pl.DataFrame:
-    """Score by the history's rate of the same carrier and hour, drawn towards that of the hour alone."""
-    overall = float(history[LABEL].cast(pl.Float64).to_numpy().mean())
-    hours = history.group_by("hour").agg(pl.col(LABEL).mean().alias("of_hour"))
-    cells = history.group_by("carrier", "hour").agg(pl.col(LABEL).sum().alias("late"), pl.len().alias("flights"))
-    joined = test.join(hours, on="hour", how="left", maintain_order="left")
-    joined = joined.join(cells, on=["carrier", "hour"], how="left", maintain_order="left")
-    prior = pl.col("of_hour").fill_null(overall) * PRIOR_FLIGHTS
-    rate = (pl.col("late").fill_null(0) + prior) / (pl.col("flights").fill_null(0) + PRIOR_FLIGHTS)
-    return joined.with_columns(rate.alias("score"))
 
 
 def _mechanism(arguments: dict[str, Any]) -> CountingMechanism:

@@ -53,33 +53,28 @@ def serving_lines(contract: Contract) -> list[str]:
             f"partner may bring another list each time, at most {MOST_ALIGNMENTS} times a day"
         )
     if contract.serving.feature_party_asks:
-        return lines + _score_lines(contract)
+        label, feature = contract.label_party, contract.feature_parties[0]
+        batched = "agreed-batch" in contract.serving.ways
+        which = "each row that it asks for" + (" and of all others in its batch" if batched else "")
+        if batched and contract.linkage.imputes:
+            which += f", rows that only {label} has included, by pseudonym"
+        a_day, a_row = contract.serving.questions_a_day, contract.serving.questions_a_day_per_row
+        bounds = [f"{a_day} rows a day (serving.questions_a_day)"] if a_day is not None else []
+        bounds += [f"{a_row} times a day for a row (serving.questions_a_day_per_row)"] if a_row is not None else []
+        probing = f"scores of embeddings of {feature}'s own choice teach it {label}'s top model"
+        probing += f", and what the columns of {label} do to the score of a row" if batched else ""
+        return [
+            *lines,
+            f"`tallystick serve`: {feature} gets the score of {which}. A score estimates the row's label as well as the model "
+            "does, whoever holds the row; no formal guarantee",
+            f"`tallystick serve`: {probing}; {label} answers {' and '.join(bounds) or 'any number of them: set a budget'}",
+        ]
     lines.append(
         f"`tallystick serve`: a row that is asked of two versions has two embeddings, which tell {label} more of it than one; so "
         "has a row that a candidate scores beside (`tallystick runs ... shadow`, on all sides). Both count in questions_a_day "
         "and questions_a_day_per_row, and with gaussian-embeddings each version is charged. By ahead, all rows cross once more"
     )
     return lines
-
-
-def _score_lines(contract: Contract) -> list[str]:
-    """Say what scores teach a feature party that asks for them."""
-    assert contract.serving is not None
-    label, feature = contract.label_party, contract.feature_parties[0]
-    batched = "agreed-batch" in contract.serving.ways
-    which = "each row that it asks for" + (" and of all others in its batch" if batched else "")
-    if batched and contract.linkage.imputes:
-        which += f", rows that only {label} has included, by pseudonym"
-    a_day, a_row = contract.serving.questions_a_day, contract.serving.questions_a_day_per_row
-    bounds = [f"{a_day} rows a day (serving.questions_a_day)"] if a_day is not None else []
-    bounds += [f"{a_row} times a day for a row (serving.questions_a_day_per_row)"] if a_row is not None else []
-    probing = f"scores of embeddings of {feature}'s own choice teach it {label}'s top model"
-    probing += f", and what the columns of {label} do to the score of a row" if batched else ""
-    return [
-        f"`tallystick serve`: {feature} gets the score of {which}. A score estimates the row's label as well as the model does, "
-        "whoever holds the row; no formal guarantee",
-        f"`tallystick serve`: {probing}; {label} answers {' and '.join(bounds) or 'any number of them: set a budget'}",
-    ]
 
 
 _CHOICES = (

@@ -28,11 +28,6 @@ def _scores_of_a_row(contract: Contract) -> str:
     return f"{contract.scores_of_a_row} scores (one for each class)"
 
 
-def _capitalised(sentence: str) -> str:
-    """Begin with a capital letter."""
-    return sentence[0].upper() + sentence[1:]
-
-
 def _training(contract: Contract) -> list[str]:
     if not contract.shares_head:
         return []
@@ -51,31 +46,24 @@ def _scores(contract: Contract) -> list[str]:
     if not contract.shares_head:
         return []
     label, features = parties_of(contract)
-    return [
+    lines = [
         f"{label} learns {_scores_of_a_row(contract)} for each validation row, test row and row of a prediction, and {features} "
         f"learns none. Each score tells something about the columns of {features}. A model scores each row once, and another run "
         "scores the same row again",
-        *_classes(contract, label, features),
-        *_edge(contract, label),
     ]
-
-
-def _edge(contract: Contract, label: str) -> list[str]:
-    if contract.target.type == "regression":
-        return []
-    return [
-        f"{label} learns, with the first scores, one whole number of each training: how often, over all rows and steps, training "
-        "scores came near the edge of the range in which training on shares works. In a sound training it is 0 or a few"
-    ]
-
-
-def _classes(contract: Contract, label: str, features: str) -> list[str]:
-    if contract.target.type != "multiclass":
-        return []
-    return [
-        f"the {contract.target.classes} scores of a row tell together much more than one: from few rows whose columns it knows, "
-        f"{label} can rebuild most columns of {features} of all scored rows. Nobody should sign for columns with several classes"
-    ]
+    if contract.target.type == "multiclass":
+        lines.append(
+            f"the {contract.target.classes} scores of a row tell together much more than one: from few rows whose columns it "
+            f"knows, {label} can rebuild most columns of {features} of all scored rows. Nobody should sign for columns with "
+            "several classes"
+        )
+    if contract.target.type != "regression":
+        lines.append(
+            f"{label} learns, with the first scores, one whole number of each training: how often, over all rows and steps, "
+            "training scores came near the edge of the range in which training on shares works. In a sound training it is 0 or "
+            "a few"
+        )
+    return lines
 
 
 def _shared_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
@@ -83,11 +71,12 @@ def _shared_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
         return []
     label, features = parties_of(contract)
     scored = facts.rows.get("validation", 0) + facts.rows.get("test", 0)
+    sentence = _scores_of_a_row(contract)
     return [
         Learnt(
             step="training",
             party=label,
-            what=f"Labels are an input: {CHOSEN_LABEL}. {_capitalised(_scores_of_a_row(contract))} for each of {scored:,} "
+            what=f"Labels are an input: {CHOSEN_LABEL}. {sentence[0].upper()}{sentence[1:]} for each of {scored:,} "
             f"validation and test rows, which tell something about the columns of {features}. Nothing else about them.",
             guarantee=f"of all but the scores, if {ASSUMES}",
         ),

@@ -107,7 +107,18 @@ def decide(
         on = _Curve(
             labels_M, scores_M, metrics.row_weights(threshold_rows[2], len(scores_M)), cost_false_positive, cost_false_negative
         )
-    positives, negatives, edges = _histogram(np.asarray(labels_N), scores_N, weights_N)
+    number_N = np.asarray(labels_N, dtype=np.float64)
+    edges: list[float] = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1).tolist()
+    shares = []
+    for weight_N in (weights_N * number_N, weights_N * (1.0 - number_N)):
+        counts, _ = np.histogram(scores_N, bins=edges, weights=weight_N)
+        shares.append((counts / weight_N.sum()).tolist())
+    positives, negatives = shares
+    labels_N = np.asarray(labels_N)
+    bins = metrics.equal_mass_bins(labels_N, scores_N, bins=DECILES)(weights_N)
+    assert bins is not None  # both classes occur
+    observed, predicted = bins.observed[::-1], bins.predicted[::-1]
+    gain = np.cumsum(observed) / observed.sum()
     return Decisions(
         rows=len(scores_N),
         cost_false_positive=cost_false_positive,
@@ -118,7 +129,10 @@ def decide(
         flag_none=curve.at(None),
         flag_all=curve.at(float(scores_N.min())),
         ks_threshold=curve.furthest(),
-        deciles=_deciles(np.asarray(labels_N), scores_N, weights_N),
+        deciles=[
+            Decile(predicted=float(p), observed=float(o), lift=float(o / observed.mean()), gain=float(min(g, 1.0)))
+            for p, o, g in zip(predicted, observed, gain, strict=True)
+        ],
         edges=edges,
         positives=positives,
         negatives=negatives,
@@ -167,27 +181,6 @@ class _Curve:
 
     def _threshold(self, place: int) -> float | None:
         return None if place == 0 else float(self.threshold_G1[place])
-
-
-def _deciles(labels_N: ArrayLike, scores_N: Floats, weights_N: Floats) -> list[Decile]:
-    bins = metrics.equal_mass_bins(labels_N, scores_N, bins=DECILES)(weights_N)
-    assert bins is not None  # both classes occur
-    observed, predicted = bins.observed[::-1], bins.predicted[::-1]
-    gain = np.cumsum(observed) / observed.sum()
-    return [
-        Decile(predicted=float(p), observed=float(o), lift=float(o / observed.mean()), gain=float(min(g, 1.0)))
-        for p, o, g in zip(predicted, observed, gain, strict=True)
-    ]
-
-
-def _histogram(labels_N: ArrayLike, scores_N: Floats, weights_N: Floats) -> tuple[list[float], list[float], list[float]]:
-    labels_N = np.asarray(labels_N, dtype=np.float64)
-    edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
-    shares = []
-    for weight_N in (weights_N * labels_N, weights_N * (1.0 - labels_N)):
-        counts, _ = np.histogram(scores_N, bins=edges, weights=weight_N)
-        shares.append((counts / weight_N.sum()).tolist())
-    return shares[0], shares[1], edges.tolist()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,5 @@
 """A card for an exported half, in Markdown: what it is, how good, what leaked, and what it must not be used for."""
 
-from tallystick.config.contract import Contract
 from tallystick.evaluation.importance import column_places
 from tallystick.export.half import EMBEDDING, Exported
 from tallystick.report.leaks import leak_lines, promise
@@ -20,6 +19,35 @@ def card_of(exported: Exported, result: Result | None) -> str:
     if exported.widths:
         cuts = ", ".join(f"`{EMBEDDING}_{name}` of width {width}" for name, width in exported.widths.items())
         lines.append(f"Beside them it takes the cut embeddings of the other parties: {cuts}.")
+    if result is None or not (result.joint or (result.sections.shared is not None and result.sections.shared.metrics)):
+        metrics = ["Not known here. The label party's report has it."]
+    elif not result.joint:
+        shared = result.sections.shared
+        assert shared is not None, "one of the two is known"
+        rows = {name: f"{value['value']:.4f}" for name, value in shared.metrics.items() if value["value"] is not None}
+        metrics = [_table(rows), f"On test rows, as {shared.party} says."]
+    else:
+        rows = {}
+        for name, value in result.joint.items():
+            if value["value"] is not None:
+                own = result.local_baseline.get(name)
+                beside = f"; own columns alone {metric_in_words(own)}" if own is not None and own["value"] is not None else ""
+                rows[name] = f"{metric_in_words(value)}{beside}"
+        metrics = [_table(rows), "On test rows of the run."]
+    warnings = {
+        "label": "Not to be given to a feature party: with this half it turns its own embeddings into scores, and tells labels.",
+        "feature": "Not to be given to the label party: with this half it tries columns until they give an embedding that it has "
+        "seen, and so reads them.",
+    }
+    limits = [
+        warnings[role],
+        "Not for columns that are encoded in another way, or by the encoder of another run.",
+        "Not with the half of another run: each half is trained with the others of its own.",
+        "Not for people or times that the training rows do not stand for. The metrics hold for rows like the test rows.",
+        "Not as a protection: an embedding tells columns, and a score tells labels, whoever computes them.",
+    ]
+    if contract.defense:
+        limits.append("Not as a defended model: what the contract's defences do to what is sent is no part of this file.")
     parts = [
         f"# {contract.name}: the half of {party}",
         f"One half of a split network. {party} is the {role} party; the others are "
@@ -38,11 +66,11 @@ def card_of(exported: Exported, result: Result | None) -> str:
         *lines,
         f"Output: {exported.meaning['output']}.",
         "## How good the whole network is",
-        *_metrics(result),
+        *metrics,
         "## What leaked in training",
         *_leaks(result),
         "## What it must not be used for",
-        *_limits(contract, role),
+        "\n".join(f"- {line}" for line in limits),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -51,44 +79,9 @@ def _table(rows: dict[str, str]) -> str:
     return "\n".join(["| what | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
-def _metrics(result: Result | None) -> list[str]:
-    if result is None or not (result.joint or (result.sections.shared is not None and result.sections.shared.metrics)):
-        return ["Not known here. The label party's report has it."]
-    if not result.joint:
-        shared = result.sections.shared
-        assert shared is not None, "one of the two is known"
-        rows = {name: f"{value['value']:.4f}" for name, value in shared.metrics.items() if value["value"] is not None}
-        return [_table(rows), f"On test rows, as {shared.party} says."]
-    rows = {}
-    for name, value in result.joint.items():
-        if value["value"] is not None:
-            own = result.local_baseline.get(name)
-            beside = f"; own columns alone {metric_in_words(own)}" if own is not None and own["value"] is not None else ""
-            rows[name] = f"{metric_in_words(value)}{beside}"
-    return [_table(rows), "On test rows of the run."]
-
-
 def _leaks(result: Result | None) -> list[str]:
     if result is None:
         return ["Not known here: the run has no report."]
     lines = [line for line in [*leak_lines(result), promise(result)] if line]
     findings = [f"- {line}" for line in lines] or ["- The run was not audited."]
     return ["\n".join(findings), "An attack's figure is a floor: it says what was found, never that no more can be found."]
-
-
-def _limits(contract: Contract, role: str) -> list[str]:
-    warnings = {
-        "label": "Not to be given to a feature party: with this half it turns its own embeddings into scores, and tells labels.",
-        "feature": "Not to be given to the label party: with this half it tries columns until they give an embedding that it has "
-        "seen, and so reads them.",
-    }
-    lines = [
-        warnings[role],
-        "Not for columns that are encoded in another way, or by the encoder of another run.",
-        "Not with the half of another run: each half is trained with the others of its own.",
-        "Not for people or times that the training rows do not stand for. The metrics hold for rows like the test rows.",
-        "Not as a protection: an embedding tells columns, and a score tells labels, whoever computes them.",
-    ]
-    if contract.defense:
-        lines.append("Not as a defended model: what the contract's defences do to what is sent is no part of this file.")
-    return ["\n".join(f"- {line}" for line in lines)]

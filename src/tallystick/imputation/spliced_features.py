@@ -87,7 +87,13 @@ class SplicedFeatures(FeatureImputer):
                 donor_SC[left_S, column] = np.where(rng.random(len(left_S)) < switch, other_S, same_S)
             if switch >= 1:
                 break
-            left_S, switch = left_S[_largest_share(donor_SC[left_S]) > LARGEST_SHARE], min(2 * switch, 1.0)
+            # The largest share of a row's columns that one donor gave, for each row
+            sorted_SC = np.sort(donor_SC[left_S], axis=1)
+            run_S = most_S = np.ones(len(sorted_SC), dtype=np.int64)
+            for before_S, now_S in zip(sorted_SC.T, sorted_SC.T[1:], strict=False):
+                run_S = np.where(before_S == now_S, run_S + 1, 1)
+                most_S = np.maximum(most_S, run_S)
+            left_S, switch = left_S[most_S / len(agreeing) > LARGEST_SHARE], min(2 * switch, 1.0)
         return donor_SC
 
 
@@ -103,17 +109,6 @@ class _Agreeing:
         code_S = self._code_N[rows_S]
         donor_S: Codes = self._order_N[self._start_K[code_S] + rng.integers(self._size_K[code_S])]
         return donor_S
-
-
-def _largest_share(donor_SC: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the largest share of a row's columns that one donor gave, for each row."""
-    sorted_SC = np.sort(donor_SC, axis=1)
-    run_S = most_S = np.ones(len(sorted_SC), dtype=np.int64)
-    for before_S, now_S in zip(sorted_SC.T, sorted_SC.T[1:], strict=False):
-        run_S = np.where(before_S == now_S, run_S + 1, 1)
-        most_S = np.maximum(most_S, run_S)
-    share_S: NDArray[np.float64] = most_S / donor_SC.shape[1]
-    return share_S
 
 
 def dependence_tree(codes: Sequence[Codes]) -> list[tuple[int, int]]:

@@ -113,7 +113,21 @@ def shake_hands_label_party(
     if (promoted := _promoted_by_all(contract, resume_state, greetings)) is not None:
         return _tell(promoted, channels, helper)
     if resume_state.complete:
-        _require_same_run(contract, resume_state, greetings)
+        # Refuse to predict with another run than a feature party, and say who has which and what to do
+        their_runs = {name: greeting.run_id for name, greeting in greetings.items()}
+        other = next((name for name, run_id in their_runs.items() if run_id != resume_state.run_id), None)
+        if other is not None:
+            run_list = ", ".join(
+                f"{name} {run_id or 'none'}" for name, run_id in {contract.label_party: resume_state.run_id, **their_runs}.items()
+            )
+            complete_sets = [set(greeting.complete) for greeting in greetings.values()]
+            shared = next((run_id for run_id in resume_state.complete if all(run_id in ids for ids in complete_sets)), None)
+            helps = (
+                f"all have run {shared}: give `--run {shared}` on all sides"
+                if shared is not None
+                else "no complete run is on all sides: make one with `tallystick run` on all sides"
+            )
+            raise PeerError(other, f"the sides would predict with different runs: {run_list}; {helps}")
     run_ids = {resume_state.run_id, *(greeting.run_id for greeting in greetings.values())}
     goes_on = resume_state.resume and resume_state.run_id != "" and len(run_ids) == 1
     common = set(resume_state.checkpoints).intersection(*(greeting.checkpoints for greeting in greetings.values()))
@@ -191,27 +205,27 @@ def shake_hands(
         _require_same_start(resume_state, channel.peer, greeting)
         _note_versions(channel.peer, greeting, note)
     agreement = channel.receive(Agreement)
-    _check(agreement, resume_state, channel.peer, keeps=keeps)
+    # Refuse an agreement that rests on what this party does not have
+    peer = channel.peer
+    if not RUN_ID.fullmatch(agreement.run_id):
+        raise ProtocolError(peer, f"{peer} named the run {agreement.run_id[:80]!r}; expected 16 hexadecimal digits")
+    if keeps:
+        wrong = ""
+        own_ids = {resume_state.run_id, *(each.run_id for each in resume_state.promoted)} - {""}
+        if agreement.version and agreement.run_id not in [each.run_id for each in resume_state.promoted]:
+            wrong = f"to use run {agreement.run_id} as promoted; this side did not promote it"
+        elif not agreement.align and not (resume_state.resume and agreement.run_id in own_ids):
+            wrong = f"to go on with run {agreement.run_id}; this side has {resume_state.run_id or 'none'}"
+        elif agreement.align and (agreement.resume_from or not agreement.train):
+            wrong = f"to align anew and yet to go on from step {agreement.resume_from}"
+        elif agreement.resume_from and agreement.resume_from not in resume_state.checkpoints:
+            has = ", ".join(map(str, resume_state.checkpoints)) or "none"
+            wrong = f"to go on from step {agreement.resume_from}; this side has {has}"
+        elif not agreement.train and not resume_state.trained:
+            wrong = "to leave training out; this side has no trained model of this run"
+        if wrong:
+            raise ProtocolError(peer, f"{peer} asks {wrong}")
     return agreement
-
-
-def _require_same_run(contract: Contract, own: ResumeState, greetings: Mapping[str, Greeting]) -> None:
-    """Raise PeerError where another run is chosen at a feature party, with who has which and what to do."""
-    their_runs = {name: greeting.run_id for name, greeting in greetings.items()}
-    other = next((name for name, run_id in their_runs.items() if run_id != own.run_id), None)
-    if other is None:
-        return
-    run_list = ", ".join(
-        f"{name} {run_id or 'none'}" for name, run_id in {contract.label_party: own.run_id, **their_runs}.items()
-    )
-    complete_sets = [set(greeting.complete) for greeting in greetings.values()]
-    shared = next((run_id for run_id in own.complete if all(run_id in ids for ids in complete_sets)), None)
-    helps = (
-        f"all have run {shared}: give `--run {shared}` on all sides"
-        if shared is not None
-        else "no complete run is on all sides: make one with `tallystick run` on all sides"
-    )
-    raise PeerError(other, f"the sides would predict with different runs: {run_list}; {helps}")
 
 
 def _require_same_start(own: ResumeState, peer: str, greeting: Greeting) -> None:
@@ -226,29 +240,6 @@ def _require_same_start(own: ResumeState, peer: str, greeting: Greeting) -> None
         f"{peer} starts from {their_start} and this side from {own_start}; "
         "give --start-from with one run's id on all sides, or on none",
     )
-
-
-def _check(agreement: Agreement, resume_state: ResumeState, peer: str, *, keeps: bool) -> None:
-    """Raise ProtocolError for an agreement that rests on what this party does not have."""
-    if not RUN_ID.fullmatch(agreement.run_id):
-        raise ProtocolError(peer, f"{peer} named the run {agreement.run_id[:80]!r}; expected 16 hexadecimal digits")
-    if not keeps:
-        return
-    wrong = ""
-    own_ids = {resume_state.run_id, *(each.run_id for each in resume_state.promoted)} - {""}
-    if agreement.version and agreement.run_id not in [each.run_id for each in resume_state.promoted]:
-        wrong = f"to use run {agreement.run_id} as promoted; this side did not promote it"
-    elif not agreement.align and not (resume_state.resume and agreement.run_id in own_ids):
-        wrong = f"to go on with run {agreement.run_id}; this side has {resume_state.run_id or 'none'}"
-    elif agreement.align and (agreement.resume_from or not agreement.train):
-        wrong = f"to align anew and yet to go on from step {agreement.resume_from}"
-    elif agreement.resume_from and agreement.resume_from not in resume_state.checkpoints:
-        has = ", ".join(map(str, resume_state.checkpoints)) or "none"
-        wrong = f"to go on from step {agreement.resume_from}; this side has {has}"
-    elif not agreement.train and not resume_state.trained:
-        wrong = "to leave training out; this side has no trained model of this run"
-    if wrong:
-        raise ProtocolError(peer, f"{peer} asks {wrong}")
 
 
 def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> Greeting:

@@ -30,13 +30,17 @@ def look_of(
         raise ConfigError(f"monitor: {party.party} has no table; it is for parties with rows")
     folder = _folder_in_use(contract, party, run)
     frame = with_summaries(read_rows(party.table_at(table), party, trained=kept_encoder(folder)), party, contract.alignment)
+    of_scores = None
+    if scores is not None:  # keys of a CSV are text if the party file says so
+        scores_table = read_table(TableConfig(path=scores), text=party.text_columns)
+        of_scores = scores_table.select(scores_table.columns)
     return Look(
         contract=contract,
         party=party,
         folder=folder,
         frame=frame,
         keys=keys_of(frame, party, contract.alignment),
-        scores=_read(scores, party) if scores is not None else None,
+        scores=of_scores,
         every=every,
     )
 
@@ -74,12 +78,6 @@ def _labels(contract: Contract, party: PartyFile, place: str) -> pl.DataFrame:
     if labels.get_column(KEY).is_duplicated().any():
         raise DataError(f"--labels: a key stands in {place} with several labels; give each row's label once")
     return labels
-
-
-def _read(scores: Path, party: PartyFile) -> pl.DataFrame:
-    """Read the scores. Keys of a CSV are text if the party file says so."""
-    scores_table = read_table(TableConfig(path=scores), text=party.text_columns)
-    return scores_table.select(scores_table.columns)
 
 
 def _unheard(_: str) -> None:

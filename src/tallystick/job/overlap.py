@@ -12,7 +12,6 @@ import numpy as np
 
 from tallystick.alignment.overlap import (
     MOST_GROUPS,
-    GroupNumbers,
     Overlap,
     overlap_comparing_side,
     overlap_permuting_side,
@@ -32,8 +31,6 @@ from tallystick.privacy.ledger import BudgetExceeded, outlook
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import KEYS, charged, data_set, known_budget
 from tallystick.tables.groups import groups_of
-from tallystick.tables.keys import Keys
-from tallystick.tables.lazy_table import Frame
 from tallystick.tables.table import require_column
 from tallystick.watcher import Watcher
 
@@ -53,8 +50,34 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
     frame, keys = require_to_align(contract, party)
     assert keys is not None, "a contract with an overlap has no helper"
     (peer,) = (name for name in contract.parties if name != party.party)
-    names, group_M = _groups(config, party, frame, keys)
-    _require_answers_left(config, party, peer)
+    # The names of this side's groups and the number of each id's; one nameless group where it has none
+    names: tuple[str, ...] = ("",)
+    group_M = None
+    if config.groups == party.party:
+        if party.overlap_groups is None:
+            raise ConfigError(
+                f"overlap_groups: is missing; overlap.groups = {config.groups} in the contract asks {party.party} for a column"
+            )
+        group_names, code_N = groups_of(require_column(frame, party.overlap_groups, use="overlap_groups"))
+        if len(group_names) > MOST_GROUPS or not group_names:
+            raise DataError(
+                f"overlap_groups = {party.overlap_groups}: has {len(group_names)} groups; 1 to {MOST_GROUPS} can be counted"
+            )
+        rows_M = keys.rows_R
+        if keys.id_R is not None:  # several rows of an id: the first counts
+            rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
+        names, group_M = tuple(name[:200] for name in group_names), code_N[rows_M].astype(np.uint8)
+    if config.epsilon is None:
+        told = 0
+        for path in party.runs.glob(f"*-{COMMAND}-*"):
+            noted = RunFolder.open(path, key=party.run_key).noted(NOTE)
+            told += noted.get("peer") == peer and bool(noted.get("exact"))
+        if told >= config.answers:
+            raise ConfigError(
+                f"overlap.answers = {config.answers}: {party.runs} has {told} exact counts with {peer} already; two on sets that "
+                "differ by one id tell whether it is common, so agree on more only where the tables stay the same, or on an "
+                "epsilon"
+            )
     _require_budget(config, party)
     log = RunLog(watcher)
     with ExitStack() as stack, log.recording():
@@ -78,7 +101,19 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
                     ledger.spend(data_set(party, KEYS), noise.event, what=what)
             watcher.phase("overlap")
             clock = time.monotonic()
-            overlap = _counted(contract, config, channel, keys, names, group_M, is_label=is_label, watcher=watcher)
+            permutes = permuting_role(contract)
+            terms, most = config.terms(permuting=permutes), max_rows(contract, len(keys.ids))
+            common: dict[str, Any] = {
+                "rng": SecureRandom(),
+                "terms": terms,
+                "leads": is_label,
+                "max_rows": most,
+                "progress": watcher.progress,
+            }
+            if is_label == (permutes == "label"):
+                overlap = overlap_permuting_side(keys.ids, channel, group_M=group_M, groups=names, **common)
+            else:
+                overlap = overlap_comparing_side(keys.ids, channel, **common)
             seconds, traffic = time.monotonic() - clock, channel.traffic
             cost = {"seconds": round(seconds, 3), "bytes": traffic.bytes_sent + traffic.bytes_received}
             outcome = {**facts, **_described(config, overlap, peer), **cost}
@@ -94,63 +129,6 @@ def permuting_role(contract: Contract) -> Literal["label", "feature"]:
     if contract.overlap.groups is not None:
         return "label" if contract.overlap.groups == contract.label_party else "feature"
     return "feature" if contract.overlap.told_to == "label" else "label"
-
-
-def _counted(
-    contract: Contract,
-    config: OverlapConfig,
-    channel: Channel,
-    keys: Keys,
-    names: tuple[str, ...],
-    group_M: GroupNumbers | None,
-    *,
-    is_label: bool,
-    watcher: Watcher,
-) -> Overlap:
-    permutes = permuting_role(contract)
-    terms, most = config.terms(permuting=permutes), max_rows(contract, len(keys.ids))
-    common: dict[str, Any] = {
-        "rng": SecureRandom(),
-        "terms": terms,
-        "leads": is_label,
-        "max_rows": most,
-        "progress": watcher.progress,
-    }
-    if is_label == (permutes == "label"):
-        return overlap_permuting_side(keys.ids, channel, group_M=group_M, groups=names, **common)
-    return overlap_comparing_side(keys.ids, channel, **common)
-
-
-def _groups(config: OverlapConfig, party: PartyFile, frame: Frame, keys: Keys) -> tuple[tuple[str, ...], GroupNumbers | None]:
-    """Give the names of this side's groups and the number of each id's. One nameless group where it has none."""
-    if config.groups != party.party:
-        return ("",), None
-    if party.overlap_groups is None:
-        raise ConfigError(
-            f"overlap_groups: is missing; overlap.groups = {config.groups} in the contract asks {party.party} for a column"
-        )
-    names, code_N = groups_of(require_column(frame, party.overlap_groups, use="overlap_groups"))
-    if len(names) > MOST_GROUPS or not names:
-        raise DataError(f"overlap_groups = {party.overlap_groups}: has {len(names)} groups; 1 to {MOST_GROUPS} can be counted")
-    rows_M = keys.rows_R
-    if keys.id_R is not None:  # several rows of an id: the first counts
-        rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
-    return tuple(name[:200] for name in names), code_N[rows_M].astype(np.uint8)
-
-
-def _require_answers_left(config: OverlapConfig, party: PartyFile, peer: str) -> None:
-    """Refuse one more exact count with this party than the contract allows. Raises ConfigError."""
-    if config.epsilon is not None:
-        return
-    told = 0
-    for path in party.runs.glob(f"*-{COMMAND}-*"):
-        noted = RunFolder.open(path, key=party.run_key).noted(NOTE)
-        told += noted.get("peer") == peer and bool(noted.get("exact"))
-    if told >= config.answers:
-        raise ConfigError(
-            f"overlap.answers = {config.answers}: {party.runs} has {told} exact counts with {peer} already; two on sets that "
-            "differ by one id tell whether it is common, so agree on more only where the tables stay the same, or on an epsilon"
-        )
 
 
 def _require_budget(config: OverlapConfig, party: PartyFile) -> None:

@@ -22,7 +22,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.datasets import dataset_of
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError, DataError
-from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState, shake_hands, shake_hands_label_party
+from tallystick.job.handshake import PromotedHalf, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog
 from tallystick.job.phases.align import align_keys, help_align, with_noise
 from tallystick.job.phases.shared_head import (
@@ -203,7 +203,12 @@ class _Prediction:
 
         def work(channels: dict[str, Channel], leave: Callable[[], None]) -> Predicted:
             log.phase("handshake")
-            agreement = _agreed(contract, party, state, channels, note=log.say)
+            if contract.role_of(party.party) != "label":
+                agreement = shake_hands(contract, state, channels[contract.label_party], note=log.say)
+            else:
+                feature_channels = {name: channels[name] for name in contract.feature_parties}
+                helper = channels[contract.helper] if contract.helper is not None else None
+                agreement = shake_hands_label_party(contract, state, feature_channels, helper=helper, note=log.say)
             if agreement.align:
                 raise ConfigError(
                     f"the peers' models are of another run than {folder.path}; all must predict with the same run's model"
@@ -282,17 +287,6 @@ class _Prediction:
         return {**which, **counts, "output": str(self.output), "learnt": alignment.learnt}
 
 
-def _agreed(
-    contract: Contract, party: PartyFile, resume_state: ResumeState, channels: dict[str, Channel], *, note: Callable[[str], None]
-) -> Agreement:
-    """Shake hands in this party's role."""
-    if contract.role_of(party.party) != "label":
-        return shake_hands(contract, resume_state, channels[contract.label_party], note=note)
-    feature_channels = {name: channels[name] for name in contract.feature_parties}
-    helper = channels[contract.helper] if contract.helper is not None else None
-    return shake_hands_label_party(contract, resume_state, feature_channels, helper=helper, note=note)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Scoring:
     """Scoring per role, once the new ids are aligned."""
@@ -329,7 +323,11 @@ class _Scoring:
         scores, trained = None, None
         if is_label:
             ordered = [channels[name] for name in self.contract.feature_parties]
-            watched = self._watched(alignment) if self.wanted is not None else None
+            watched = None
+            if self.wanted is not None:  # the first rows of the table that are scored with their partners' rows
+                row_numbers = self.keys.rows_R[alignment.rows_N]
+                first = np.argsort(row_numbers, kind="stable")[: self.wanted.most]
+                watched = Watched.of(torch.from_numpy(first), len(alignment), seed=self.contract.seed)
             cuts = cuts_of(ordered, kept_widths(self.folder), dataset)
             if self.contract.embeds_once:
                 cuts = received(cuts, batches)
@@ -368,7 +366,19 @@ class _Scoring:
             return keys[order]
         scored = keys.hstack(scores.filter(own_N))
         if alignment.candidates and trained is not None:
-            scored = self._with_similarity(scored, dataset, alignment)[order]
+            # How similar the most similar row is, in deviations over the links of training; null if there is none
+            best = [
+                np.where(found.numbers_NK[:, 0] >= 0, found.similarity_NK[:, 0], -np.inf)
+                for found in alignment.candidates.values()
+                if found.similarity_NK is not None
+            ]
+            scored = scored.with_columns(pl.Series(SIMILARITY, np.max(best, axis=0).astype(np.float64)).replace(-np.inf, None))
+            if self.contract.alignment.leaves_unlinked:
+                is_linked = dataset.is_linked(torch.arange(len(alignment))).tolist()
+                scored = scored.with_columns(
+                    pl.Series(SCORED_BY, [JOINT if linked else ALONE for linked in is_linked], dtype=pl.String)
+                )
+            scored = scored[order]
             return (
                 scored
                 if trained.alone is not None or SCORED_BY not in scored.columns
@@ -419,24 +429,3 @@ class _Scoring:
         logits_N = logits_of(contract, scores_NC)
         coder = LabelCoder.from_json(self.folder.read_json(self.folder.label_coder))
         return keys.hstack(scores_of(coder, logits_N))[order]
-
-    def _watched(self, alignment: Alignment) -> Watched:
-        """Return the first rows of the table that are scored with their partners' rows."""
-        assert self.wanted is not None, "somebody asked for it"
-        rows = self.keys.rows_R[alignment.rows_N]
-        first = np.argsort(rows, kind="stable")[: self.wanted.most]
-        return Watched.of(torch.from_numpy(first), len(alignment), seed=self.contract.seed)
-
-    def _with_similarity(self, scored: pl.DataFrame, dataset: Dataset, alignment: Alignment) -> pl.DataFrame:
-        """Add how similar the most similar row is to each, and by what each is scored if some have none."""
-        # How similar the most similar row is, in deviations over the links of training; null if there is none
-        best = [
-            np.where(found.numbers_NK[:, 0] >= 0, found.similarity_NK[:, 0], -np.inf)
-            for found in alignment.candidates.values()
-            if found.similarity_NK is not None
-        ]
-        scored = scored.with_columns(pl.Series(SIMILARITY, np.max(best, axis=0).astype(np.float64)).replace(-np.inf, None))
-        if not self.contract.alignment.leaves_unlinked:
-            return scored
-        is_linked = dataset.is_linked(torch.arange(len(alignment))).tolist()
-        return scored.with_columns(pl.Series(SCORED_BY, [JOINT if linked else ALONE for linked in is_linked], dtype=pl.String))

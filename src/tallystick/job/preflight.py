@@ -44,7 +44,6 @@ from tallystick.run_folder.initial_weights import StartingPoint
 from tallystick.run_folder.ledger import unnamed_ledger
 from tallystick.run_folder.trained import Architecture
 from tallystick.tables.encoder import Encoder
-from tallystick.tables.features import FeatureShape
 from tallystick.tables.keys import Keys, keys_of
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.repeats import with_summaries
@@ -170,8 +169,15 @@ def _check_table(
         return
     here = frame[keys.rows_R]
     training = np.arange(here.height)  # all that may be for training
-    if (parts := _hash_parts(contract, keys, is_label=is_label)) is not None:
-        if preflight.tried(lambda: _check_parts(contract, parts)) and not contract.linkage.similar:
+    if contract.split.method != "hash" or contract.linkage.imputes or (contract.linkage.similar and not is_label):
+        parts = None
+    elif contract.linkage.similar:
+        parts = split_positions(len(keys.ids), contract.split, seed=contract.seed)
+    else:
+        parts = split_by_hash(keys.ids_of(np.arange(len(keys.rows_R))), contract.split, seed=contract.seed)
+    if parts is not None:
+        parts_N = parts
+        if preflight.tried(lambda: _check_parts(contract, parts_N)) and not contract.linkage.similar:
             training = np.flatnonzero(parts == TRAINING)
         if contract.split.test and not (parts == TEST).any():
             preflight.warnings.append(f"none of {here.height} ids fall into the test part, so nothing can be measured")
@@ -216,18 +222,6 @@ def check_label(
     return coder, coder.encode(label)[torch.from_numpy(training)]
 
 
-def _hash_parts(contract: Contract, keys: Keys, *, is_label: bool) -> "np.ndarray[Any, Any] | None":
-    """Return the parts of a split by hash that this side knows.
-
-    They are of its ids, or with similar keys of the label party's positions.
-    """
-    if contract.split.method != "hash" or contract.linkage.imputes or (contract.linkage.similar and not is_label):
-        return None
-    if contract.linkage.similar:
-        return split_positions(len(keys.ids), contract.split, seed=contract.seed)
-    return split_by_hash(keys.ids_of(np.arange(len(keys.rows_R))), contract.split, seed=contract.seed)
-
-
 def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> bool:
     """Refuse a split that leaves a part of this side empty, whoever else has its rows."""
     for part, name, share in ((TRAINING, "training", 1.0), (VALIDATION, "validation", contract.split.validation)):
@@ -270,7 +264,19 @@ def _check_features(
             check_halves(labels[1], classes=contract.target.classes)
     if is_label:
         preflight.own_columns = encoder is not None
-        _check_top(contract, party, encoder)
+        # Build a user's own top as a run would, unless widths are other parties' to tell; refuse one that mixes rows under noise
+        model, terms = contract.feature_model, contract.alignment.similarity
+        if model.top is not None:
+            architecture = Architecture.of(contract, party.party)
+            if encoder is not None and contract.evaluation.own_columns_baseline and contract.split.test:
+                architecture.label_model(encoder, [])
+            if not any(name in model.bottoms for name in contract.feature_parties):
+                widths = [model.built_in_cut_width] * len(contract.feature_parties)
+                candidates = [terms.links] * len(widths) if terms is not None else []
+                architecture.label_model(encoder, widths, candidates=candidates)
+            if GaussianGradients in [entry.defense for entry in contract.defense]:
+                outputs = contract.target.classes if contract.target.type == "multiclass" else 1
+                check_top_rows(model, outputs=outputs, claim=GaussianGradients.method)
     if encoder is None:
         return
     several = contract.training.folds_notes(contract.folds(len(training)))
@@ -284,7 +290,16 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
     """Refuse a model that this machine cannot hold, and cut embeddings that no message can. Then try the bottom on a few rows."""
     shape, model = encoder.feature_shape, contract.feature_model
     if party.party not in model.bottoms:
-        _check_memory(contract, shape)
+        widths = embedding_widths(shape.tables_built_for, model.embedding_width)
+        tables = sum(size * width for size, width in zip(shape.tables, widths, strict=True))
+        weights = tables + sum(a * b for a, b in pairwise([shape.numeric + sum(widths), *model.hidden]))
+        needed = 4 * COPIES * weights
+        if needed > (memory := machine_memory()):
+            raise ConfigError(
+                f"model.hidden = {shown(model.hidden) or len(model.hidden)}, model.embedding_width = {model.embedding_width}: "
+                f"{weights:,} weights take {needed / 2**30:.1f} GiB in training, and this machine has {memory / 2**30:.1f}; "
+                "use narrower layers"
+            )
         width = model.built_in_cut_width
     else:
         bottom, path = build_bottom(model, party.party, shape, seed=contract.seed), model.bottoms[party.party]
@@ -301,39 +316,6 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
             f"training.batch_size = {training.batch_size}: the cut embeddings of {rows} rows and width {width} take "
             f"{size / MEBIBYTE:.0f} MiB, over network.max_message_mib = {contract.network.max_message_mib}; "
             "use smaller batches, a narrower cut or larger messages"
-        )
-
-
-def _check_top(contract: Contract, party: PartyFile, encoder: Encoder | None) -> None:
-    """Build a user's own top as a run would, unless widths are other parties' to tell, and refuse one that mixes rows under
-    noise.
-    """
-    model, terms = contract.feature_model, contract.alignment.similarity
-    if model.top is None:
-        return
-    architecture = Architecture.of(contract, party.party)
-    if encoder is not None and contract.evaluation.own_columns_baseline and contract.split.test:
-        architecture.label_model(encoder, [])
-    if not any(name in model.bottoms for name in contract.feature_parties):
-        widths = [model.built_in_cut_width] * len(contract.feature_parties)
-        candidates = [terms.links] * len(widths) if terms is not None else []
-        architecture.label_model(encoder, widths, candidates=candidates)
-    if GaussianGradients in [entry.defense for entry in contract.defense]:
-        outputs = contract.target.classes if contract.target.type == "multiclass" else 1
-        check_top_rows(model, outputs=outputs, claim=GaussianGradients.method)
-
-
-def _check_memory(contract: Contract, shape: FeatureShape) -> None:
-    model = contract.feature_model
-    widths = embedding_widths(shape.tables_built_for, model.embedding_width)
-    tables = sum(size * width for size, width in zip(shape.tables, widths, strict=True))
-    weights = tables + sum(a * b for a, b in pairwise([shape.numeric + sum(widths), *model.hidden]))
-    needed = 4 * COPIES * weights
-    if needed > (memory := machine_memory()):
-        raise ConfigError(
-            f"model.hidden = {shown(model.hidden) or len(model.hidden)}, model.embedding_width = {model.embedding_width}: "
-            f"{weights:,} weights take {needed / 2**30:.1f} GiB in training, and this machine has {memory / 2**30:.1f}; "
-            "use narrower layers"
         )
 
 

@@ -86,17 +86,15 @@ def decide_without_figures(contract: Contract, old: Result | None, new: Result |
     Where the answer is noisy, that there is none would tell of labels, too.
     """
     name = contract.promotion.metric_of(contract.target.type)
-    lacks = [_lacks(each, contract) for each in (old, new)]
+    lacks = []
+    for each in (old, new):
+        names = [name]
+        names += ["ace"] if contract.promotion.calibration_slack is not None else []
+        lacks.append(each is None or any(_figure(each, needed) is None for needed in names))
     if not any(lacks):
         return None
     why = f"the {'new' if lacks[1] else 'old'} run has no {name} of the joint model, so it is not better"
     return Decision(promote=not lacks[1], metric=name, before=None, after=None, gain=None, reasons=[why])
-
-
-def _lacks(result: Result | None, contract: Contract) -> bool:
-    names = [contract.promotion.metric_of(contract.target.type)]
-    names += ["ace"] if contract.promotion.calibration_slack is not None else []
-    return result is None or any(_figure(result, name) is None for name in names)
 
 
 def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, old: str) -> Decision:

@@ -1,7 +1,6 @@
 """Predict the memory and disk of a party's run by rows and columns, so that it is refused before hours are spent."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
@@ -56,7 +55,10 @@ class Room:
                 f"are free{where}; use a machine with more, or bring fewer rows"
             )
         if self.disk > room:
-            raise _too_full(self, folder, room)
+            raise StorageError(
+                f"{folder}: {self.rows:,} encoded rows take {size_in_words(self.disk)} there in a run, and "
+                f"{size_in_words(room)} are free; make room, or name a folder with more by setting TMPDIR"
+            )
 
     def describe(self) -> str:
         """Say the prediction beside what is free."""
@@ -87,10 +89,3 @@ def _memory_of_run() -> int | None:
     """Return what is free, together with what this process has of it by now."""
     free_bytes = free_memory()
     return free_bytes + memory_of_process() if free_bytes is not None else None
-
-
-def _too_full(room: Room, folder: Path, free: int) -> StorageError:
-    return StorageError(
-        f"{folder}: {room.rows:,} encoded rows take {size_in_words(room.disk)} there in a run, and {size_in_words(free)} are "
-        "free; make room, or name a folder with more by setting TMPDIR"
-    )

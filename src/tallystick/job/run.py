@@ -11,7 +11,6 @@ its file in ``phases/``. The first two are all of `tallystick align`: ``beginnin
 from dataclasses import replace
 
 from tallystick.audit.labels import unattacked
-from tallystick.dataset.own_rows import OwnRows
 from tallystick.job.beginning import begin_feature_party, begin_helper, begin_label_party
 from tallystick.job.findings import Evaluated, RunFindings
 from tallystick.job.job import Job, fitting_threads, use_threads
@@ -60,7 +59,22 @@ def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
     job = linked_job(job, alignment)
     rows = own_rows(job, keys, alignment)
     if contract.shares_head:
-        return _share_head_label_party(job, rows, findings)
+        with job.logbook.during("training", job.all_channels):
+            dataset = encode_rows(job, rows.keys, rows.alignment, job.feature_channels)
+            scored = train_shared_label_party(job, dataset, rows)
+            rows.check_at_home(job.contract, dataset.train_N)
+        with job.logbook.during("evaluation", ()):
+            evaluated = measure_once(job, rows, dataset, test_T=scored.test_N, validation_V=scored.validation_N)
+        return job, replace(
+            findings,
+            alignment=rows.alignment,
+            dataset=dataset,
+            training=scored.head.state,
+            modules={"features": scored.head.features},
+            column_notes=telling_columns(job, rows, dataset),
+            audited=Audited(leakage=unattacked(job.contract)),
+            evaluated=evaluated,
+        )
     with logbook.during("training", channels):
         dataset = encode_rows(job, keys, alignment, channels)
         cuts = None
@@ -100,7 +114,18 @@ def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
     alignment = findings.alignment or kept_alignment(job)
     job = linked_job(job, alignment)
     if contract.shares_head:
-        return _share_head_feature_party(job, own_rows(job, keys, alignment), findings, run_id=agreement.run_id)
+        rows = own_rows(job, keys, alignment)
+        with job.logbook.during("training", job.all_channels):
+            dataset = encode_rows(job, rows.keys, rows.alignment, [job.channels[job.contract.label_party]])
+            head = train_shared_feature_party(job, dataset, rows, run_id=agreement.run_id)
+        return job, replace(
+            findings,
+            alignment=rows.alignment,
+            dataset=dataset,
+            training=head.state,
+            modules={"features": head.features},
+            audited=audit_training(job, rows, dataset, run_id=agreement.run_id),
+        )
     with logbook.during("training", [channel]):
         dataset = encode_rows(job, keys, alignment, [channel])
         if contract.sends_gradients:
@@ -121,41 +146,6 @@ def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
         audited=audit_training(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id),
     )
     return job, findings
-
-
-def _share_head_label_party(job: Job, rows: OwnRows, findings: RunFindings) -> tuple[Job, RunFindings]:
-    """Train a head on shares and score rows by it once, as the label party, and measure it at home."""
-    with job.logbook.during("training", job.all_channels):
-        dataset = encode_rows(job, rows.keys, rows.alignment, job.feature_channels)
-        scored = train_shared_label_party(job, dataset, rows)
-        rows.check_at_home(job.contract, dataset.train_N)
-    with job.logbook.during("evaluation", ()):
-        evaluated = measure_once(job, rows, dataset, test_T=scored.test_N, validation_V=scored.validation_N)
-    return job, replace(
-        findings,
-        alignment=rows.alignment,
-        dataset=dataset,
-        training=scored.head.state,
-        modules={"features": scored.head.features},
-        column_notes=telling_columns(job, rows, dataset),
-        audited=Audited(leakage=unattacked(job.contract)),
-        evaluated=evaluated,
-    )
-
-
-def _share_head_feature_party(job: Job, rows: OwnRows, findings: RunFindings, *, run_id: str) -> tuple[Job, RunFindings]:
-    """Train a head on shares as the feature party, and measure at home what labels that are its columns would tell."""
-    with job.logbook.during("training", job.all_channels):
-        dataset = encode_rows(job, rows.keys, rows.alignment, [job.channels[job.contract.label_party]])
-        head = train_shared_feature_party(job, dataset, rows, run_id=run_id)
-    return job, replace(
-        findings,
-        alignment=rows.alignment,
-        dataset=dataset,
-        training=head.state,
-        modules={"features": head.features},
-        audited=audit_training(job, rows, dataset, run_id=run_id),
-    )
 
 
 def _run_helper(job: Job) -> tuple[Job, RunFindings]:

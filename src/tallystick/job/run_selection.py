@@ -19,7 +19,14 @@ def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: C
     Raises ConfigError if there is none, or it holds no trained model, and StorageError for a damaged one. Without gradients the
     label party does not pass over a run whose training failed or goes on: that it took an older one would tell the others so.
     """
-    folder = _latest_complete(contract, party, say) if name is None else named_run(contract, party, name)
+    if name is None:
+        latest = RunFolder.latest(party.runs, contract, party.party, key=party.run_key)
+        runs = RunFolder.all(party.runs, contract, party.party, key=party.run_key)
+        folder = next((each for each in runs if each.complete(contract)), latest)
+        if folder != latest:
+            say(f"{latest.path.name} was not finished: predicting with the latest complete run, {folder.path.name}")
+    else:
+        folder = named_run(contract, party, name)
     require_trained(folder, contract)
     return folder
 
@@ -73,15 +80,6 @@ def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
         if len(run_ids) == _MOST_TOLD:
             break
     return run_ids
-
-
-def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], None]) -> RunFolder:
-    latest = RunFolder.latest(party.runs, contract, party.party, key=party.run_key)
-    runs = RunFolder.all(party.runs, contract, party.party, key=party.run_key)
-    folder_used = next((folder for folder in runs if folder.complete(contract)), latest)
-    if folder_used != latest:
-        say(f"{latest.path.name} was not finished: predicting with the latest complete run, {folder_used.path.name}")
-    return folder_used
 
 
 def named_run(contract: Contract, party: PartyFile, name: str, *, option: str = "--run") -> RunFolder:

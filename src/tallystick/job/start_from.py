@@ -29,8 +29,33 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
     folder.check(trained=True)
     for damage in folder.damage():
         raise damage
-    _require_same_network(contract, folder.contract(), name)
-    _require_folds(contract, kept_folds(folder), name)
+    earlier = folder.contract()
+    where = f"--start-from {name}"
+    if contract.linkage.imputes:
+        raise ConfigError(
+            f"{where}: on a union a row's embedding stays and a stand-in's changes from one run to the next, so the others could "
+            f"tell which is which; {_SCRATCH}"
+        )
+    network, earlier_network = _network(contract), _network(earlier)
+    if differ := [key for key in network if network[key] != earlier_network[key]]:
+        key = differ[0]
+        raise ConfigError(
+            f"{where}: its contract has {key} = {shown(earlier_network[key])}, this one {shown(network[key])}: the networks "
+            f"differ; put it back, or {_SCRATCH}"
+        )
+    if contract.defense and contract.defense != earlier.defense:
+        raise ConfigError(
+            f"{where}: the run was trained with other defences; what its weights tell without this contract's would be in all "
+            f"that is sent; {_SCRATCH}"
+        )
+    networks = kept_folds(folder)
+    setting = contract.training.folds
+    without = contract.without_unaligned() if contract.unaligned.facts.dispensable else contract
+    if not (setting == networks or (setting == "auto" and (networks == 1 or without.folds(LEAST_FOLDED) > 1))):
+        raise ConfigError(
+            f"--start-from {name}: its model is of {networks} networks side by side, this contract's training.folds = {setting} "
+            f"of {contract.folds(LEAST_FOLDED)}; put training.folds = {networks}, or {_SCRATCH}"
+        )
     return folder
 
 
@@ -54,40 +79,6 @@ def _all(party: PartyFile) -> Iterator[RunFolder]:
             folder = RunFolder.open(path.parent, key=party.run_key)
             if folder.origin.party == party.party:
                 yield folder
-
-
-def _require_same_network(contract: Contract, earlier: Contract, name: str) -> None:
-    """Raise ConfigError where what makes the network is another, or where going on would undo what the contract promises."""
-    where = f"--start-from {name}"
-    if contract.linkage.imputes:
-        raise ConfigError(
-            f"{where}: on a union a row's embedding stays and a stand-in's changes from one run to the next, so the others could "
-            f"tell which is which; {_SCRATCH}"
-        )
-    network, earlier_network = _network(contract), _network(earlier)
-    if differ := [key for key in network if network[key] != earlier_network[key]]:
-        key = differ[0]
-        raise ConfigError(
-            f"{where}: its contract has {key} = {shown(earlier_network[key])}, this one {shown(network[key])}: the networks "
-            f"differ; put it back, or {_SCRATCH}"
-        )
-    if contract.defense and contract.defense != earlier.defense:
-        raise ConfigError(
-            f"{where}: the run was trained with other defences; what its weights tell without this contract's would be in all "
-            f"that is sent; {_SCRATCH}"
-        )
-
-
-def _require_folds(contract: Contract, networks: int, name: str) -> None:
-    """Raise ConfigError where the contract cannot go on with as many networks side by side as the run has."""
-    setting = contract.training.folds
-    without = contract.without_unaligned() if contract.unaligned.facts.dispensable else contract
-    if setting == networks or (setting == "auto" and (networks == 1 or without.folds(LEAST_FOLDED) > 1)):
-        return
-    raise ConfigError(
-        f"--start-from {name}: its model is of {networks} networks side by side, this contract's training.folds = {setting} of "
-        f"{contract.folds(LEAST_FOLDED)}; put training.folds = {networks}, or {_SCRATCH}"
-    )
 
 
 def _network(contract: Contract) -> dict[str, Any]:

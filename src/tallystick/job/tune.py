@@ -55,10 +55,6 @@ def run_tuning(
         )
     if not is_label:
         raise ConfigError(f"party = {party.party}: has no labels to tune by; only the label party can tune alone")
-    return _by_itself(contract, party, watcher=watcher, resume=resume)
-
-
-def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume: bool) -> tuple[Result, RunFolder]:
     check_party(contract, party, network=False)
     if party.compute is not None:
         watcher.say(party.compute.made().check(LOADED))  # before anything is charged for

@@ -17,21 +17,13 @@ REDRAW_S = 0.1
 
 def watcher_here() -> Watcher:
     """Return the watcher of the place that called us: a line in a notebook's cell, bars on a terminal, silence elsewhere."""
-    shell = _notebook()
-    if shell is not None:
-        return Notebook(shell)
-    return Bars() if sys.stderr.isatty() else Silent()
-
-
-def _notebook() -> Any:
-    """Return the notebook's display function, if this process is a notebook's kernel, or None elsewhere."""
     interactive = sys.modules.get("IPython")
     shell = interactive.get_ipython() if interactive is not None else None
-    if shell is None or not hasattr(shell, "kernel"):
-        return None
-    from IPython.display import display
+    if shell is not None and hasattr(shell, "kernel"):
+        from IPython.display import display
 
-    return display
+        return Notebook(display)
+    return Bars() if sys.stderr.isatty() else Silent()
 
 
 class Notebook:

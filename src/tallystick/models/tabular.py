@@ -85,19 +85,17 @@ class Columns(nn.Module):
         self.gates: Tensor | None
         self.register_buffer("gates", torch.ones(shape.numeric + len(shape.cardinalities)) if shape.screened else None)
         self._column_of: Tensor | None
-        column_of = torch.tensor(self._columns_by_width(widths)) if shape.screened else None
+        column_of = None
+        if shape.screened:  # the column of each number that ``forward`` gives, without sequences
+            columns = list(range(self.numeric))
+            columns += [self.numeric + place for place, width in enumerate(widths) for _ in range(width)]
+            if self.numbers is not None:
+                each = self.numbers.width // len(self.numbers.places)
+                columns += [place for place in self.numbers.places for _ in range(each)]
+            column_of = torch.tensor(columns)
         self.register_buffer("_column_of", column_of, persistent=False)
         self.embed: Callable[[Columns, Features], Tensor] = one_by_one  # see training/parallel_embedding.py
         self.updates: TableUpdates | None = None  # see training/workers/team.py
-
-    def _columns_by_width(self, widths: Sequence[int]) -> list[int]:
-        """Return the column of each number that ``forward`` gives, without sequences."""
-        columns = list(range(self.numeric))
-        columns += [self.numeric + place for place, width in enumerate(widths) for _ in range(width)]
-        if self.numbers is not None:
-            each = self.numbers.width // len(self.numbers.places)
-            columns += [place for place in self.numbers.places for _ in range(each)]
-        return columns
 
     def table(self, place: int) -> nn.Parameter:
         """Return the weights of the categorical column at this place."""

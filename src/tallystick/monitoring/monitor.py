@@ -63,8 +63,44 @@ def monitor_table(look: Look) -> Monitoring:
     Raises DataError for a column that is gone, and ConfigError for scores that are of another run or have no key.
     """
     notes: list[str] = []
-    columns = _columns(look, notes)
-    scored = _scored(look) if look.scores is not None else None
+    encoder = kept_encoder(look.folder)
+    columns: list[Drift] = []
+    if encoder is None:
+        notes.append("This party has no column in the model.")
+    else:
+        before, rows_R, frame = kept_profile(look.folder), look.keys.rows_R, encoder.fitted(look.frame)
+        if encoder.sequences:
+            notes.append("Columns of lists are not compared.")
+        columns = [numeric_drift(each, numbers_of(frame, each.name)[rows_R]) for each in before.numeric]
+        for profile in before.categorical:
+            cells = require_column(frame, profile.name, use="feature").gather(rows_R)
+            columns.append(categorical_drift(profile, cells))
+    scored, scored_by = None, dict[str, int]()
+    if look.scores is not None:
+        # The new rows with key, score, by which model, label and time, each null if it is not known
+        if "score" not in look.scores.columns:
+            raise ConfigError("scores: there is no column score; give what `predict` wrote for a binary or regression target")
+        if "run_id" in look.scores.columns and (other_runs := set(look.scores["run_id"].unique()) - {look.folder.run_id}):
+            raise ConfigError(
+                f"scores: they are of run {min(other_runs)}, and this is a look at run {look.folder.run_id}; "
+                "give --run, or the scores of one run"
+            )
+        scores = look.scores.select(
+            key_of(look.scores, columns=look.party.keys, alignment=look.contract.alignment).alias(KEY),
+            pl.col("score").cast(pl.Float64).alias(SCORE),
+            (pl.col(SCORED_BY) if SCORED_BY in look.scores.columns else pl.lit(JOINT)).alias(SCORED_BY),
+        ).unique(KEY, keep="last")
+        rows_R, party = look.keys.rows_R, look.party
+        own = pl.DataFrame({KEY: key_of(look.frame, columns=party.keys, alignment=look.contract.alignment).gather(rows_R)})
+        for name, column in ((LABEL, party.label), (TIME, party.time)):
+            there = column is not None and column in look.frame.columns
+            values = (
+                require_column(look.frame, column, use=name).gather(rows_R) if there and column else pl.Series([None] * len(own))
+            )
+            own = own.with_columns(values.alias(name))
+        scored = own.join(scores, on=KEY, how="left", maintain_order="left")
+        counts = scored.drop_nulls(SCORE).group_by(SCORED_BY).len().sort(SCORED_BY)
+        scored_by = {str(name): int(count) for name, count in counts.iter_rows()}
     of_scores = scores_drift(look.contract, look.folder, scored, notes) if scored is not None else None
     drifts = judged([*columns, *([of_scores] if of_scores is not None else [])])
     return Monitoring(
@@ -74,51 +110,12 @@ def monitor_table(look: Look) -> Monitoring:
         rows=len(look.keys.rows_R),
         columns=drifts[: len(columns)],
         scores=drifts[len(columns)] if of_scores is not None else None,
-        scored_by=_scored_by(scored) if scored is not None else {},
+        scored_by=scored_by,
         without_score=int(scored.get_column(SCORE).is_null().sum()) if scored is not None else None,
         periods=periods_of(look.contract, look.folder, scored, every=look.every, notes=notes) if scored is not None else [],
         level=LEVEL,
         notes=notes,
     )
-
-
-def _columns(look: Look, notes: list[str]) -> list[Drift]:
-    encoder = kept_encoder(look.folder)
-    if encoder is None:
-        notes.append("This party has no column in the model.")
-        return []
-    before, rows_R, frame = kept_profile(look.folder), look.keys.rows_R, encoder.fitted(look.frame)
-    if encoder.sequences:
-        notes.append("Columns of lists are not compared.")
-    drifts = [numeric_drift(each, numbers_of(frame, each.name)[rows_R]) for each in before.numeric]
-    for column in before.categorical:
-        cells = require_column(frame, column.name, use="feature").gather(rows_R)
-        drifts.append(categorical_drift(column, cells))
-    return drifts
-
-
-def _scored(look: Look) -> pl.DataFrame:
-    """Return the new rows with key, score, by which model, label and time, each null if it is not known."""
-    assert look.scores is not None
-    if "score" not in look.scores.columns:
-        raise ConfigError("scores: there is no column score; give what `predict` wrote for a binary or regression target")
-    if "run_id" in look.scores.columns and (other_runs := set(look.scores["run_id"].unique()) - {look.folder.run_id}):
-        raise ConfigError(
-            f"scores: they are of run {min(other_runs)}, and this is a look at run {look.folder.run_id}; "
-            "give --run, or the scores of one run"
-        )
-    scores = look.scores.select(
-        key_of(look.scores, columns=look.party.keys, alignment=look.contract.alignment).alias(KEY),
-        pl.col("score").cast(pl.Float64).alias(SCORE),
-        (pl.col(SCORED_BY) if SCORED_BY in look.scores.columns else pl.lit(JOINT)).alias(SCORED_BY),
-    ).unique(KEY, keep="last")
-    rows_R, party = look.keys.rows_R, look.party
-    own = pl.DataFrame({KEY: key_of(look.frame, columns=party.keys, alignment=look.contract.alignment).gather(rows_R)})
-    for name, column in ((LABEL, party.label), (TIME, party.time)):
-        there = column is not None and column in look.frame.columns
-        values = require_column(look.frame, column, use=name).gather(rows_R) if there and column else pl.Series([None] * len(own))
-        own = own.with_columns(values.alias(name))
-    return own.join(scores, on=KEY, how="left", maintain_order="left")
 
 
 def scores_drift(contract: Contract, folder: RunFolder, scored: pl.DataFrame, notes: list[str]) -> Drift | None:
@@ -134,11 +131,6 @@ def scores_drift(contract: Contract, folder: RunFolder, scored: pl.DataFrame, no
         return None
     drift = numeric_drift(numeric_profile("scores of the joint model", before), now)
     return Drift(name=drift.name, kind="scores", rows=drift.rows, stability=drift.stability, chance=drift.chance)
-
-
-def _scored_by(scored: pl.DataFrame) -> dict[str, int]:
-    counts = scored.drop_nulls(SCORE).group_by(SCORED_BY).len().sort(SCORED_BY)
-    return {str(name): int(count) for name, count in counts.iter_rows()}
 
 
 def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, every: Every, notes: list[str]) -> list[Period]:
@@ -168,16 +160,6 @@ def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, e
     return periods
 
 
-def period_names(times: pl.Series, every: Every) -> pl.Series:
-    """Name the period of each row, by date or date and time. There is one for all if there is no such column."""
-    if every == "all" or times.null_count() == len(times):
-        return pl.Series(["all"] * len(times), dtype=pl.String)
-    times = ordered_times(times, use="time")
-    if not times.dtype.is_temporal():
-        raise ConfigError(f"--every {every}: the time column has type {times.dtype}; give dates or time stamps, or --every all")
-    return times.dt.truncate(_TRUNCATED[every]).dt.date().cast(pl.String).fill_null("no time")
-
-
 def _period(name: str, part: pl.DataFrame, *, bins: int) -> Period:
     labels_N, scores_N = part.get_column(LABEL).to_numpy(), part.get_column(SCORE).to_numpy()
     return Period(
@@ -188,6 +170,16 @@ def _period(name: str, part: pl.DataFrame, *, bins: int) -> Period:
         auc=_or_none(lambda: auc(labels_N, scores_N)),
         calibration_error=_or_none(lambda: ace(labels_N, scores_N, bins=bins)),
     )
+
+
+def period_names(times: pl.Series, every: Every) -> pl.Series:
+    """Name the period of each row, by date or date and time. There is one for all if there is no such column."""
+    if every == "all" or times.null_count() == len(times):
+        return pl.Series(["all"] * len(times), dtype=pl.String)
+    times = ordered_times(times, use="time")
+    if not times.dtype.is_temporal():
+        raise ConfigError(f"--every {every}: the time column has type {times.dtype}; give dates or time stamps, or --every all")
+    return times.dt.truncate(_TRUNCATED[every]).dt.date().cast(pl.String).fill_null("no time")
 
 
 def _or_none(figure: Callable[[], float]) -> float | None:

@@ -1,14 +1,10 @@
 """Write what monitoring found as Prometheus' text, for the textfile collector of its node exporter."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tallystick.errors import ConfigError
 from tallystick.results.monitoring import Monitoring
 from tallystick.storage import write_bytes
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
 
 PREFIX = "tallystick_monitor"
 
@@ -20,11 +16,6 @@ def write_prometheus(monitoring: Monitoring, path: Path) -> None:
     except ImportError:
         raise ConfigError("--prometheus: prometheus-client is not installed; run: pip install 'tallystick[serve]'") from None
     registry = CollectorRegistry()
-    _fill(registry, monitoring)
-    write_bytes(path, generate_latest(registry))
-
-
-def _fill(registry: "CollectorRegistry", monitoring: Monitoring) -> None:
     from prometheus_client import Gauge
 
     def gauge(name: str, what: str, *labels: str) -> Gauge:
@@ -52,18 +43,18 @@ def _fill(registry: "CollectorRegistry", monitoring: Monitoring) -> None:
         for name, figure in figures.items():
             if (value := getattr(period, name)) is not None:
                 figure.labels(run, period.name).set(value)
-    if monitoring.served is None:
-        return
-    partner_share = gauge("partner_share", "Of rows that partners answered for, the share that all had.", "period")
-    alone = gauge("own_share", "Share of rows that own columns alone scored.", "period")
-    answered = gauge("answered_rows", "Rows by whether they had a joint score, or why not.", "period", "why")
-    seconds = gauge("seconds", "Seconds of a request's parts.", "period", "part", "quantile")
-    for during in monitoring.served:
-        if during.partner_has is not None:
-            partner_share.labels(run, during.name).set(during.partner_has)
-        alone.labels(run, during.name).set(during.own_share)
-        for why, count in during.why.items():
-            answered.labels(run, during.name, why).set(count)
-        for part in during.latency:
-            seconds.labels(run, during.name, part.part, "0.5").set(part.p50 / 1000)
-            seconds.labels(run, during.name, part.part, "0.99").set(part.p99 / 1000)
+    if monitoring.served is not None:
+        partner_share = gauge("partner_share", "Of rows that partners answered for, the share that all had.", "period")
+        alone = gauge("own_share", "Share of rows that own columns alone scored.", "period")
+        answered = gauge("answered_rows", "Rows by whether they had a joint score, or why not.", "period", "why")
+        seconds = gauge("seconds", "Seconds of a request's parts.", "period", "part", "quantile")
+        for during in monitoring.served:
+            if during.partner_has is not None:
+                partner_share.labels(run, during.name).set(during.partner_has)
+            alone.labels(run, during.name).set(during.own_share)
+            for why, count in during.why.items():
+                answered.labels(run, during.name, why).set(count)
+            for part in during.latency:
+                seconds.labels(run, during.name, part.part, "0.5").set(part.p50 / 1000)
+                seconds.labels(run, during.name, part.part, "0.99").set(part.p99 / 1000)
+    write_bytes(path, generate_latest(registry))

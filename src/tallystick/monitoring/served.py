@@ -7,7 +7,6 @@ from datetime import UTC, date, datetime
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tallystick.config.contract import Contract
 from tallystick.errors import ConfigError
@@ -18,8 +17,7 @@ from tallystick.run_folder.answer_journal import AnsweredRow, KeptAnswer, read_a
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.profile import CategoricalProfile, NumericProfile, kept_profile
 from tallystick.run_folder.trained import kept_encoder
-from tallystick.tables.categories import MISSING, UNSEEN, CategoricalColumn
-from tallystick.tables.encoder import Encoder
+from tallystick.tables.categories import MISSING, UNSEEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +59,15 @@ def monitor_served(look: ServedLook) -> Monitoring:
     if look.labels is None:
         notes.append("No labels were given (--labels).")
     columns = _columns(look.folder, [row for _, row in rows], notes)
-    scored = _scored(rows)
+    scored = pl.DataFrame(
+        {
+            KEY: [row.row for _, row in rows],
+            SCORE: [row.scores[0] if len(row.scores) == 1 else None for _, row in rows],
+            SCORED_BY: [row.by for _, row in rows],
+            TIME: [at.replace(tzinfo=None) for at, _ in rows],
+        },
+        schema={KEY: pl.String, SCORE: pl.Float64, SCORED_BY: pl.String, TIME: pl.Datetime},
+    )
     of_scores = scores_drift(look.contract, look.folder, scored.unique(KEY, keep="last"), notes)
     drifts = judged([*columns, *([of_scores] if of_scores is not None else [])])
     # Summarise shares and latency by time, the earliest first
@@ -107,48 +113,33 @@ def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -
     codes_NG = np.array([row.codes for row in sampled], dtype=np.int64).reshape(len(sampled), -1)
     drifts = []
     for place, (column, profile) in enumerate(zip(encoder.categorical, before.categorical, strict=True)):
+        # The training rows' categories by code: all without a code of their own are others
         codes = pl.Series(column.name, codes_NG[:, place])
-        drifts.append(categorical_drift(_coded(profile, column), codes.set(codes == MISSING, None)))
-    return [*_numeric(encoder, before.numeric, numbers_NF), *drifts]
-
-
-def _numeric(encoder: Encoder, before: Sequence[NumericProfile], numbers_NF: NDArray[np.float32]) -> list[Drift]:
-    drifts, indicators = [], len(encoder.numeric)
-    for place, (column, profile) in enumerate(zip(encoder.numeric, before, strict=True)):
+        codes_C = column.encode(pl.Series([name for name, _ in profile.counts], dtype=pl.String)).tolist()
+        counts = [count for _, count in profile.counts]
+        counts_by_code = tuple((str(code), count) for code, count in zip(codes_C, counts, strict=True) if code != UNSEEN)
+        rest = profile.others + sum(count for code, count in zip(codes_C, counts, strict=True) if code == UNSEEN)
+        drifts.append(
+            categorical_drift(
+                CategoricalProfile(name=profile.name, missing=profile.missing, counts=counts_by_code, others=rest),
+                codes.set(codes == MISSING, None),
+            )
+        )
+    numeric_drifts, indicators = [], len(encoder.numeric)
+    for place, (numbers, before_numbers) in enumerate(zip(encoder.numeric, before.numeric, strict=True)):
         values_N = numbers_NF[:, place].astype(np.float64)
-        if column.indicator:
+        if numbers.indicator:
             values_N[numbers_NF[:, indicators] > 0] = np.nan
             indicators += 1
         # The training rows' numbers as the network took them, of 32 bits too
-        points = column.encode(np.array(profile.points)).astype(np.float32)
-        drifts.append(
+        points = short(numbers.encode(np.array(before_numbers.points)).astype(np.float32))
+        numeric_drifts.append(
             numeric_drift(
-                NumericProfile(name=profile.name, rows=profile.rows, missing=profile.missing, points=short(points)), values_N
+                NumericProfile(name=before_numbers.name, rows=before_numbers.rows, missing=before_numbers.missing, points=points),
+                values_N,
             )
         )
-    return drifts
-
-
-def _coded(profile: CategoricalProfile, column: CategoricalColumn) -> CategoricalProfile:
-    """Return the training rows' categories by code: all without a code of their own are others."""
-    codes = column.encode(pl.Series([name for name, _ in profile.counts], dtype=pl.String)).tolist()
-    counts = [count for _, count in profile.counts]
-    counts_by_code = tuple((str(code), count) for code, count in zip(codes, counts, strict=True) if code != UNSEEN)
-    rest = profile.others + sum(count for code, count in zip(codes, counts, strict=True) if code == UNSEEN)
-    return CategoricalProfile(name=profile.name, missing=profile.missing, counts=counts_by_code, others=rest)
-
-
-def _scored(rows: Sequence[tuple[datetime, AnsweredRow]]) -> pl.DataFrame:
-    """Return digest, score, by which model and when, the oldest first. Scores of several classes are left out."""
-    return pl.DataFrame(
-        {
-            KEY: [row.row for _, row in rows],
-            SCORE: [row.scores[0] if len(row.scores) == 1 else None for _, row in rows],
-            SCORED_BY: [row.by for _, row in rows],
-            TIME: [at.replace(tzinfo=None) for at, _ in rows],
-        },
-        schema={KEY: pl.String, SCORE: pl.Float64, SCORED_BY: pl.String, TIME: pl.Datetime},
-    )
+    return [*numeric_drifts, *drifts]
 
 
 def _measured(look: ServedLook, scored: pl.DataFrame, notes: list[str]) -> list[Period]:

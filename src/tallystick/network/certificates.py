@@ -19,7 +19,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tallystick.errors import ConfigError, printable
@@ -74,7 +73,17 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path, key_pass
         authorities = x509.load_pem_x509_certificates(identity.ca)
     except ValueError:
         raise ConfigError(f"tls.ca = {ca}: not a PEM file of CA certificates") from None
-    private = _private_key(private_key, key, key_password)
+    try:
+        private = serialization.load_pem_private_key(
+            private_key, password=key_password.encode() if key_password is not None else None
+        )
+    except TypeError:
+        if key_password is None:
+            raise ConfigError(f"tls.key = {key}: is encrypted; say in tls.key_password where its password is") from None
+        raise ConfigError(f"tls.key = {key}: is not encrypted; leave out tls.key_password") from None
+    except (ValueError, UnsupportedAlgorithm):
+        wrong = "" if key_password is None else ", or not encrypted with what tls.key_password gives"
+        raise ConfigError(f"tls.key = {key}: not a PEM private key of a kind that TLS knows{wrong}") from None
     now = datetime.datetime.now(datetime.UTC)
     for each in (own, *between):
         whose = "" if each is own else f" a certificate in it, of {printable(each.subject.rfc4514_string())},"
@@ -106,18 +115,6 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path, key_pass
     return identity
 
 
-def _private_key(content: bytes, key: Path, password: str | None) -> PrivateKeyTypes:
-    try:
-        return serialization.load_pem_private_key(content, password=password.encode() if password is not None else None)
-    except TypeError:
-        if password is None:
-            raise ConfigError(f"tls.key = {key}: is encrypted; say in tls.key_password where its password is") from None
-        raise ConfigError(f"tls.key = {key}: is not encrypted; leave out tls.key_password") from None
-    except (ValueError, UnsupportedAlgorithm):
-        wrong = "" if password is None else ", or not encrypted with what tls.key_password gives"
-        raise ConfigError(f"tls.key = {key}: not a PEM private key of a kind that TLS knows{wrong}") from None
-
-
 def dns_names(certificate: x509.Certificate) -> list[str]:
     """Return the DNS names that a certificate is issued to."""
     try:
@@ -139,7 +136,28 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
         if target.exists():
             raise ConfigError(f"{target} exists already; remove it or choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    ca, ca_key = _kept_ca(folder) if (folder / "ca.pem").exists() else _new_ca(folder, days=days)
+    if (folder / "ca.pem").exists():
+        where = f"{folder / 'ca.pem'}: cannot issue another certificate"
+        anew = "choose another folder, and give all parties the certificates of that"
+        if not (folder / "ca.key").exists():
+            raise ConfigError(f"{where}: its key, ca.key, is not there; {anew}")
+        try:
+            ca = x509.load_pem_x509_certificate(_read(folder / "ca.pem"))
+            ca_key = serialization.load_pem_private_key(_read(folder / "ca.key"), password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            raise ConfigError(f"{where}: it or ca.key is not a PEM file that can be read; {anew}") from None
+        if not isinstance(ca_key, ec.EllipticCurvePrivateKey) or ca_key.public_key() != ca.public_key():
+            raise ConfigError(f"{where}: ca.key is not its key; {anew}")
+        if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
+            raise ConfigError(f"{where}: it expired on {ca.not_valid_after_utc:%Y-%m-%d}; {anew}")
+    else:
+        ca_key = ec.generate_private_key(ec.SECP256R1())
+        ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tallystick test CA")])
+        constraints = x509.BasicConstraints(ca=True, path_length=0)
+        builder = _builder(ca_name, ca_name, ca_key.public_key(), days).add_extension(constraints, critical=True)
+        ca = builder.sign(ca_key, hashes.SHA256())
+        _write_key(folder / "ca.key", ca_key)
+        (folder / "ca.pem").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
     ca_name = ca.subject
     last = ca.not_valid_after_utc
     for party in parties:
@@ -156,33 +174,6 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
         )
         (folder / f"{party}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         _write_key(folder / f"{party}.key", key)
-
-
-def _new_ca(folder: Path, *, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tallystick test CA")])
-    constraints = x509.BasicConstraints(ca=True, path_length=0)
-    ca = _builder(name, name, key.public_key(), days).add_extension(constraints, critical=True).sign(key, hashes.SHA256())
-    _write_key(folder / "ca.key", key)
-    (folder / "ca.pem").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
-    return ca, key
-
-
-def _kept_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    where = f"{folder / 'ca.pem'}: cannot issue another certificate"
-    anew = "choose another folder, and give all parties the certificates of that"
-    if not (folder / "ca.key").exists():
-        raise ConfigError(f"{where}: its key, ca.key, is not there; {anew}")
-    try:
-        ca = x509.load_pem_x509_certificate(_read(folder / "ca.pem"))
-        key = serialization.load_pem_private_key(_read(folder / "ca.key"), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ConfigError(f"{where}: it or ca.key is not a PEM file that can be read; {anew}") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
-        raise ConfigError(f"{where}: ca.key is not its key; {anew}")
-    if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-        raise ConfigError(f"{where}: it expired on {ca.not_valid_after_utc:%Y-%m-%d}; {anew}")
-    return ca, key
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:

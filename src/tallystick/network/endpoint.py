@@ -97,7 +97,10 @@ class Endpoint:
             last_said, noticed = time.monotonic(), 0
             while missing := [peer for peer in peers if not self._sessions[peer].connected]:
                 self._loop.raise_pending()
-                self._raise_turned_away(missing)
+                for peer in missing:
+                    failure = self._sessions[peer].failure
+                    if self._turned_away and isinstance(failure, PeerLost):
+                        raise PeerLost(peer, f"{failure}; {list(self._turned_away)[-1]}")
                 self._raise_failures()
                 if notice is not None:
                     for line in list(self._turned_away)[noticed:]:
@@ -138,13 +141,6 @@ class Endpoint:
         """Raise the failure of any session: a job needs all of its parties."""
         for session in self._sessions.values():
             session.check()
-
-    def _raise_turned_away(self, missing: list[str]) -> None:
-        """Raise an error for a peer that never came, while someone was turned away: the two may be the same."""
-        for peer in missing:
-            failure = self._sessions[peer].failure
-            if self._turned_away and isinstance(failure, PeerLost):
-                raise PeerLost(peer, f"{failure}; {list(self._turned_away)[-1]}")
 
     def _turn_away(self, why: str) -> None:
         if len(self._turned_away) < NOTICES:
@@ -232,7 +228,18 @@ class Endpoint:
             self._turn_away(str(error))
             await link.write(first_frame(REFUSAL, Refusal(matter="protocol", reason=str(error))))
             return None
-        refusal = self._refuse(hello, names)
+        if hello.party not in names:
+            certified = ", ".join(names) or "nobody"
+            self._turn_away(f"a caller who says to be {hello.party!r} holds a certificate for {certified}")
+            refusal: Refusal | None = Refusal(
+                matter="identity", reason=f"your certificate is for {certified}, not for {hello.party!r}"
+            )
+        else:
+            session = self._sessions.get(hello.party)
+            if session is None or hello.party in self._dialled:
+                refusal = Refusal(matter="early", reason=f"{self.identity.name} does not expect {hello.party!r} (yet)")
+            else:
+                refusal = session.refuse(hello)
         if refusal is not None:
             await link.write(first_frame(REFUSAL, refusal))
             return None
@@ -243,13 +250,3 @@ class Endpoint:
             former.close()
         await link.write(session.hello_frame())
         return session, hello
-
-    def _refuse(self, hello: Hello, names: list[str]) -> Refusal | None:
-        if hello.party not in names:
-            certified = ", ".join(names) or "nobody"
-            self._turn_away(f"a caller who says to be {hello.party!r} holds a certificate for {certified}")
-            return Refusal(matter="identity", reason=f"your certificate is for {certified}, not for {hello.party!r}")
-        session = self._sessions.get(hello.party)
-        if session is None or hello.party in self._dialled:
-            return Refusal(matter="early", reason=f"{self.identity.name} does not expect {hello.party!r} (yet)")
-        return session.refuse(hello)

@@ -325,7 +325,11 @@ class Session:
                 self._peer_said_bye = True
                 self._queue(HEARTBEAT)  # so that it knows: a side that is over says nothing more by itself
             elif is_a(payload, Stopped):
-                self._take_stop(payload)
+                try:
+                    open_payload(payload, Stopped, peer=self._peer)
+                except PeerError as error:
+                    self.fail(error)
+                self._queue(HEARTBEAT)  # so that it need not wait to be heard
             else:
                 self._received_bytes += len(frame) + FRAME_COST
                 if self._received_bytes - self._consumed > WINDOW_BYTES + self._limits.max_message_bytes + FRAME_COST:
@@ -342,17 +346,6 @@ class Session:
         self.fail(error)
         await asyncio.get_running_loop().create_future()
 
-    def _take_stop(self, payload: memoryview) -> None:
-        """Take in that the peer ends the job, so that whoever sends to it, or computes for it, learns of it.
-
-        receive() first returns what came before.
-        """
-        try:
-            open_payload(payload, Stopped, peer=self._peer)
-        except PeerError as error:
-            self.fail(error)
-        self._queue(HEARTBEAT)  # so that it need not wait to be heard
-
     def _forget(self, received: int) -> None:
         while self._unreceived and self._unreceived[0].sequence <= received:
             self._arrived_bytes += _cost(self._unreceived.popleft())
@@ -366,21 +359,17 @@ class Session:
         self._link, self.trouble = None, why
         if not (self._leaving or self._peer_said_bye):
             self._note(f"the connection to {self._peer} broke: {why}; another is made")
-            self._judge(link, why)
+            if (self._arrived, self._received) != self._at_its_start:
+                self._futile_links = 0
+            elif self._unreceived or self._unsent or link.arriving is not None:
+                now = time.monotonic()
+                if self._futile_links == 0:
+                    self._futile_since = now
+                self._futile_links += 1
+                if self._futile_links >= FUTILE_LINKS and now - self._futile_since > self._limits.deadline_s:
+                    reason = f"{self._futile_links} connections in a row broke before a message had crossed whole, last: {why}"
+                    self.fail(PeerLost(self._peer, f"{self._peer} cannot be reached for long enough: {reason}"))
         self._loop.wake()
-
-    def _judge(self, link: Link, why: str) -> None:
-        """Count links that brought nothing across although something was due, and give the peer up for too many in a row."""
-        if (self._arrived, self._received) != self._at_its_start:
-            self._futile_links = 0
-        elif self._unreceived or self._unsent or link.arriving is not None:
-            now = time.monotonic()
-            if self._futile_links == 0:
-                self._futile_since = now
-            self._futile_links += 1
-            if self._futile_links >= FUTILE_LINKS and now - self._futile_since > self._limits.deadline_s:
-                reason = f"{self._futile_links} connections in a row broke before a message had crossed whole, last: {why}"
-                self.fail(PeerLost(self._peer, f"{self._peer} cannot be reached for long enough: {reason}"))
 
     @property
     def link(self) -> Link | None:
@@ -457,7 +446,16 @@ class Session:
         if self._link is not None and now - self._last_sent >= self._limits.heartbeat_s:
             self._queue(HEARTBEAT)
         if self._link is not None and not self._said_slow:
-            self._tell_if_slow(self._link, now)
+            # Say once that messages take longer than the deadline, in numbers, so that nobody takes it for a hang
+            arriving, waited_s, what = self._link.arriving, now - self._awaited_since, ""
+            if arriving is not None and (took_s := now - arriving.began) > self._limits.deadline_s:
+                what = f"a message of {arriving.size:,} bytes has been arriving for {took_s:.0f} s"
+            elif self._unreceived and waited_s > self._limits.deadline_s:
+                size = sum(map(len, self._unreceived[0].parts))
+                what = f"a message of {size:,} bytes has been on its way for {waited_s:.0f} s"
+            if what:
+                self._said_slow = True
+                self._note(f"the line to {self._peer} is slow: {what}; the job goes on as fast as the line allows")
         silent_s = now - max(self._last_heard, self._link.progress if self._link is not None else 0.0)
         if self._link is not None and silent_s > self._limits.deadline_s / 2:
             link, self._last_heard = self._link, now - silent_s  # what the link heard last still counts
@@ -468,18 +466,6 @@ class Session:
             silence = "fell silent" if self._ever_connected else "did not come up"
             why = f" ({self.trouble})" if self.trouble else ""
             self.fail(PeerLost(self._peer, f"{self._peer} {silence}: nothing heard for {patience:g} s{why}"))
-
-    def _tell_if_slow(self, link: Link, now: float) -> None:
-        """Say once that messages take longer than the deadline, in numbers, so that nobody takes it for a hang."""
-        frame, waited_s = link.arriving, now - self._awaited_since
-        if frame is not None and (took_s := now - frame.began) > self._limits.deadline_s:
-            what = f"a message of {frame.size:,} bytes has been arriving for {took_s:.0f} s"
-        elif self._unreceived and waited_s > self._limits.deadline_s:
-            what = f"a message of {sum(map(len, self._unreceived[0].parts)):,} bytes has been on its way for {waited_s:.0f} s"
-        else:
-            return
-        self._said_slow = True
-        self._note(f"the line to {self._peer} is slow: {what}; the job goes on as fast as the line allows")
 
     def take_leave(self, reason: str | None, *, final: bool = False) -> None:
         """Say that nothing more comes, or the ``reason`` for an early end, ``final`` if resuming is of no use."""

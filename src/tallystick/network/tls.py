@@ -259,10 +259,23 @@ class TlsTransport:
         raw = await (self._call(address, where) if self._proxy is None else self._call_through(self._proxy, address, where))
         link = self._link(raw, self._dials, peer)
         try:
-            await self._shake_hands(link, peer, where)
+            try:
+                await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
+            except TimeoutError:
+                raise LinkBroken(f"{where}: took the call but said nothing") from None
+            except ssl.SSLCertVerificationError as error:
+                raise WrongCertificate(peer, f"{where}: {refusal(error)}") from None
+            except LinkBroken as error:
+                raise LinkBroken(f"{where}: TLS 1.3 handshake failed: {error}") from None
             if not link.speaks_tallystick:
                 raise LinkBroken(no_tallystick(peer, address))
-            await self._meet(link, peer, address, meet)
+            try:
+                await meet(link)
+            except LinkBroken as error:
+                if link.heard:
+                    raise
+                # In TLS 1.3 a listener judges our certificate when our side of the handshake is done.
+                raise LinkBroken(not_accepted(peer, address, str(error))) from None
         finally:
             self._hang_up(link)
 
@@ -296,25 +309,6 @@ class TlsTransport:
                 raise LinkBroken(f"{where}: the proxy at {proxy.address}: {reason(error)}") from None
             raise
         return raw
-
-    async def _shake_hands(self, link: _Link, peer: str, where: str) -> None:
-        try:
-            await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
-        except TimeoutError:
-            raise LinkBroken(f"{where}: took the call but said nothing") from None
-        except ssl.SSLCertVerificationError as error:
-            raise WrongCertificate(peer, f"{where}: {refusal(error)}") from None
-        except LinkBroken as error:
-            raise LinkBroken(f"{where}: TLS 1.3 handshake failed: {error}") from None
-
-    async def _meet(self, link: _Link, peer: str, address: str, meet: Meet) -> None:
-        try:
-            await meet(link)
-        except LinkBroken as error:
-            if link.heard:
-                raise
-            # In TLS 1.3 a listener judges our certificate when our side of the handshake is done.
-            raise LinkBroken(not_accepted(peer, address, str(error))) from None
 
     # Listening
 

@@ -21,12 +21,35 @@ def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit =
     ``unit="record"`` is infinite as soon as one event protects labels or keys only. At delta 0 any event that is not pure makes
     it infinite.
     """
-    bounded = _made(events)
+    unsent: Counter[tuple[float, Unit]] = Counter()
+    for event in events:
+        if isinstance(event, UnsentGaussianDP):
+            unsent[event.noise_multiplier, event.unit] += event.releases
+    bounded: list[Bounded] = []
+    for event in events:
+        if isinstance(event, UnsentGaussianDP | NotPrivate):
+            continue
+        if (
+            isinstance(event, GaussianDP)
+            and event.sampling_rate == 1
+            and (noise := (event.noise_multiplier, event.unit)) in unsent
+        ):
+            never = min(unsent[noise], event.releases)
+            unsent[noise] -= never
+            if never < event.releases:
+                bounded.append(msgspec.structs.replace(event, releases=event.releases - never))
+            continue
+        bounded.append(event)
     if any(isinstance(event, NotPrivate) for event in events) or (
         unit == "record" and any(event.unit != "record" for event in bounded)
     ):
         return math.inf
-    bounded = _merged(bounded)
+    whole = [event for event in bounded if isinstance(event, GaussianDP) and event.sampling_rate == 1]
+    if whole:  # at the same cost they are one release (Dong, Roth and Su 2019, corollary 3.3)
+        multiplier = 1 / math.hypot(*(math.sqrt(event.releases) / event.noise_multiplier for event in whole))
+        bounded = [event for event in bounded if event not in whole] + [
+            GaussianDP(noise_multiplier=multiplier, unit=whole[0].unit)
+        ]
     pure = math.fsum(event.epsilon for event in bounded if isinstance(event, PureDP))
     further = [event for event in bounded if not isinstance(event, PureDP)]
     if not further:
@@ -42,39 +65,6 @@ def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit =
     if spent_delta > delta:
         return math.inf
     return min(pure + _added_up(further, delta, spent_delta), pure + _pld_epsilon(further, delta), _pld_epsilon(bounded, delta))
-
-
-def _made(events: Sequence[Entered]) -> list[Bounded]:
-    """Return the bounded events without the releases that were charged for and never made."""
-    unsent: Counter[tuple[float, Unit]] = Counter()
-    for event in events:
-        if isinstance(event, UnsentGaussianDP):
-            unsent[event.noise_multiplier, event.unit] += event.releases
-    done_events: list[Bounded] = []
-    for event in events:
-        if isinstance(event, UnsentGaussianDP | NotPrivate):
-            continue
-        if (
-            isinstance(event, GaussianDP)
-            and event.sampling_rate == 1
-            and (noise := (event.noise_multiplier, event.unit)) in unsent
-        ):
-            never = min(unsent[noise], event.releases)
-            unsent[noise] -= never
-            if never < event.releases:
-                done_events.append(msgspec.structs.replace(event, releases=event.releases - never))
-            continue
-        done_events.append(event)
-    return done_events
-
-
-def _merged(events: Sequence[Bounded]) -> list[Bounded]:
-    """Merge events at the same cost: Gaussian releases of all examples are one (Dong, Roth and Su 2019, corollary 3.3)."""
-    whole = [event for event in events if isinstance(event, GaussianDP) and event.sampling_rate == 1]
-    if not whole:
-        return list(events)
-    multiplier = 1 / math.hypot(*(math.sqrt(event.releases) / event.noise_multiplier for event in whole))
-    return [event for event in events if event not in whole] + [GaussianDP(noise_multiplier=multiplier, unit=whole[0].unit)]
 
 
 def _added_up(events: Sequence[Bounded], delta: float, spent_delta: float) -> float:

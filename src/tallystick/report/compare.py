@@ -79,12 +79,56 @@ def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunCompa
         raise ConfigError(f"{len(results)} run to compare; give at least two")
     flat = [_flat(result) for result in results]
     keys = dict.fromkeys(key for each in flat for key in each)
+    rows = []
+    own = [result.local_baseline for result in results]
+    for found, suffix in (([_joint(result) for result in results], ""), (own, ", own columns only")):
+        for name in dict.fromkeys(name for each in found for name in each):
+            metric = next(table[name] for table in METRICS.values() if name in table)
+            cells = [each.get(name) for each in found]
+            values = [cell["value"] if cell is not None else None for cell in cells]
+            within = [
+                (cell["low"], cell["high"]) if cell is not None and cell["low"] is not None and cell["high"] is not None else None
+                for cell in cells
+            ]
+            numbers = [value for value in values if value is not None]
+            top = (max if metric.higher_is_better else min)(numbers) if len(numbers) > 1 else None
+            best = [value is not None and value == top and len(set(numbers)) > 1 for value in values]
+            rows.append(ComparisonRow(name=f"{metric.title}{suffix}", values=list(values), within=within, best=best))
+    costs = [
+        1000 * result.sections.decisions["best"]["cost"] if result.sections.decisions is not None else None for result in results
+    ]
+    facts = [
+        _row("party", [result.party or "all" for result in results]),
+        _row("began", [formats.moment(result.started) for result in results]),
+        _row("test rows", [result.evaluation["rows"] if result.evaluation is not None else None for result in results]),
+        _row("training rows", [result.data.rows.get("train") if result.data is not None else None for result in results]),
+        _row("steps", [result.training.steps if result.training is not None else None for result in results]),
+        _row("whole run", [f"{formats.duration(result.seconds)}{_since(result)}" for result in results]),
+        _row(
+            "bytes sent and received",
+            [
+                f"{formats.size(sum(phase.bytes_sent + phase.bytes_received for phase in result.phases))}{_since(result)}"
+                for result in results
+            ],
+        ),
+        _row("cost of 1,000 rows at the chosen threshold", costs),
+        _row("strongest label attack, AUC", [_leak(result) for result in results]),
+        _row(
+            "epsilon of labels, this run",
+            [
+                sum(release.epsilon for release in result.sections.privacy.releases)
+                if result.sections.privacy is not None and result.sections.privacy.releases
+                else None  # a run that promises nothing has no epsilon: 0 would be the perfect one
+                for result in results
+            ],
+        ),
+    ]
     return RunComparison(
         runs=list(names),
         contracts=[result.contract.hash for result in results],
         settings=[_row(key, [each.get(key) for each in flat]) for key in keys if len({str(each.get(key)) for each in flat}) > 1],
-        metrics=_metrics(results),
-        facts=_facts(results),
+        metrics=rows,
+        facts=[row for row in facts if any(value is not None for value in row.values)],
         notes=_notes(names, results),
     )
 
@@ -136,62 +180,9 @@ def _leaves(value: Any, path: str = "") -> dict[str, str]:
     return {key: found for name, item in parts for key, found in _leaves(item, f"{path}.{name}" if path else str(name)).items()}
 
 
-def _metrics(results: Sequence[Result]) -> list[ComparisonRow]:
-    """List the metrics of the joint model, as measured or as shared, and of the own-columns model. The best of each is marked."""
-    rows = []
-    own = [result.local_baseline for result in results]
-    for found, suffix in (([_joint(result) for result in results], ""), (own, ", own columns only")):
-        for name in dict.fromkeys(name for each in found for name in each):
-            metric = next(table[name] for table in METRICS.values() if name in table)
-            cells = [each.get(name) for each in found]
-            values = [cell["value"] if cell is not None else None for cell in cells]
-            within = [
-                (cell["low"], cell["high"]) if cell is not None and cell["low"] is not None and cell["high"] is not None else None
-                for cell in cells
-            ]
-            numbers = [value for value in values if value is not None]
-            top = (max if metric.higher_is_better else min)(numbers) if len(numbers) > 1 else None
-            best = [value is not None and value == top and len(set(numbers)) > 1 for value in values]
-            rows.append(ComparisonRow(name=f"{metric.title}{suffix}", values=list(values), within=within, best=best))
-    return rows
-
-
 def _joint(result: Result) -> Mapping[str, MetricValue]:
     shared = result.sections.shared
     return shared.metrics if result.evaluation is None and shared is not None else result.joint
-
-
-def _facts(results: Sequence[Result]) -> list[ComparisonRow]:
-    best = [
-        1000 * result.sections.decisions["best"]["cost"] if result.sections.decisions is not None else None for result in results
-    ]
-    rows = [
-        _row("party", [result.party or "all" for result in results]),
-        _row("began", [formats.moment(result.started) for result in results]),
-        _row("test rows", [result.evaluation["rows"] if result.evaluation is not None else None for result in results]),
-        _row("training rows", [result.data.rows.get("train") if result.data is not None else None for result in results]),
-        _row("steps", [result.training.steps if result.training is not None else None for result in results]),
-        _row("whole run", [f"{formats.duration(result.seconds)}{_since(result)}" for result in results]),
-        _row(
-            "bytes sent and received",
-            [
-                f"{formats.size(sum(phase.bytes_sent + phase.bytes_received for phase in result.phases))}{_since(result)}"
-                for result in results
-            ],
-        ),
-        _row("cost of 1,000 rows at the chosen threshold", best),
-        _row("strongest label attack, AUC", [_leak(result) for result in results]),
-        _row(
-            "epsilon of labels, this run",
-            [
-                sum(release.epsilon for release in result.sections.privacy.releases)
-                if result.sections.privacy is not None and result.sections.privacy.releases
-                else None  # a run that promises nothing has no epsilon: 0 would be the perfect one
-                for result in results
-            ],
-        ),
-    ]
-    return [row for row in rows if any(value is not None for value in row.values)]
 
 
 def _since(result: Result) -> str:

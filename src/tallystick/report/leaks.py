@@ -131,9 +131,25 @@ def leak_headline(audit: Audit) -> list[str]:
         attacks = [each for each in every if _runnable(each)]
         if attacks:
             unaided = next((each for each in attacks if each.view.endswith("knowing no label")), attacks[0])
-            without = "" if unaided is attacks[0] else _even_without(unaided)
-            sentence = _leak_through(kind, attacks[0], attack_count=count) + _from_gradients_alone(attacks) + without
-            lines.append(sentence + _beyond(attacks[0], every))
+            without = ""
+            if unaided is not attacks[0] and strength(unaided) >= MUCH and unaided.spearman is None:
+                way = ", told the direction of its scores" if turned_round(unaided) else ""
+                without = f" Without knowing any label: AUC {number(told_apart(unaided)[0], digits=3)} ({unaided.name}{way})."
+            alone = next((each for each in attacks if each.reads == "cut gradients"), None)
+            by_gradients = ""
+            # A strongest attack on both may have from embeddings what it finds
+            if attacks[0].reads == "cut gradients and cut embeddings" and alone is not None and alone.auc is not None:
+                by_gradients = f" Through gradients alone: AUC {number(told_apart(alone)[0], digits=3)} ({alone.name})."
+            sentence = _leak_through(kind, attacks[0], attack_count=count) + by_gradients + without
+            # A reader must not take the strongest attack's figure for all that is there
+            beyond = ""
+            probe = max((each for each in every if each.upper_bound), key=strength, default=attacks[0])
+            if strength(probe) >= strength(attacks[0]) + NOTED and probe.auc is not None:
+                _, _, knowing = probe.view.partition(", knowing ")
+                where = " from both together" if probe.reads == "cut gradients and cut embeddings" else ""
+                reached = number(told_apart(probe)[0], digits=3)
+                beyond = f" More can be found{where}: AUC {reached} by somebody who knows {knowing} ({probe.name})."
+            lines.append(sentence + beyond)
         elif audit.not_measured:
             lines.append(f"Through cut {kind}: not measured, so nothing is known of it; the reasons stand below.")
     return lines
@@ -279,7 +295,9 @@ def next_steps(result: Result) -> list[str]:
             ways.append("`label-dp` among `defense` bounds what is sent")
         lines += [f"About labels: {', and '.join(ways)}."] if ways else []
     read = [
-        audit for audit in sections.features if any(_rebuilt(column) for group in row_groups(audit) for column in group.columns)
+        audit
+        for audit in sections.features
+        if any(_verdict_on_column(column.value, column.luck) == YES for group in row_groups(audit) for column in group.columns)
     ]
     if read and result.contract.summary.get("cut gradients") == "shared":
         lines.append(
@@ -294,11 +312,6 @@ def next_steps(result: Result) -> list[str]:
             ways.append("`gaussian-embeddings` among `defense` bounds what a row's own embeddings tell")
         lines.append(f"About columns: {', and '.join(ways)}. This costs accuracy.")
     return lines
-
-
-def _rebuilt(column: RebuiltColumn) -> bool:
-    """Tell whether much of a column came back, and more than luck gives."""
-    return _verdict_on_column(column.value, column.luck) == YES
 
 
 def _verdict_on_column(value: float, luck: float) -> int:
@@ -377,21 +390,6 @@ def plain(name: str) -> str:
     return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
 
 
-def _leak_of_numbers(kind: str, attack: AttackResult, *, attack_count: int) -> str:
-    seat = attack.view.partition(", knowing ")[0]
-    kind = "gradients and embeddings together" if seat.endswith(" and cut embeddings") else kind
-    knowing = attack.view.partition(", knowing ")[2]
-    direction = " (told which direction is up)" if knowing.startswith("no ") else ""  # known numbers say that themselves
-    who = f"{seat.partition(',')[0]}, knowing {knowing}{direction},"
-    how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
-    if _verdict_on_labels(attack, attack_count=attack_count) == YES:
-        return f"Through cut {kind}, yes: {who} can rank {_ranking(attack)} ({how})."
-    if _verdict_on_labels(attack, attack_count=attack_count) == A_LITTLE:
-        return f"Through cut {kind}, a little: {who} can rank {_ranking(attack)} ({how})."
-    none = f"Through cut {kind}, no attack here found more than a guess would"
-    return f"{none}: the strongest, by {who} ranks {_ranking(attack)} ({how})."
-
-
 def located_sentence(attack: LocatedKeys) -> str:
     """Say in a line how near one attack came to keys."""
     of = f" ({', '.join(attack.dimensions)})" if len(attack.dimensions) else ""
@@ -416,7 +414,9 @@ def linkage_headline(linkage: LinkageSummary) -> list[str]:
     for attacks in by_seat.values():
         cheapest.append(
             least_knowing(
-                attacks, figures=lambda each: (math.log(max(_gain(each), 1e-12)),), known=lambda each: _known_keys(each.name)
+                attacks,
+                figures=lambda each: (math.log(max(each.chance / max(each.median, 1e-12), 1e-12)),),
+                known=lambda each: _known_keys(each.name),
             )
         )
     cheapest.sort(key=lambda each: _known_keys(each.name))
@@ -429,10 +429,6 @@ def named_sentence(attack: NamedKeys) -> str:
         f"{attack.attacker}, with a list of all these texts, could name {attack.right:.1%} of {attack.named:,} keys of "
         f"{attack.located} by {attack.name} (a guess: {attack.chance:.1%})"
     )
-
-
-def _gain(attack: LocatedKeys) -> float:
-    return attack.chance / max(attack.median, 1e-12)
 
 
 def _known_keys(name: str) -> int:
@@ -463,33 +459,6 @@ def _ranking(attack: AttackResult) -> str:
     return f"{ranked}, {guess}; R² of the best straight line {number(attack.r_squared, digits=3)}"
 
 
-def _even_without(attack: AttackResult) -> str:
-    if strength(attack) < MUCH or attack.spearman is not None:
-        return ""
-    way = ", told the direction of its scores" if turned_round(attack) else ""
-    return f" Without knowing any label: AUC {number(told_apart(attack)[0], digits=3)} ({attack.name}{way})."
-
-
-def _from_gradients_alone(attacks: Sequence[AttackResult]) -> str:
-    """Say what gradients tell alone, beside a strongest attack that may have from embeddings what it finds."""
-    alone = next((each for each in attacks if each.reads == "cut gradients"), None)
-    if attacks[0].reads != "cut gradients and cut embeddings" or alone is None or alone.auc is None:
-        return ""
-    return f" Through gradients alone: AUC {number(told_apart(alone)[0], digits=3)} ({alone.name})."
-
-
-def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
-    """Say how much more a probe finds, if it does: a reader must not take the strongest attack's figure for all that is there."""
-    probe = max((each for each in attacks if each.upper_bound), key=strength, default=strongest)
-    if strength(probe) < strength(strongest) + NOTED or probe.auc is None:
-        return ""
-    _, _, knowing = probe.view.partition(", knowing ")
-    where = " from both together" if probe.reads == "cut gradients and cut embeddings" else ""
-    return (
-        f" More can be found{where}: AUC {number(told_apart(probe)[0], digits=3)} by somebody who knows {knowing} ({probe.name})."
-    )
-
-
 def _beyond_luck(attack: AttackResult, *, attack_count: int, risk: float) -> bool:
     """Tell whether the best of so many attacks lies above a guess, but for this chance: its interval is widened by Bonferroni."""
     if attack.spearman is None and attack.auc is None:
@@ -507,7 +476,18 @@ def _beyond_luck(attack: AttackResult, *, attack_count: int, risk: float) -> boo
 
 def _leak_through(kind: str, attack: AttackResult, *, attack_count: int) -> str:
     if attack.spearman is not None:
-        return _leak_of_numbers(kind, attack, attack_count=attack_count)
+        seat = attack.view.partition(", knowing ")[0]
+        kind = "gradients and embeddings together" if seat.endswith(" and cut embeddings") else kind
+        knowing = attack.view.partition(", knowing ")[2]
+        direction = " (told which direction is up)" if knowing.startswith("no ") else ""  # known numbers say that themselves
+        who = f"{seat.partition(',')[0]}, knowing {knowing}{direction},"
+        how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
+        if _verdict_on_labels(attack, attack_count=attack_count) == YES:
+            return f"Through cut {kind}, yes: {who} can rank {_ranking(attack)} ({how})."
+        if _verdict_on_labels(attack, attack_count=attack_count) == A_LITTLE:
+            return f"Through cut {kind}, a little: {who} can rank {_ranking(attack)} ({how})."
+        none = f"Through cut {kind}, no attack here found more than a guess would"
+        return f"{none}: the strongest, by {who} ranks {_ranking(attack)} ({how})."
     value, chance, _ = told_apart(attack)
     seat, _, knowing = attack.view.partition(", knowing ")
     if seat.endswith(" and cut embeddings"):  # of which it may have all that it found

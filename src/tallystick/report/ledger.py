@@ -119,6 +119,14 @@ def _plot(dataset: ExportedDataset, cap: float | None) -> charts.Plot | None:
         lines.append(
             charts.PlottedSeries(name="cap", colour="own", points=[(x.start, y.at(cap)), (x.end, y.at(cap))], dashed=True)
         )
+    # At most six marks at round times (UTC): times of day where these are less than a day apart, dates beyond
+    step = next((step for step in TICK_STEPS if x.high - x.low <= MOST_STEPS * step), None)
+    if step is None:
+        step = math.ceil((x.high - x.low) / (MOST_STEPS * 364 * DAY)) * 364 * DAY
+    one_day = _utc(x.low).date() == _utc(x.high).date()
+    form = "%H:%M" if one_day else "%d %b %H:%M" if step < DAY else "%d %b" if step < 91 * DAY else "%Y-%m-%d"
+    marks = range(math.ceil(x.low / step), math.floor(x.high / step) + 1)
+    first_day, last_day = (f"{instant.day} {instant:%B %Y}" for instant in (_utc(x.low), _utc(x.high)))
     return charts.Plot(
         title=f"{dataset['epsilon_of'][0].upper()}{dataset['epsilon_of'][1:]} over time",
         summary=f"{len(spent)} releases; spent: {amount(spent[-1])}; cap: {'none' if cap is None else amount(cap)}",
@@ -126,10 +134,10 @@ def _plot(dataset: ExportedDataset, cap: float | None) -> charts.Plot | None:
         height=HEIGHT,
         x=x,
         y=y,
-        x_label=_days(x),
+        x_label=f"{first_day} (UTC)" if first_day == last_day else f"{first_day} to {last_day} (UTC)",
         y_label="epsilon",
         series=lines,
-        x_ticks=_time_ticks(x),
+        x_ticks=[charts.Tick(at=x.at(mark * step), label=_utc(mark * step).strftime(form)) for mark in marks],
     )
 
 
@@ -140,23 +148,6 @@ TICK_STEPS = (
     *(days * DAY for days in (1, 2, 7, 14, 28, 91, 182, 364)),
 )
 MOST_STEPS = 5
-
-
-def _time_ticks(x: charts.Axis) -> list[charts.Tick]:
-    """Place at most six marks at round times (UTC): times of day where these are less than a day apart, dates beyond."""
-    step = next((step for step in TICK_STEPS if x.high - x.low <= MOST_STEPS * step), None)
-    if step is None:
-        step = math.ceil((x.high - x.low) / (MOST_STEPS * 364 * DAY)) * 364 * DAY
-    one_day = _utc(x.low).date() == _utc(x.high).date()
-    form = "%H:%M" if one_day else "%d %b %H:%M" if step < DAY else "%d %b" if step < 91 * DAY else "%Y-%m-%d"
-    marks = range(math.ceil(x.low / step), math.floor(x.high / step) + 1)
-    return [charts.Tick(at=x.at(mark * step), label=_utc(mark * step).strftime(form)) for mark in marks]
-
-
-def _days(x: charts.Axis) -> str:
-    """Return the day, or the first and the last, that an axis covers."""
-    first, last = (f"{instant.day} {instant:%B %Y}" for instant in (_utc(x.low), _utc(x.high)))
-    return f"{first} (UTC)" if first == last else f"{first} to {last} (UTC)"
 
 
 def _utc(instant: float) -> datetime:

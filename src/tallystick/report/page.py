@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tallystick.evaluation.decisions import Decisions
-from tallystick.evaluation.measure import Comparison, MetricValue
+from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS
 from tallystick.report import charts, leaks, summary, trials
 from tallystick.report.summary import headline, party_names, verdict
@@ -31,20 +30,46 @@ def to_html(result: Result | dict[str, Any]) -> str:
     """Return the report of ``result`` as one page of HTML."""
     shown_result = result if isinstance(result, Result) else read_result(result)
     bars, clock = charts.timeline(shown_result.phases)
+    partners = [party.name for party in shown_result.parties if party.role != "label"]
+    evaluation = shown_result.evaluation
+    metric_rows: list[MetricRow] = []
+    if evaluation is not None:
+        own, difference = evaluation["local_baseline"] or {}, evaluation["difference"] or {}
+        metric_rows = [
+            MetricRow(
+                title=metric.title,
+                better="higher" if metric.higher_is_better else "lower",
+                joint=evaluation["joint"][name],
+                own=own.get(name),
+                difference=difference.get(name),
+                verdict=verdict(difference[name], metric) if name in difference else "unclear",
+            )
+            for name, metric in METRICS[evaluation["target"]].items()
+            if name in evaluation["joint"]
+        ]
+    deciding = None
+    if (decisions := shown_result.sections.decisions) is not None:
+        first = decisions["deciles"][0]
+        deciding = Deciding(
+            gain=charts.gain_plot(decisions, f"The highest-scored tenth of the rows holds {first['gain']:.0%} of the positives."),
+            scores=charts.score_plot(decisions, "Shares of the positives and of the negatives per score."),
+        )
     return render_template(
         "page.html.j2",
         r=shown_result,
         json=script_json(json.dumps(shown_result.to_dict(), allow_nan=False, separators=(",", ":"))),
         headline=headline(shown_result),
         names=party_names(shown_result),
-        colours=_party_colours(shown_result),
+        # The label party's colour is that of its own columns, the others take turns
+        colours={party.name: "own" for party in shown_result.parties if party.role == "label"}
+        | {name: f"other{i % 3}" for i, name in enumerate(partners)},
         stick=charts.stick(shown_result.contract.hash),
         lift=_lift(shown_result),
-        metrics=_metric_rows(shown_result.evaluation),
+        metrics=metric_rows,
         roc=_roc(shown_result),
         reliability=_reliability(shown_result),
         precision_recall=_precision_recall(shown_result),
-        deciding=_deciding(shown_result.sections.decisions),
+        deciding=deciding,
         falls=[_falls(one) for one in shown_result.sections.importance if one.columns],
         titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
         promise=leaks.promise(shown_result),
@@ -83,14 +108,6 @@ def _linked(result: Result) -> Linked | None:
     )
 
 
-def _party_colours(result: Result) -> dict[str, str]:
-    """Choose a colour class per party: the label party's is that of its own columns, the others take turns."""
-    partners = [party.name for party in result.parties if party.role != "label"]
-    return {party.name: "own" for party in result.parties if party.role == "label"} | {
-        name: f"other{i % 3}" for i, name in enumerate(partners)
-    }
-
-
 @dataclass(frozen=True, kw_only=True)
 class MetricRow:
     """One metric of both models and their difference, with what the difference means."""
@@ -101,24 +118,6 @@ class MetricRow:
     own: MetricValue | None
     difference: MetricValue | None
     verdict: str
-
-
-def _metric_rows(evaluation: Comparison | None) -> list[MetricRow]:
-    if evaluation is None:
-        return []
-    own, difference = evaluation["local_baseline"] or {}, evaluation["difference"] or {}
-    return [
-        MetricRow(
-            title=metric.title,
-            better="higher" if metric.higher_is_better else "lower",
-            joint=evaluation["joint"][name],
-            own=own.get(name),
-            difference=difference.get(name),
-            verdict=verdict(difference[name], metric) if name in difference else "unclear",
-        )
-        for name, metric in METRICS[evaluation["target"]].items()
-        if name in evaluation["joint"]
-    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,16 +210,6 @@ class Deciding:
 
     gain: charts.Plot
     scores: charts.Plot
-
-
-def _deciding(decisions: Decisions | None) -> Deciding | None:
-    if decisions is None:
-        return None
-    first = decisions["deciles"][0]
-    return Deciding(
-        gain=charts.gain_plot(decisions, f"The highest-scored tenth of the rows holds {first['gain']:.0%} of the positives."),
-        scores=charts.score_plot(decisions, "Shares of the positives and of the negatives per score."),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,17 +206,13 @@ def kept_weights_line(training: TrainingSummary) -> str:
             "importance come from the network that was trained without the validation rows"
         )
     step = f", step {training.best_step}" if training.best_step else ""
-    return f"epoch {training.best_epoch}{step}{_refit_line(training)}"
-
-
-def _refit_line(training: TrainingSummary) -> str:
-    """Say that the kept weights are those of a refit, and what was measured before it."""
-    if not training.refit_epochs:
-        return ""
-    return (
-        f": epoch {training.refit_epochs} validated best, and training then began anew with the validation rows for that many "
-        f"passes ({training.refit_steps:,} steps). Thresholds and column importance come from the model before that"
-    )
+    refit = ""
+    if training.refit_epochs:
+        refit = (
+            f": epoch {training.refit_epochs} validated best, and training then began anew with the validation rows for that "
+            f"many passes ({training.refit_steps:,} steps). Thresholds and column importance come from the model before that"
+        )
+    return f"epoch {training.best_epoch}{step}{refit}"
 
 
 def dropout_line(training: TrainingSummary) -> str:

@@ -86,7 +86,10 @@ def place_labels(
         start, anchor, base = next(
             (start, anchor, base)
             for start, anchor, base in tries
-            if not any(_overlap((start, base - LINE, start + width, base), box) for box in boxes)
+            if not any(
+                start < right and left < start + width and base - LINE < bottom and top < base
+                for left, top, right, bottom in boxes
+            )
         )
         boxes.append((start, base - LINE, start + width, base))
         places.append((start if anchor == "start" else start + width, base, anchor))
@@ -99,10 +102,6 @@ def _heights(count: int) -> Iterator[float]:
     for step in range(1, 2 * count + 2):
         yield LINE * step / 2 - RADIUS - 1
         yield -LINE * step / 2 - RADIUS - 1
-
-
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 PICTURES = (

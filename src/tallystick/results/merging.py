@@ -8,7 +8,7 @@ import msgspec
 
 from tallystick.errors import DataError
 from tallystick.results.leaks import Audit, LinkageSummary
-from tallystick.results.parts import DataSummary, ImportanceSummary, Learnt, PhaseRecord
+from tallystick.results.parts import DataSummary, ImportanceSummary
 from tallystick.results.result import Result, Sections
 
 T = TypeVar("T")
@@ -36,16 +36,30 @@ def merge(results: Sequence[Result]) -> Result:
     for one in [one for result in ordered for one in result.sections.importance]:
         before = merged.get(one.party)
         merged[one.party] = one if before is None else msgspec.structs.replace(before, columns=one.columns)
+    learnt_lines = _unique([learnt for result in ordered for learnt in result.learnt])
+    steps = [learnt.step for learnt in learnt_lines]
+    summaries = [result.data for result in ordered if result.data is not None]
+    data = None
+    if summaries:
+        data = DataSummary(
+            rows=summaries[0].rows,
+            columns=_unique([columns for each in summaries for columns in each.columns]),
+            notes=_unique([note for each in summaries for note in each.notes]),
+        )
     return msgspec.structs.replace(
         first,
         party=None,
         parties=_unique([party for result in ordered for party in result.parties]),
         started=min(ordered, key=_instant).started,
         seconds=max(result.seconds for result in ordered),
-        phases=[phase for result in ordered for phase in _shifted(result.phases, _instant(result) - began)],
+        phases=[
+            phase if phase.started is None else msgspec.structs.replace(phase, started=phase.started + (_instant(result) - began))
+            for result in ordered
+            for phase in result.phases
+        ],
         alignment=_first([result.alignment for result in ordered]),
-        learnt=_by_step(_unique([learnt for result in ordered for learnt in result.learnt])),
-        data=_merged_data([result.data for result in ordered if result.data is not None]),
+        learnt=sorted(learnt_lines, key=lambda learnt: steps.index(learnt.step)),
+        data=data,
         model=_unique([part for result in ordered for part in result.model]),
         training=_first([result.training for result in ordered]),
         local_baseline_training=_first([result.local_baseline_training for result in ordered]),
@@ -78,22 +92,6 @@ def _instant(result: Result) -> float:
         ) from None
 
 
-def _shifted(phases: list[PhaseRecord], seconds: float) -> list[PhaseRecord]:
-    return [
-        phase if phase.started is None else msgspec.structs.replace(phase, started=phase.started + seconds) for phase in phases
-    ]
-
-
-def _merged_data(summaries: list[DataSummary]) -> DataSummary | None:
-    if not summaries:
-        return None
-    return DataSummary(
-        rows=summaries[0].rows,
-        columns=_unique([columns for data in summaries for columns in data.columns]),
-        notes=_unique([note for data in summaries for note in data.notes]),
-    )
-
-
 def _merged_audit(parts: list[Audit | None]) -> Audit | None:
     """Put the audits together: each party audits what it sent, and together these are all parties' views."""
     audits = [audit for audit in parts if audit is not None]
@@ -122,12 +120,6 @@ def _merged_linkage(summaries: list[LinkageSummary | None]) -> LinkageSummary | 
         examples=[each for one in parts for each in one.examples],
         notes=notes,
     )
-
-
-def _by_step(learnt_lines: list[Learnt]) -> list[Learnt]:
-    """Group by step, in the order in which the steps first come. Within a step the order stays."""
-    steps = [learnt.step for learnt in learnt_lines]
-    return sorted(learnt_lines, key=lambda learnt: steps.index(learnt.step))
 
 
 def _first(values: list[T | None]) -> T | None:

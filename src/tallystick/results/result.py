@@ -156,7 +156,17 @@ def metric_in_words(metric: MetricValue) -> str:
 def read_result(source: str | bytes | dict[str, Any]) -> Result:
     """Read a result from JSON or from its dictionary. Raises DataError that names the field that does not fit."""
     try:
-        _require_version(source)
+        written = (
+            msgspec.convert(source, prepared(_Versioned))
+            if isinstance(source, dict)
+            else msgspec.json.decode(source, type=prepared(_Versioned))
+        )
+        if written.version != RESULT_VERSION:
+            which = "an earlier" if written.version < RESULT_VERSION else "a later"
+            raise DataError(
+                f"this is a result of {which} version of tallystick (format {written.version}; this one reads {RESULT_VERSION}); "
+                "use that version for it"
+            )
         if isinstance(source, dict):
             return msgspec.convert({name: value for name, value in source.items() if name != SEAL}, prepared(Result))
         return msgspec.json.decode(unsealed(source.encode() if isinstance(source, str) else source), type=Result)
@@ -168,21 +178,6 @@ class _Versioned(msgspec.Struct, frozen=True):
     """Version that every result states first."""
 
     version: int = RESULT_VERSION
-
-
-def _require_version(source: str | bytes | dict[str, Any]) -> None:
-    """Refuse a result of another version in one line, not by the first of its fields that has changed."""
-    written = (
-        msgspec.convert(source, prepared(_Versioned))
-        if isinstance(source, dict)
-        else msgspec.json.decode(source, type=prepared(_Versioned))
-    )
-    if written.version != RESULT_VERSION:
-        which = "an earlier" if written.version < RESULT_VERSION else "a later"
-        raise DataError(
-            f"this is a result of {which} version of tallystick (format {written.version}; this one reads {RESULT_VERSION}); "
-            "use that version for it"
-        )
 
 
 def _plain(value: Any) -> Any:

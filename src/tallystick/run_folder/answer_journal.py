@@ -122,7 +122,19 @@ class AnswerLog:
         """Write one request down. Raises StorageError."""
         at = self.clock()
         if at.date() != self._day:
-            self._begin(at.date())
+            day = at.date()
+            self.close()
+            oldest = day - timedelta(days=self.config.days)
+            for former, path in _files_in(self.origin.folder):
+                if former <= oldest:
+                    remove(path)
+            self._is_full = False
+
+            def look(line: bytes) -> None:
+                self._is_full = self._is_full or b'"full":true' in line
+
+            path = self.origin.folder / f"{PREFIX}{day.isoformat()}{LINES}"
+            self._file, self._day = LineFile(path, origin=self.origin, each=look), day
         if self._is_full:
             return
         assert self._file is not None
@@ -136,20 +148,6 @@ class AnswerLog:
         if self._file is not None:
             self._file.close()
         self._file = self._day = None
-
-    def _begin(self, day: date) -> None:
-        self.close()
-        oldest = day - timedelta(days=self.config.days)
-        for former, path in _files_in(self.origin.folder):
-            if former <= oldest:
-                remove(path)
-        self._is_full = False
-
-        def look(line: bytes) -> None:
-            self._is_full = self._is_full or b'"full":true' in line
-
-        path = self.origin.folder / f"{PREFIX}{day.isoformat()}{LINES}"
-        self._file, self._day = LineFile(path, origin=self.origin, each=look), day
 
 
 def read_answers(folder: RunFolder, *, since: date | None = None) -> Iterator[KeptAnswer]:

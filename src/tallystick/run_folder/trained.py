@@ -230,13 +230,18 @@ class TrainedLabelParty:
         built = replace(architecture.without_unaligned() if dispensed else architecture, folds=folds, own_folds=own_folds)
         model = built.label_model(encoder, cut_widths, candidates=candidates)
         _load(folder, model)
+        of_calibration = facts["calibration"]
+        calibration = NO_CALIBRATION
+        if of_calibration is not None:
+            parts = {"shift": LogitShift(**of_calibration["shift"]), "line": LogitLine(**of_calibration["line"])}
+            calibration = Calibration(**(of_calibration | parts))
         return cls(
             model=model,
             encoder=encoder,
             widths=cut_widths,
             candidates=candidates,
             coder=LabelCoder.from_json(folder.read_json(folder.label_coder)),
-            calibration=_calibration(facts["calibration"]),
+            calibration=calibration,
             state=_state(folder),
             alone=LogitLine(**facts["alone"]) if facts.get("alone") else None,
             dispensed=dispensed,
@@ -327,10 +332,3 @@ def _facts(folder: RunFolder) -> dict[str, Any]:
 
 def _state(folder: RunFolder) -> TrainingState:
     return TrainingState(**_facts(folder)["state"])
-
-
-def _calibration(facts: dict[str, Any] | None) -> Calibration:
-    if facts is None:
-        return NO_CALIBRATION
-    parts = {"shift": LogitShift(**facts["shift"]), "line": LogitLine(**facts["line"])}
-    return Calibration(**(facts | parts))

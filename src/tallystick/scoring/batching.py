@@ -197,9 +197,26 @@ class Batcher:
         wait_s = FIRST_PROBE_S
         try:
             while not stopped():
-                self._tell_lateness()
+                if self._late_since is not None and not self._said_late:
+                    self._said_late = True
+                    self._say(
+                        f"the partners are late: an answer took {1000 * self._took_s:.0f} ms, and serving.deadline_ms is "
+                        f"{1000 * self._patience_s:g}; rows have no joint scores while they are"
+                    )
+                elif self._late_since is None and self._said_late and time.monotonic() - self._last_late > CALM_S:
+                    self._said_late = False
+                    self._say(f"the partners have answered in time for {CALM_S:g} s again")
                 if self._late_since is not None:
-                    wait_s = self._probe(partners, wait_s)
+                    self._give_up()
+                    time.sleep(wait_s)
+                    probed = time.monotonic()
+                    partners.probe()
+                    took_s = time.monotonic() - probed
+                    if took_s <= self._patience_s:
+                        self._late_since = None
+                    else:
+                        self._last_late, self._took_s = time.monotonic(), took_s
+                    wait_s = min(2 * wait_s, LAST_PROBE_S)
                     continue
                 wait_s = FIRST_PROBE_S
                 batch = self._take(0 if more else LOOK_S)
@@ -208,7 +225,14 @@ class Batcher:
                 else:
                     for channel in partners.channels:
                         channel.check()
-                more = self._timed(lambda: between(not self._waiting))
+                # Between batches, too, the partners are waited for; they are late if it takes longer than a batch may
+                began = time.monotonic()
+                self._flight_until = began + self._patience_s
+                try:
+                    more = between(not self._waiting)
+                finally:
+                    self._flight_until = None
+                self._judge(time.monotonic() - began)
         finally:
             self._standing = False
             self._give_up()
@@ -237,17 +261,6 @@ class Batcher:
             self._waiting.extendleft(reversed(left_waiting))
         return batch
 
-    def _timed(self, work: Callable[[], bool]) -> bool:
-        """Do work that waits for the partners. They are late if it takes longer than a batch may."""
-        began = time.monotonic()
-        self._flight_until = began + self._patience_s
-        try:
-            more = work()
-        finally:
-            self._flight_until = None
-        self._judge(time.monotonic() - began)
-        return more
-
     def _judge(self, took_s: float) -> None:
         """Note that the partners took too long."""
         if took_s > self._patience_s and self._crosses:
@@ -259,18 +272,6 @@ class Batcher:
         if text and text != self._said_refusal:
             self._say(f"{text}: it answers no rows of this run; its log says why")
         self._said_refusal = text
-
-    def _tell_lateness(self) -> None:
-        """Say where the partners begin to be late, and where they have been in time for CALM_S."""
-        if self._late_since is not None and not self._said_late:
-            self._said_late = True
-            self._say(
-                f"the partners are late: an answer took {1000 * self._took_s:.0f} ms, and serving.deadline_ms is "
-                f"{1000 * self._patience_s:g}; rows have no joint scores while they are"
-            )
-        elif self._late_since is None and self._said_late and time.monotonic() - self._last_late > CALM_S:
-            self._said_late = False
-            self._say(f"the partners have answered in time for {CALM_S:g} s again")
 
     def _score(self, batch: Sequence[PendingRows], asking: Asking | None) -> None:
         began, run = time.monotonic(), batch[0].run
@@ -346,19 +347,6 @@ class Batcher:
                 parts.append(rows_found.features_E.rows(_index(np.ones(int(is_found.sum()), dtype=np.bool_)) + rows_taken))
                 rows_taken += int(is_found.sum())
         return np.concatenate(is_known), Features.stacked(parts) if parts else None, otherwise
-
-    def _probe(self, partners: AskedParties, wait_s: float) -> float:
-        """Give up whoever waits, and see whether an answer comes in time again. Return how long to wait for the next one."""
-        self._give_up()
-        time.sleep(wait_s)
-        began = time.monotonic()
-        partners.probe()
-        took_s = time.monotonic() - began
-        if took_s <= self._patience_s:
-            self._late_since = None
-        else:
-            self._last_late, self._took_s = time.monotonic(), took_s
-        return min(2 * wait_s, LAST_PROBE_S)
 
     def _give_up(self) -> None:
         with self._news:

@@ -48,11 +48,7 @@ def windows(names_N: Sequence[bytes], *, size: int, key: bytes) -> list[NDArray[
     digests = [hashlib.blake2b(name, key=key, digest_size=BITS // 8, person=b"serving window").digest() for name in names_N]
     hash_N = np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64)
     order_N = np.argsort(hash_N, kind="stable")
-    return [order_N[first:behind] for first, behind in _parts(hash_N[order_N], size)]
-
-
-def _parts(hash_N: NDArray[np.uint64], size: int) -> list[tuple[int, int]]:
-    """Return where each window begins and ends among sorted hashes."""
+    hash_N = hash_N[order_N]
     windows, waiting = [], [(0, len(hash_N), 0)]
     while waiting:
         first, behind, bit = waiting.pop()
@@ -63,4 +59,4 @@ def _parts(hash_N: NDArray[np.uint64], size: int) -> list[tuple[int, int]]:
             waiting += [(middle, behind, bit + 1), (first, middle, bit + 1)]
         else:
             windows.append((first, behind))
-    return windows
+    return [order_N[first:behind] for first, behind in windows]

@@ -127,18 +127,17 @@ class AnsweringRuns:
             self._ready.pop(run_id, None)
             return
         if run_id not in self._ready or self._ready[run_id][0] is not run:
-            self._ready[run_id] = run, self._answering(run)
-
-    def _answering(self, run: FeatureRun) -> AnsweringRun:
-        if run.bottom is None:
-            assert self.alignment is not None
-            dataset = aligned_rows(self.side, self.alignment, run.encoder)
-            bottom = TrainedFeatureParty.load(run.folder, self.side.architecture, dataset).bottom.eval()
-            return AnsweringRun(bottom=bottom, finder=FindInUnion(source=dataset.features_at, rows=len(self.alignment)))
-        finder: Finder = FindByKey(store=run.store)
-        if self._key_at is not None:
-            finder = FindByPosition(store=run.store, key_at=self._key_at)
-        return AnsweringRun(bottom=run.bottom, finder=finder)
+            if run.bottom is None:
+                assert self.alignment is not None
+                dataset = aligned_rows(self.side, self.alignment, run.encoder)
+                bottom = TrainedFeatureParty.load(run.folder, self.side.architecture, dataset).bottom.eval()
+                answering = AnsweringRun(bottom=bottom, finder=FindInUnion(source=dataset.features_at, rows=len(self.alignment)))
+            else:
+                finder: Finder = FindByKey(store=run.store)
+                if self._key_at is not None:
+                    finder = FindByPosition(store=run.store, key_at=self._key_at)
+                answering = AnsweringRun(bottom=run.bottom, finder=finder)
+            self._ready[run_id] = run, answering
 
     def _tell(self, about: str, text: str) -> None:
         if self._said.get(about) != text:

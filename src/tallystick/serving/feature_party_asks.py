@@ -81,7 +81,27 @@ def serve_feature_party_that_asks(
             probabilities=contract.target.type == "binary",
             within_s=longest_wait_s(options.deadline_ms / 1000, contract.network.deadline_s),
         )
-        asking = _asking(side, way, channels, label_party, opened)
+        if way == "embedding":
+            # A dataset of no position, for a bottom model that is given rows of its own party alone
+            if not side.contract.linkage.imputes:
+                present_rows: Dataset = IntersectionDataset(encoder=opened.encoder, source=None)
+            else:
+                nobody = torch.empty(0, dtype=torch.int64)
+                imputation = Imputation.of(side.contract.union, nobody, is_label=False, seed=0)
+                present_rows = UnionDataset(encoder=opened.encoder, source=None, imputation=imputation)
+            bottom = _bottom(side, opened, present_rows)
+            asking: Asking = AskByEmbedding(label_party=label_party, bottom=_OfPresentRows(bottom), width=width_of(bottom))
+        else:
+            alignment = side.align(channels, opened.ids)
+            dataset = aligned_rows(side, alignment, opened.encoder)
+            bottom = _bottom(side, opened, dataset)
+            cut_ND = all_embedded(bottom, dataset.features_at, rows=len(alignment), width=width_of(bottom))
+            asking = AskByAgreedBatch(
+                label_party=label_party,
+                cut_ND=cut_ND,
+                batches=_agreed_batches(side, alignment),
+                places=own_places(side, alignment),
+            )
         watcher.say(f"serving run {run_id}, asking {channel.peer} by {way}")
         batcher.serve({run_id: asking}, label_party, stopped.is_set)
         label_party.leave()
@@ -122,7 +142,12 @@ def serve_label_party_that_answers(
             shake_hands_label_party(contract, state, feature_channels, note=watcher.say), feature_party, expected=opened.run_id
         )
         way = receive_way(channel, ways)
-        rows = _batched_rows(side, channels, opened) if way == "agreed-batch" else None
+        if way == "agreed-batch":
+            alignment = side.align(channels, opened.ids)
+            dataset = aligned_rows(side, alignment, opened.encoder)
+            rows = BatchedRows(source=dataset.features_at, batches=_agreed_batches(side, alignment))
+        else:
+            rows = None
         watcher.say(f"serving run {opened.run_id} to {feature_party}, who asks by {way}")
         answer_with_scores(channel, {opened.run_id: scorer}, width=scorer.trained.widths[0], rows=rows, gate=gate)
 
@@ -146,37 +171,8 @@ def _agreed_batches(side: ServingSide, alignment: Alignment) -> AgreedBatches:
     return AgreedBatches.of(names_of(side, alignment), size=side.serving.window)
 
 
-def _batched_rows(side: ServingSide, channels: dict[str, Channel], opened: OpenRun) -> BatchedRows:
-    alignment = side.align(channels, opened.ids)
-    dataset = aligned_rows(side, alignment, opened.encoder)
-    return BatchedRows(source=dataset.features_at, batches=_agreed_batches(side, alignment))
-
-
-def _asking(side: ServingSide, way: Way, channels: dict[str, Channel], label_party: AskedLabelParty, opened: OpenRun) -> Asking:
-    """Return the agreed way of asking, over these sessions."""
-    if way == "embedding":
-        bottom = _bottom(side, opened, _present_rows(side, opened))
-        return AskByEmbedding(label_party=label_party, bottom=_OfPresentRows(bottom), width=width_of(bottom))
-    alignment = side.align(channels, opened.ids)
-    dataset = aligned_rows(side, alignment, opened.encoder)
-    bottom = _bottom(side, opened, dataset)
-    cut_ND = all_embedded(bottom, dataset.features_at, rows=len(alignment), width=width_of(bottom))
-    return AskByAgreedBatch(
-        label_party=label_party, cut_ND=cut_ND, batches=_agreed_batches(side, alignment), places=own_places(side, alignment)
-    )
-
-
 def _bottom(side: ServingSide, opened: OpenRun, dataset: Dataset) -> nn.Module:
     return TrainedFeatureParty.load(opened.folder, side.architecture, dataset).bottom.eval()
-
-
-def _present_rows(side: ServingSide, opened: OpenRun) -> Dataset:
-    """Return a dataset of no position, for a bottom model that is given rows of its own party alone."""
-    if not side.contract.linkage.imputes:
-        return IntersectionDataset(encoder=opened.encoder, source=None)
-    nobody = torch.empty(0, dtype=torch.int64)
-    imputation = Imputation.of(side.contract.union, nobody, is_label=False, seed=0)
-    return UnionDataset(encoder=opened.encoder, source=None, imputation=imputation)
 
 
 class _OfPresentRows(nn.Module):

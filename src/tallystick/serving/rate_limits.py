@@ -30,29 +30,24 @@ class Tokens:
 
     def check(self, header: str | None) -> None:
         """Raise a Problem unless the header bears one of the tokens."""
-        self._look()
+        if time.monotonic() - self._looked >= LOOK_S:
+            self._looked = time.monotonic()
+            try:
+                changed = self._path.stat().st_mtime_ns
+            except OSError:
+                changed = 0
+            if changed != self._changed:
+                self._changed = changed
+                try:
+                    self._tokens = _read(self._path)
+                except ConfigError as error:  # such as a file in the middle of a change
+                    self._say(f"{error}; the former tokens stay")
         scheme, _, token = (header or "").partition(" ")
         token_bytes = token.strip().encode()
         matches = [hmac.compare_digest(token_bytes, each) for each in self._tokens]
         if scheme.lower() != "bearer" or not any(matches):
             detail = "a bearer token of serving.token_file is missing; send it in the header Authorization"
             raise Problem(status=401, detail=detail, headers={"WWW-Authenticate": "Bearer"})
-
-    def _look(self) -> None:
-        if time.monotonic() - self._looked < LOOK_S:
-            return
-        self._looked = time.monotonic()
-        try:
-            changed = self._path.stat().st_mtime_ns
-        except OSError:
-            changed = 0
-        if changed == self._changed:
-            return
-        self._changed = changed
-        try:
-            self._tokens = _read(self._path)
-        except ConfigError as error:  # such as a file in the middle of a change
-            self._say(f"{error}; the former tokens stay")
 
 
 def _read(path: Path) -> Sequence[bytes]:

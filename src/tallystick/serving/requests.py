@@ -55,9 +55,12 @@ def decoded(body: bytes) -> ScoreRequest:
     try:
         return _DECODER.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Problem(
-            status=400, detail=f"the body is not the JSON that is taken here: {_reason(error)}; see /openapi.json"
-        ) from None
+        if not isinstance(error, msgspec.ValidationError):
+            reason = "it is malformed or nested too deeply"
+        else:
+            before, unknown, _ = str(error).partition("unknown field")
+            reason = f"{before}a field that is not known" if unknown else str(error)
+        raise Problem(status=400, detail=f"the body is not the JSON that is taken here: {reason}; see /openapi.json") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,13 +85,19 @@ class Reader:
     @classmethod
     def of(cls, contract: Contract, party: PartyFile, encoder: Encoder | None, frame: Frame) -> "Reader":
         """Make the reader of a party's table."""
+        if contract.serving is None or not contract.serving.feature_party_asks:
+            keys_only = ""
+        elif (party.serving.way or contract.serving.ways[0]) == "agreed-batch":
+            keys_only = "other columns than the table's would show which row of a batch is asked for"
+        else:
+            keys_only = "noise is charged for the table's rows alone" if contract.embedding_defenses().noisy else ""
         return cls(
             contract=contract,
             party=party,
             encoder=encoder,
             schema=dict(frame.schema) | (encoder.types if encoder is not None else {}),
             most_rows=party.serving.max_rows,
-            keys_only=_keys_only(contract, party),
+            keys_only=keys_only,
         )
 
     @cached_property
@@ -192,23 +201,6 @@ class Reader:
             return typed_column(name, cells, self.schema.get(name, pl.String()))
         except FeatureError as error:
             raise Problem(status=422, detail=str(error)) from None
-
-
-def _keys_only(contract: Contract, party: PartyFile) -> str:
-    """Say why no request may bring own columns, if a feature party is asked for its rows' scores."""
-    if contract.serving is None or not contract.serving.feature_party_asks:
-        return ""
-    if (party.serving.way or contract.serving.ways[0]) == "agreed-batch":
-        return "other columns than the table's would show which row of a batch is asked for"
-    return "noise is charged for the table's rows alone" if contract.embedding_defenses().noisy else ""
-
-
-def _reason(error: Exception) -> str:
-    """Say what is wrong with JSON, without a word of it: msgspec names types and places, and fields that it does not know."""
-    if not isinstance(error, msgspec.ValidationError):
-        return "it is malformed or nested too deeply"
-    before, unknown, _ = str(error).partition("unknown field")
-    return f"{before}a field that is not known" if unknown else str(error)
 
 
 def _without_values(error: DataError) -> str:

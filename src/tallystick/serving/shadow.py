@@ -24,7 +24,6 @@ from tallystick.errors import DataError, StoreError
 from tallystick.scoring.answering import Gate
 from tallystick.scoring.asking import Asking, Refused
 from tallystick.scoring.batching import MOST_ROWS
-from tallystick.scoring.scoring import Columns
 from tallystick.serving.served_runs import ServedRun
 from tallystick.tables.features import Features
 
@@ -142,20 +141,19 @@ class Shadow:
         apart_BC = np.stack(
             [np.abs(served_scores[name].astype(np.float64) - candidate_scores[name]) for name in served_scores], axis=1
         )
-        self._told.observe_shadow(run.run_id, apart_BC.max(axis=1), self._changed(served_scores, candidate_scores))
-        return len(place_E)
-
-    def _changed(self, ours: Columns, theirs: Columns) -> int | None:
-        """Count the rows that are on the other side of the threshold, or of another class."""
         if self._target == "multiclass":
-            one, other = (np.stack(list(scores.values())).argmax(axis=0) for scores in (ours, theirs))
-            return int((one != other).sum())
-        threshold = self._options.threshold
-        if threshold is None and self._target != "binary":
-            return None
-        at = np.float32(0.5 if threshold is None else threshold)
-        (name,) = ours
-        return int(((ours[name] >= at) != (theirs[name] >= at)).sum())
+            one, other = (np.stack(list(scores.values())).argmax(axis=0) for scores in (served_scores, candidate_scores))
+            changed = int((one != other).sum())
+        else:
+            threshold = self._options.threshold
+            if threshold is None and self._target != "binary":
+                changed = None
+            else:
+                at = np.float32(0.5 if threshold is None else threshold)
+                (name,) = served_scores
+                changed = int(((served_scores[name] >= at) != (candidate_scores[name] >= at)).sum())
+        self._told.observe_shadow(run.run_id, apart_BC.max(axis=1), changed)
+        return len(place_E)
 
 
 def _own(piece: _Piece) -> tuple[NDArray[np.bool_], Features | None]:

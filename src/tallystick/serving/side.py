@@ -270,7 +270,14 @@ class ServingSide:
         def snapshot_of(frame: Frame) -> Snapshot:
             keys = keys_of(frame, self.party, self.contract.alignment)
             snapshot = Snapshot.of(frame, keys, encoder, noisy=noisy)
-            self._charge(snapshot, folder)
+            if not self.is_label and noise_on_embeddings(self.contract) is not None:
+                facts, digest = folder.noted(SERVING), snapshot.digest()
+                charged = facts.get("charged", [])
+                assert isinstance(charged, list)
+                if digest not in charged:
+                    what = f"serving with {folder.path.name}"
+                    EmbeddingCharge.of(self.contract, self.party, folder, what=what)("prediction")
+                    folder.note(SERVING, {**facts, "charged": [*charged, digest]}, private=True)
             return snapshot
 
         return TableStore(
@@ -280,18 +287,6 @@ class ServingSide:
             refresh_s=self.party.serving.refresh_s,
             say=self.watcher.say,
         )
-
-    def _charge(self, snapshot: Snapshot, folder: RunFolder) -> None:
-        """Charge one release of each row's noisy embedding, once for a table: the same rows get the same noise ever after."""
-        if self.is_label or noise_on_embeddings(self.contract) is None:
-            return
-        facts, digest = folder.noted(SERVING), snapshot.digest()
-        charged = facts.get("charged", [])
-        assert isinstance(charged, list)
-        if digest not in charged:
-            what = f"serving with {folder.path.name}"
-            EmbeddingCharge.of(self.contract, self.party, folder, what=what)("prediction")
-            folder.note(SERVING, {**facts, "charged": [*charged, digest]}, private=True)
 
     def align(self, channels: dict[str, Channel], ids: int) -> Alignment:
         """Return the alignment of before, if all sides have kept it for their present keys.

@@ -33,7 +33,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from tallystick.errors import PeerError, printable
-from tallystick.job.handshake import PromotedHalf, common_versions
+from tallystick.job.handshake import common_versions
 from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel
 from tallystick.scoring.asking import AskAhead, Asking, Refused
@@ -116,48 +116,60 @@ class Switching:
                 looks, late_s = looks + 1, self.lateness()
             else:
                 run_id, building = next(iter(self._being_built.items()))
-                if not self._tried_step(run_id, building):
+                why = ""
+                try:
+                    goes_on = self._step(run_id, building)
+                except Refused as error:
+                    goes_on, why = False, str(error)
+                asking = self.askings.get(run_id)
+                if isinstance(asking, AskAhead) and asking.is_over_budget:
+                    del self.askings[run_id]
+                    why = "the budget of the day does not allow all of its rows"
+                if why:
+                    self._unusable[run_id] = time.monotonic() + AGAIN_S
+                    self._tell(run_id, f"run {run_id} cannot be asked: {why}; versions stay as they are")
+                if not goes_on:
                     del self._being_built[run_id]
                     self._look()
             looks = max(looks, math.floor((now() - began) / LOOK_S) + 1)
 
     def _look(self) -> None:
-        versions_held = self._exchange()
+        with self.turn():
+            for channel in self.channels.values():
+                channel.send(RowQuestion(number=0, versions=True))
+                channel.send(VersionsWanted(runs=self._wanted))
+            versions_held = {
+                name: channel.receive(VersionsHeld, within_s=self.within_s) for name, channel in self.channels.items()
+            }
         own = self.runs.promoted
         lists = {self.party: own.halves, **{name: each.promoted for name, each in versions_held.items()}}
         common = {
             run_id: version for run_id, version in common_versions(own.halves, lists).items() if self._agree(run_id, version)
         }
         candidate = self._candidate(versions_held)
-        in_use, target = self._switch(next(iter(common), None))
+        # Go over to the newest run of all if it can be asked
+        newest = next(iter(common), None)
+        in_use = self.served.now.current.run_id
+        if newest is not None and newest != in_use and newest in self.askings:
+            self._use(self.runs[newest])
+            in_use = newest
+        target = newest or in_use
         version_of_run = {each.run_id: each.version for each in (self.begun, *self._wanted)} | common | candidate
         order = dict.fromkeys([in_use, target, *candidate, *list(common)[:2]])
         ids = [run_id for run_id in order if run_id in version_of_run][:MOST_LOADED]
         waited_for = [run.run_id for run in self.runs.loaded if run.users.any]  # at home; a partner hears of it at the next look
         for run_id in [run_id for run_id in self.askings if run_id not in (*ids, *waited_for)]:
             del self.askings[run_id]
-        self._stand(list(common)[:2], candidate, self._missing(lists))
+        ids_of_party = {name: [half.run_id for half in halves] for name, halves in lists.items()}
+        newest_ids = dict.fromkeys(found[0] for found in ids_of_party.values() if found)
+        lacking = {run_id: tuple(name for name, found in ids_of_party.items() if run_id not in found) for run_id in newest_ids}
+        self._stand(list(common)[:2], candidate, {run_id: names for run_id, names in lacking.items() if names})
         self._wanted = tuple(WantedRun(run_id=run_id, version=version_of_run[run_id]) for run_id in ids)
         self.runs.want(ids)
         self._build([run_id for run_id in ids if all(run_id in each.loaded for each in versions_held.values())])
         for name, each in versions_held.items():
             for run_id in each.failed:
                 self._tell(f"{name} {run_id}", f"{name} cannot load run {run_id}; its log says why")
-
-    def _switch(self, newest: str | None) -> tuple[str, str]:
-        """Go over to the newest run of all if it can be asked. Return the run in use, and the one to be."""
-        in_use = self.served.now.current.run_id
-        if newest is not None and newest != in_use and newest in self.askings:
-            self._use(self.runs[newest])
-            in_use = newest
-        return in_use, newest or in_use
-
-    def _exchange(self) -> dict[str, VersionsHeld]:
-        with self.turn():
-            for channel in self.channels.values():
-                channel.send(RowQuestion(number=0, versions=True))
-                channel.send(VersionsWanted(runs=self._wanted))
-            return {name: channel.receive(VersionsHeld, within_s=self.within_s) for name, channel in self.channels.items()}
 
     def _agree(self, run_id: str, version: str) -> bool:
         """Keep the version of a run. Return False where it is another than it was before."""
@@ -196,21 +208,6 @@ class Switching:
         for run_id in [run_id for run_id in self._being_built if run_id not in run_ids]:
             del self._being_built[run_id]
 
-    def _tried_step(self, run_id: str, building: Building) -> bool:
-        why = ""
-        try:
-            goes_on = self._step(run_id, building)
-        except Refused as error:
-            goes_on, why = False, str(error)
-        asking = self.askings.get(run_id)
-        if isinstance(asking, AskAhead) and asking.is_over_budget:
-            del self.askings[run_id]
-            why = "the budget of the day does not allow all of its rows"
-        if why:
-            self._unusable[run_id] = time.monotonic() + AGAIN_S
-            self._tell(run_id, f"run {run_id} cannot be asked: {why}; versions stay as they are")
-        return goes_on
-
     def _step(self, run_id: str, building: Building) -> bool:
         """Do one step. Return False once it is done."""
         try:
@@ -236,13 +233,6 @@ class Switching:
             self._tell(
                 run_id, f"run {run_id} waits until {' and '.join(parties)} has promoted it; run {current.run_id} stays in use"
             )
-
-    def _missing(self, lists: Mapping[str, Sequence[PromotedHalf]]) -> dict[str, tuple[str, ...]]:
-        """Say each party's newest promotion, where it waits, and whoever has not promoted it."""
-        ids = {name: [half.run_id for half in halves] for name, halves in lists.items()}
-        newest = dict.fromkeys(found[0] for found in ids.values() if found)
-        lacking = {run_id: tuple(name for name, found in ids.items() if run_id not in found) for run_id in newest}
-        return {run_id: names for run_id, names in lacking.items() if names}
 
     def _tell(self, about: str, text: str) -> None:
         if self._said.get(about) != text:

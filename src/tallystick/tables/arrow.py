@@ -26,19 +26,13 @@ def as_polars(table: "pa.Table") -> pl.DataFrame:
         try:
             columns.append(pl.Series(name, pl.from_arrow(_adapted(column))))
         except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
-            raise _unread(name, column.type) from None
+            kind, mend = column.type, "convert it"
+            if pa.types.is_interval(kind):
+                mend = "convert it into seconds, such as by a query's epoch(...)"
+            elif pa.types.is_decimal(kind):
+                mend = "convert it into floating point"
+            raise DataError(f"column {name!r} has Arrow type {kind}, which is not read; {mend}, or leave it out") from None
     return pl.DataFrame(columns) if columns else pl.DataFrame(height=table.num_rows)
-
-
-def _unread(name: str, kind: Any) -> DataError:
-    import pyarrow as pa
-
-    mend = "convert it"
-    if pa.types.is_interval(kind):
-        mend = "convert it into seconds, such as by a query's epoch(...)"
-    elif pa.types.is_decimal(kind):
-        mend = "convert it into floating point"
-    return DataError(f"column {name!r} has Arrow type {kind}, which is not read; {mend}, or leave it out")
 
 
 def _adapted(column: Any) -> Any:

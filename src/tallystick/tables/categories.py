@@ -62,9 +62,14 @@ def count_values(columns: Iterable[pl.Series]) -> pl.DataFrame:
 
 def kept_categories(counts: pl.DataFrame, encoding: EncodingConfig, *, cells: int) -> tuple[tuple[str, ...], int]:
     """Choose the values that get a code of their own, by falling frequency, and how often each must occur among the ``cells``."""
-    least = encoding.min_count
-    if least == "auto":
-        least = _fitting_count(counts.get_column("len"), cells)
+    if encoding.min_count != "auto":
+        least = encoding.min_count
+    else:
+        # Never one row: the code of rare and unseen categories is trained by the rare ones. Where a row in a hundred would
+        # bring a category that was never seen (Good, 1953: as many as stand in one training row alone), the seen ones are
+        # learnt by heart, and so more rows are asked of a code.
+        is_open = (counts.get_column("len") == 1).sum() >= UNSEEN_SHARE * cells
+        least = min(max(cells // 1000, 4), 20) if is_open else usual_count(cells)
     common = (
         counts.drop_nulls("text")
         .filter(pl.col("len") >= least)
@@ -83,17 +88,6 @@ def fit_categorical(
         return None
     categories, least = kept_categories(counts, encoding, cells=rows)
     return CategoricalColumn(name=name, categories=categories, min_count=least, form=form)
-
-
-def _fitting_count(counts: pl.Series, rows: int) -> int:
-    """Choose by size, and by whether new values keep coming.
-
-    Never one row: the code of rare and unseen categories is trained by the rare ones. Where a row in a hundred would bring a
-    category that was never seen (Good, 1953: as many as stand in one training row alone), the seen ones are learnt by heart, and
-    so more rows are asked of a code.
-    """
-    is_open = (counts == 1).sum() >= UNSEEN_SHARE * rows
-    return min(max(rows // 1000, 4), 20) if is_open else usual_count(rows)
 
 
 def usual_count(rows: int) -> int:

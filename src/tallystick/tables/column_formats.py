@@ -69,7 +69,21 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
     if kind.is_nested() or kind in (pl.Binary, pl.Object):
         raise _refusal(column, form, f"cells of type {kind}")
     if form == "text":
-        return _as_spelt(column, categories)
+        # A postcode 01067 that comes as the number 1067 would be an unseen category, and so would a number beside colours:
+        # some category has to be of this type, and each that could be is spelt in this way too.
+        form_here = form_of(column.dtype, use="categorical")
+        known_values = pl.Series(categories, dtype=pl.String)
+        read = (
+            _FROM_TEXT[form_here](known_values)
+            if form_here in _FROM_TEXT
+            else known_values.clear().extend_constant(None, len(known_values))
+        )
+        spelt = as_text(read.filter(read.is_not_null()))
+        if len(known_values) and not len(spelt):
+            raise _refusal(column, "text", f"{WORDS[form_here]}, which no category of training is")
+        if (spelt != known_values.filter(read.is_not_null())).any():
+            raise _refusal(column, "text", f"{WORDS[form_here]}, which do not keep how it was written (such as zeros in front)")
+        return as_text(column)
     form_here = form_of(kind, use="categorical")
     if form_here == "text":
         text = column.cast(pl.String).str.strip_chars()
@@ -98,26 +112,6 @@ def _refusal(column: pl.Series, form: Form, text: str, *, hint: str = "") -> Fea
         f"column {column.name!r}: the model was trained on {WORDS[form]}, and this table has {text}{hint}; bring the column "
         "as it was in training, or train anew"
     )
-
-
-def _as_spelt(column: pl.Series, categories: Sequence[str]) -> pl.Series:
-    """Spell typed cells as text, where some category could be of this type, and each that could be is spelt in this way too.
-
-    A postcode 01067 that comes as the number 1067 would be an unseen category, and so would a number beside colours.
-    """
-    form_here = form_of(column.dtype, use="categorical")
-    known_values = pl.Series(categories, dtype=pl.String)
-    read = (
-        _FROM_TEXT[form_here](known_values)
-        if form_here in _FROM_TEXT
-        else known_values.clear().extend_constant(None, len(known_values))
-    )
-    spelt = as_text(read.filter(read.is_not_null()))
-    if len(known_values) and not len(spelt):
-        raise _refusal(column, "text", f"{WORDS[form_here]}, which no category of training is")
-    if (spelt != known_values.filter(read.is_not_null())).any():
-        raise _refusal(column, "text", f"{WORDS[form_here]}, which do not keep how it was written (such as zeros in front)")
-    return as_text(column)
 
 
 def _numbers(text: pl.Series) -> pl.Series:

@@ -64,16 +64,13 @@ class TrainingColumns:
         if not self._is_large:
             yield require_column(self.frame, name, use="feature").gather(self.rows)
             return
-        times_S, first = self._times(), 0
+        # How often each of the S rows is a training row
+        times_S: NDArray[np.integer] = np.zeros(self._ordered.height, dtype=np.uint8)
+        times_S[self._place_M] = 1
+        if np.count_nonzero(times_S) < len(self._place_M):
+            times_S = np.bincount(self._place_M, minlength=len(times_S))
+        first = 0
         for piece in slices_of(self._ordered, CELLS_HELD):
             times_P = times_S[first : first + piece.height]
             first += piece.height
             yield require_column(piece, name, use="feature").gather(np.repeat(np.arange(len(times_P)), times_P))
-
-    def _times(self) -> NDArray[np.integer]:
-        """Count how often each of the S rows is a training row."""
-        is_taken_S = np.zeros(self._ordered.height, dtype=np.uint8)
-        is_taken_S[self._place_M] = 1
-        if np.count_nonzero(is_taken_S) == len(self._place_M):
-            return is_taken_S
-        return np.bincount(self._place_M, minlength=len(is_taken_S))

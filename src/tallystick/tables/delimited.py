@@ -440,7 +440,12 @@ def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: P
     if len(files) == 1:
         return files[0].read(separator, text, None), set()
     tables = [file.read(separator, text, folder) for file in files]
-    if mixed := _mixed(tables) - text:
+    kinds: dict[str, set[bool]] = {}
+    for table in tables:
+        for name, kind in table.schema.items():
+            if table.get_column(name).null_count() < table.height:
+                kinds.setdefault(name, set()).add(kind == pl.String)
+    if mixed := {name for name, kind_of_column in kinds.items() if len(kind_of_column) == 2} - text:
         tables = [file.read(separator, text | mixed, folder) for file in files]
     # One below the other, in the first's columns; a column without a value, which is read as text, takes the others' type
     parts = []
@@ -449,16 +454,6 @@ def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: P
         part = table.source.with_columns([cs.by_name(name).cast(pl.Null) for name in empty])
         parts.append(part.select([cs.by_name(name) for name in tables[0].columns]))
     return store(pl.concat(parts, how="vertical_relaxed")), mixed
-
-
-def _mixed(tables: Sequence[LazyTable]) -> set[str]:
-    """Return the columns that hold text in one file and something else in another."""
-    kinds: dict[str, set[bool]] = {}
-    for table in tables:
-        for name, kind in table.schema.items():
-            if table.get_column(name).null_count() < table.height:
-                kinds.setdefault(name, set()).add(kind == pl.String)
-    return {name for name, found in kinds.items() if len(found) == 2}
 
 
 def _codec(path: Path, encoding: str | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tallystick.config.table import StoreConfig, TableConfig
+from tallystick.config.table import TableConfig
 from tallystick.errors import DataError
 from tallystick.tables.lazy_table import LazyTable, store_batches
 from tallystick.tables.parquet import announced_rows, pieces_of
@@ -40,11 +40,36 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any) -> LazyT
         raise DataError(
             f"{_named(place)}: is a Delta table, whose reader is not installed; run: pip install 'tallystick[delta]'"
         ) from None
+    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
     try:
-        delta = DeltaTable(_named(place), version=table.version, storage_options=_options(place, table.store))
+        # What the library's own S3 client must know
+        s3_options, config = None, table.store
+        if not isinstance(place, Path):
+            if not place.address.startswith("s3://"):
+                raise DataError(f"{place.address}: is a Delta table; such tables are read from folders and s3:// only")
+            options = {
+                "AWS_ENDPOINT_URL": config.endpoint,
+                "AWS_REGION": config.region,
+                "AWS_ACCESS_KEY_ID": config.secret("access_key"),
+                "AWS_SECRET_ACCESS_KEY": config.secret("secret_key"),
+                "AWS_SESSION_TOKEN": config.secret("session_token"),
+                "AWS_SKIP_SIGNATURE": "true" if config.anonymous else None,
+                "AWS_ALLOW_HTTP": "true" if (config.endpoint or "").startswith("http://") else None,
+                "connect_timeout": f"{CONNECT_S}s",
+                "timeout": f"{REQUEST_S}s",
+                "max_retries": "3",
+                "retry_timeout": f"{REQUEST_S}s",
+            }
+            s3_options = {name: value for name, value in options.items() if value is not None}
+        delta = DeltaTable(_named(place), version=table.version, storage_options=s3_options)
         if delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             raise DataError(f"{place}: maps its columns to other names, which is not read; write it without column mapping")
-        dataset = delta.to_pyarrow_dataset(filesystem=_files(place))
+        if isinstance(place, Path):
+            filesystem = SubTreeFileSystem(str(place), LocalFileSystem())
+        else:
+            filesystem = SubTreeFileSystem(place.key, place.files)
+        dataset = delta.to_pyarrow_dataset(filesystem=filesystem)
         files = [(_file(place, fragment), _partition(fragment, delta)) for fragment in dataset.get_fragments()]
     except (DeltaError, OSError) as error:
         raise DataError(f"{_named(place)}: cannot be read as a Delta table: {reason(error)}") from None
@@ -56,25 +81,19 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any) -> LazyT
 def _rows(
     files: list[tuple[Path | StoredFile, dict[str, Any]]], schema: "pa.Schema", table: TableConfig, reason: Any
 ) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa
+
     for file, partition in files:
         with pieces_of(file, table, reason=reason) as (_, pieces):
             for piece in pieces:
-                yield _completed(piece, schema, partition)
-
-
-def _completed(piece: "pa.RecordBatch", schema: "pa.Schema", partition: dict[str, Any]) -> "pa.RecordBatch":
-    """Complete a file's rows in the table's columns: those of the partition stand in no file, and those that are new in no older
-    one.
-    """
-    import pyarrow as pa
-
-    columns = []
-    for field in schema:
-        if field.name in piece.schema.names:
-            columns.append(piece.column(field.name).cast(field.type))
-        else:
-            columns.append(pa.repeat(pa.scalar(partition.get(field.name), type=field.type), len(piece)))
-    return pa.record_batch(columns, schema=schema)
+                # Values of the partition stand in no file, and those of new columns in no older one
+                columns = []
+                for field in schema:
+                    if field.name in piece.schema.names:
+                        columns.append(piece.column(field.name).cast(field.type))
+                    else:
+                        columns.append(pa.repeat(pa.scalar(partition.get(field.name), type=field.type), len(piece)))
+                yield pa.record_batch(columns, schema=schema)
 
 
 def _partition(fragment: Any, dataset: Any) -> dict[str, Any]:
@@ -94,35 +113,5 @@ def _file(place: Path | Store, fragment: Any) -> Path | StoredFile:
     return StoredFile(f"{place.address.rstrip('/')}/{fragment.path}", f"{place.key}/{fragment.path}", place.files)
 
 
-def _files(place: Path | Store) -> Any:
-    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
-
-    if isinstance(place, Path):
-        return SubTreeFileSystem(str(place), LocalFileSystem())
-    return SubTreeFileSystem(place.key, place.files)
-
-
 def _named(place: Path | Store) -> str:
     return str(place) if isinstance(place, Path) else place.address
-
-
-def _options(place: Path | Store, config: StoreConfig) -> dict[str, str] | None:
-    """Return what the library's own S3 client must know."""
-    if isinstance(place, Path):
-        return None
-    if not place.address.startswith("s3://"):
-        raise DataError(f"{place.address}: is a Delta table; such tables are read from folders and s3:// only")
-    options = {
-        "AWS_ENDPOINT_URL": config.endpoint,
-        "AWS_REGION": config.region,
-        "AWS_ACCESS_KEY_ID": config.secret("access_key"),
-        "AWS_SECRET_ACCESS_KEY": config.secret("secret_key"),
-        "AWS_SESSION_TOKEN": config.secret("session_token"),
-        "AWS_SKIP_SIGNATURE": "true" if config.anonymous else None,
-        "AWS_ALLOW_HTTP": "true" if (config.endpoint or "").startswith("http://") else None,
-        "connect_timeout": f"{CONNECT_S}s",
-        "timeout": f"{REQUEST_S}s",
-        "max_retries": "3",
-        "retry_timeout": f"{REQUEST_S}s",
-    }
-    return {name: value for name, value in options.items() if value is not None}

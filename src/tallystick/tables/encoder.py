@@ -196,17 +196,15 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         return FeatureShape(
             numeric=len(self.numeric_names),
             cardinalities=tuple(column.tables[0] for column in self.categorical),
-            built_for=tuple(column.tables[1] for column in self.categorical) if self._has_grown else (),
+            built_for=tuple(column.tables[1] for column in self.categorical)
+            if any(column.built_for is not None for column in self.categorical)
+            else (),
             numbers=self.numbers,
             edges=tuple(column.edges for column in self.numeric) if self.numbers != "plain" else (),
             sequences=tuple(column.shape for column in self.sequences),
             screened=self.screened,
             rows=self.rows,
         )
-
-    @property
-    def _has_grown(self) -> bool:
-        return any(column.built_for is not None for column in self.categorical)
 
     @property
     def numeric_names(self) -> tuple[str, ...]:
@@ -445,8 +443,29 @@ def _fit_numeric(
     del values_N  # of a large table a column is much
     if len(values) == 0 or (values.min() == values.max() and not missing):
         return None
-    transform = _fitting_transform(values) if setting == "auto" else setting
-    knots, scores = _normal_scores(values) if transform == "rank" else ((), ())
+    if setting != "auto":
+        transform = setting
+    else:
+        # Ranks where a few values lie so far out that they would set the scale of all others
+        with np.errstate(over="ignore", invalid="ignore"):
+            centred = values - values.mean()
+            spread = np.sqrt(np.mean(centred**2))
+            skewness = np.mean((centred / spread) ** 3) if spread > 0 else 0.0
+        # A column whose variance overflows has such values, whatever its skewness.
+        transform = "standard" if np.isfinite(spread) and abs(skewness) <= SKEWED else "rank"
+    knots: tuple[float, ...] = ()
+    scores: tuple[float, ...] = ()
+    if transform == "rank":
+        # Map values to the normal quantiles of their mid-ranks, at no more than RANK_KNOTS of them
+        distinct_values, counts = np.unique(values, return_counts=True)
+        middle = (np.cumsum(counts) - counts / 2) / len(values)
+        normal_scores = torch.special.ndtri(torch.from_numpy(middle)).numpy()
+        if len(distinct_values) > RANK_KNOTS:
+            # Evenly spaced in score, so that the tails keep their shape.
+            even = np.linspace(normal_scores[0], normal_scores[-1], RANK_KNOTS)
+            picked = np.unique(np.searchsorted(normal_scores, even).clip(max=len(distinct_values) - 1))
+            distinct_values, normal_scores = distinct_values[picked], normal_scores[picked]
+        knots, scores = tuple(distinct_values.tolist()), tuple(normal_scores.tolist())
     with np.errstate(over="ignore", invalid="ignore"):
         known_T = transformed(values, transform, knots, scores)
         mean, deviation = float(known_T.mean()), float(known_T.std())
@@ -530,25 +549,3 @@ def _said(numbers: Numbers, columns: tuple[NumericColumn, ...]) -> str:
     each = f"{min(bins)}" if min(bins) == max(bins) else f"{min(bins)} to {max(bins)}"
     columns_get = "1 numeric column gets" if len(bins) == 1 else f"{len(bins)} numeric columns get"
     return f"{columns_get} {numbers} embeddings of {each} bins"
-
-
-def _fitting_transform(known: Floats) -> Literal["standard", "rank"]:
-    """Choose by shape: ranks where a few values lie so far out that they would set the scale of all others."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        centred = known - known.mean()
-        deviation = np.sqrt(np.mean(centred**2))
-        skewness = np.mean((centred / deviation) ** 3) if deviation > 0 else 0.0
-    # A column whose variance overflows has such values, whatever its skewness.
-    return "standard" if np.isfinite(deviation) and abs(skewness) <= SKEWED else "rank"
-
-
-def _normal_scores(known: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Map values to the normal quantiles of their mid-ranks, at no more than RANK_KNOTS of them."""
-    values, counts = np.unique(known, return_counts=True)
-    middle = (np.cumsum(counts) - counts / 2) / len(known)
-    scores = torch.special.ndtri(torch.from_numpy(middle)).numpy()
-    if len(values) > RANK_KNOTS:
-        # Evenly spaced in score, so that the tails keep their shape.
-        picked = np.unique(np.searchsorted(scores, np.linspace(scores[0], scores[-1], RANK_KNOTS)).clip(max=len(values) - 1))
-        values, scores = values[picked], scores[picked]
-    return tuple(values.tolist()), tuple(scores.tolist())

@@ -35,31 +35,6 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
     Raises FeatureError for a column that is gone or has become of another kind, and whatever ``Encoder.fit`` does of cells.
     """
     frame = before.fitted(frame)
-    notes = _same_columns(before, frame, party)
-    numeric = tuple(_widened(column, numbers_of(frame, column.name)[rows]) for column in before.numeric)
-    notes += [
-        f"column {column.name!r}: some numbers are missing now, and none were in the run that this one starts from; they count "
-        "as its mean"
-        for column in numeric
-        if not column.indicator and np.isnan(numbers_of(frame, column.name)[rows]).any()
-    ]
-    categorical, sequences = before.categorical, before.sequences
-    if grows:
-        categorical = tuple(_with_new_categories(column, frame, rows, party.encoding) for column in before.categorical)
-        sequences = tuple(_with_new_items(sequence, frame, party, rows) for sequence in before.sequences)
-    # Each column of codes by name, and how many codes it had and has
-    counts = [
-        (then.name, len(then.categories), len(now.categories)) for then, now in zip(before.categorical, categorical, strict=True)
-    ]
-    counts += [(then.name, len(then.items), len(now.items)) for then, now in zip(before.sequences, sequences, strict=True)]
-    for name, then, now in counts:
-        if now > then:
-            notes.append(f"column {name!r}: {now - then:,} new categories beside {then:,} that keep their codes")
-    return msgspec.structs.replace(before, numeric=numeric, categorical=categorical, sequences=sequences, notes=tuple(notes))
-
-
-def _same_columns(before: Encoder, frame: Frame, party: PartyFile) -> list[str]:
-    """Refuse columns that are gone. Return a note of each that is new."""
     now = feature_columns(frame, party)
     notes = []
     for kind, earlier, found in (
@@ -84,7 +59,28 @@ def _same_columns(before: Encoder, frame: Frame, party: PartyFile) -> list[str]:
                 f"they were, or {_AGAIN}"
             )
     earlier = [sequence.name for sequence in before.sequences]
-    return notes + [f"sequence {name!r} {_LEFT_OUT}" for name in party.sequences if name not in earlier]
+    notes += [f"sequence {name!r} {_LEFT_OUT}" for name in party.sequences if name not in earlier]
+    numeric = tuple(_widened(column, numbers_of(frame, column.name)[rows]) for column in before.numeric)
+    notes += [
+        f"column {column.name!r}: some numbers are missing now, and none were in the run that this one starts from; they count "
+        "as its mean"
+        for column in numeric
+        if not column.indicator and np.isnan(numbers_of(frame, column.name)[rows]).any()
+    ]
+    categorical, sequences = before.categorical, before.sequences
+    if grows:
+        categorical = tuple(_with_new_categories(column, frame, rows, party.encoding) for column in before.categorical)
+        sequences = tuple(_with_new_items(sequence, frame, party, rows) for sequence in before.sequences)
+    # Each column of codes by name, and how many codes it had and has
+    counts = [
+        (then.name, len(then.categories), len(now.categories)) for then, now in zip(before.categorical, categorical, strict=True)
+    ]
+    counts += [(then.name, len(then.items), len(now.items)) for then, now in zip(before.sequences, sequences, strict=True)]
+    for name, before_count, count in counts:
+        if count > before_count:
+            added = count - before_count
+            notes.append(f"column {name!r}: {added:,} new categories beside {before_count:,} that keep their codes")
+    return msgspec.structs.replace(before, numeric=numeric, categorical=categorical, sequences=sequences, notes=tuple(notes))
 
 
 def _widened(column: NumericColumn, values_N: Floats) -> NumericColumn:

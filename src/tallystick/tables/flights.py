@@ -60,7 +60,17 @@ def write_flights(folder: Path, *, missing_share: float = 0.03, seed: int = 1) -
     rng = np.random.default_rng(seed)
     present = [pl.Series(rng.random(flights.height) >= missing_share) for _ in range(2)]
     carrier = _carrier_table(flights.filter(present[0] & flights.get_column("arr_delay").is_not_null()))
-    weather = _weather_table(flights.filter(present[1]))
+    planes = pl.read_csv(_package_data() / "planes.csv", null_values=["NA", ""], infer_schema_length=None)
+    registry = planes.select(
+        "tailnum", pl.col("year").alias("built"), pl.col("manufacturer").alias("maker"), "model", "type", "engine", "seats"
+    )
+    weather = (
+        flights.filter(present[1])
+        .select(KEY, "origin", "time_hour", "tailnum")
+        .join(_readings(), on=["origin", "time_hour"], how="left", maintain_order="left")
+        .join(registry, on="tailnum", how="left", maintain_order="left")
+        .drop("origin", "time_hour")
+    )
     shared = carrier.join(weather, on=KEY, how="semi").height
     return _written(folder, (carrier, weather), shared_rows=shared, rng=rng)
 
@@ -166,16 +176,3 @@ def _readings(*, with_hours: bool = False) -> pl.DataFrame:
         "pressure",
         pl.col("visib").alias("visibility"),
     ).unique(["origin", "time_hour"], keep="first", maintain_order=True)
-
-
-def _weather_table(flights: pl.DataFrame) -> pl.DataFrame:
-    planes = pl.read_csv(_package_data() / "planes.csv", null_values=["NA", ""], infer_schema_length=None)
-    registry = planes.select(
-        "tailnum", pl.col("year").alias("built"), pl.col("manufacturer").alias("maker"), "model", "type", "engine", "seats"
-    )
-    return (
-        flights.select(KEY, "origin", "time_hour", "tailnum")
-        .join(_readings(), on=["origin", "time_hour"], how="left", maintain_order="left")
-        .join(registry, on="tailnum", how="left", maintain_order="left")
-        .drop("origin", "time_hour")
-    )

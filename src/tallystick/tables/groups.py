@@ -28,7 +28,22 @@ def groups_of(column: pl.Series) -> tuple[list[str], NDArray[np.int64]]:
     A numeric column of more values than that is cut at its quartiles; missing cells are a group of their own.
     """
     if column.dtype.is_numeric() and column.n_unique() > MOST_GROUPS:
-        return _quarters(as_number(column).to_numpy())
+        values_N = as_number(column).to_numpy()
+        known_N = values_N[np.isfinite(values_N)]
+        cuts = np.unique(np.quantile(known_N, [0.25, 0.5, 0.75])) if len(known_N) else np.empty(0)
+        bounds = [f"{cut:.6g}" for cut in cuts]
+        names = (
+            [
+                f"up to {bounds[0]}",
+                *(f"above {low}, up to {high}" for low, high in pairwise(bounds)),
+                f"above {bounds[-1]}",
+            ]
+            if bounds
+            else ["any number"]
+        )
+        codes_N = np.searchsorted(cuts, values_N, side="left").astype(np.int64)
+        codes_N[np.isnan(values_N)] = len(names)
+        return [*names, MISSING] if np.isnan(values_N).any() else names, codes_N
     text = as_text(column).fill_null(MISSING)
     counts = text.value_counts(sort=True, name="rows").sort(["rows", text.name], descending=[True, False])
     names = counts.get_column(text.name).to_list()
@@ -36,23 +51,5 @@ def groups_of(column: pl.Series) -> tuple[list[str], NDArray[np.int64]]:
     if len(names) > MOST_GROUPS:
         shown_names.append(OTHERS if OTHERS not in shown_names else f"{OTHERS} (joined)")
     place = {name: code for code, name in enumerate(shown_names[: MOST_GROUPS if len(names) > MOST_GROUPS else None])}
-    codes_N = text.replace_strict(list(place), list(place.values()), default=len(shown_names) - 1, return_dtype=pl.Int64)
-    return shown_names, codes_N.to_numpy()
-
-
-def _quarters(values_N: NDArray[np.float64]) -> tuple[list[str], NDArray[np.int64]]:
-    known_N = values_N[np.isfinite(values_N)]
-    cuts = np.unique(np.quantile(known_N, [0.25, 0.5, 0.75])) if len(known_N) else np.empty(0)
-    bounds = [f"{cut:.6g}" for cut in cuts]
-    names = (
-        [
-            f"up to {bounds[0]}",
-            *(f"above {low}, up to {high}" for low, high in pairwise(bounds)),
-            f"above {bounds[-1]}",
-        ]
-        if bounds
-        else ["any number"]
-    )
-    codes_N = np.searchsorted(cuts, values_N, side="left").astype(np.int64)
-    codes_N[np.isnan(values_N)] = len(names)
-    return [*names, MISSING] if np.isnan(values_N).any() else names, codes_N
+    codes = text.replace_strict(list(place), list(place.values()), default=len(shown_names) - 1, return_dtype=pl.Int64)
+    return shown_names, codes.to_numpy()

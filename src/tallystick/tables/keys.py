@@ -151,7 +151,12 @@ def read_keys(
     if alignment.max_rows is not None and frame.height > alignment.max_rows:
         raise IdError(f"the table has {frame.height} rows, over alignment.max_rows = {alignment.max_rows} of the contract")
     if alignment.similarity is not None:
-        return _similar_keys(frame, columns, alignment)
+        similar, rows_R = read_similar_keys(frame, columns=columns, terms=alignment.similarity, nulls=alignment.nulls)
+        report = KeyReport(
+            rows=frame.height, null_rows=frame.height - len(rows_R), duplicated_keys=0, duplicate_rows=0, used=len(rows_R)
+        )
+        ids = Ids.of([b"row %d" % row for row in rows_R])
+        return Keys(ids=ids, rows_R=rows_R, id_R=np.arange(len(ids)), report=report, similar=similar)
     if alignment.any_of:
         return _keys_of_any(frame, columns, alignment)
     key = key_of(frame, columns=columns, alignment=alignment)
@@ -172,9 +177,9 @@ def read_keys(
         repeats=counting.words,
         doubtful=_doubtful(frame, columns, alignment),
     )
-    ids, id_R = _numbered(counting.rows.get_column("key"), distinct=not counting.duplicated)
+    used_keys, id_R = _numbered(counting.rows.get_column("key"), distinct=not counting.duplicated)
     rows_R = counting.rows.get_column("row").cast(pl.Int64).to_numpy()
-    return Keys(ids=Ids(ids.cast(pl.Binary), distinct=True), rows_R=rows_R, id_R=id_R, report=report)
+    return Keys(ids=Ids(used_keys.cast(pl.Binary), distinct=True), rows_R=rows_R, id_R=id_R, report=report)
 
 
 def _require_keys(names: str, is_null_N: pl.Series, alignment: AlignmentConfig) -> int:
@@ -309,25 +314,19 @@ def _joined(frame: Frame, columns: Mapping[str, str], keys: Sequence[KeyColumn])
     parts = []
     for key in keys:
         column = require_column(frame, columns[key.name], use="key")
-        _require_exact(column)
+        # From some size on not every whole number has a float of its own: such ids would match other people's.
+        if column.dtype.is_float():
+            digits = 24 if column.dtype == pl.Float32 else 11 if column.dtype == pl.Float16 else 53
+            beyond = column.is_finite() & (column.abs() >= 2.0**digits)
+            if beyond.fill_null(False).any():
+                raise IdError(
+                    f"key column {column.name!r} holds floats, and {rows_listed(beyond)} rows have ids of 2^{digits} = "
+                    f"{2**digits} or more: from there on {column.dtype} no longer tells neighbouring whole numbers apart, so "
+                    "ids may have merged already; read the column as whole numbers or as text (in pandas: dtype 'Int64' or str, "
+                    "which keep a missing id too)"
+                )
         parts.append(normalise(column, key.normalise))
     return join(parts)
-
-
-def _require_exact(column: pl.Series) -> None:
-    """Refuse floats from which on not every whole number has a float of its own: their ids would match other people's."""
-    if not column.dtype.is_float():
-        return
-    digits = 24 if column.dtype == pl.Float32 else 11 if column.dtype == pl.Float16 else 53
-    beyond = column.is_finite() & (column.abs() >= 2.0**digits)
-    if beyond.fill_null(False).any():
-        raise IdError(
-            f"key column {column.name!r} holds floats, and {rows_listed(beyond)} rows have ids of 2^{digits} = {2**digits} or "
-            "more: "
-            f"from there on {column.dtype} no longer tells neighbouring whole numbers apart, so ids may have merged already; "
-            "read "
-            "the column as whole numbers or as text (in pandas: dtype 'Int64' or str, which keep a missing id too)"
-        )
 
 
 def latest_last(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.DataFrame:
@@ -336,16 +335,6 @@ def latest_last(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl
         return table
     times = ordered_times(require_column(frame, repeats.latest, use="repeats.latest"), use="repeats.latest")
     return table.with_columns(time=times.gather(table.get_column("row"))).sort("time", "row", nulls_last=False).drop("time")
-
-
-def _similar_keys(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConfig) -> Keys:
-    assert alignment.similarity is not None
-    similar, rows_R = read_similar_keys(frame, columns=columns, terms=alignment.similarity, nulls=alignment.nulls)
-    report = KeyReport(
-        rows=frame.height, null_rows=frame.height - len(rows_R), duplicated_keys=0, duplicate_rows=0, used=len(rows_R)
-    )
-    ids = Ids.of([b"row %d" % row for row in rows_R])
-    return Keys(ids=ids, rows_R=rows_R, id_R=np.arange(len(ids)), report=report, similar=similar)
 
 
 def _numbered(key: pl.Series, *, distinct: bool) -> tuple[pl.Series, NDArray[np.int64]]:
@@ -410,23 +399,18 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
             lines.append(f"{key_name}: it is a column of numbers here, so zeros in front that the other side may have are gone")
         elif zeros := _share(text.str.contains(r"^0[0-9]")):
             lines.append(f"{key_name}: {zeros:.1%} of this side's values begin with a zero, which a column of numbers loses")
-        lines.append(f"{key_name}: this side's values look like {_common_shapes(text)}; compare that with the other side's")
+        # What most values look like: 9 for a digit, A and a for letters, ? for what cannot be seen. Where values of many
+        # lengths have few in common, a run of digits or letters is one of any length, such as 9….
+        shapes = text
+        for characters, mask in ((r"\p{N}", "9"), (r"\p{Lu}", "A"), (r"[\p{L}\p{M}--A]", "a"), (r"[[\p{C}\p{Z}]--[ ]]", "?")):
+            shapes = shapes.str.replace_all(characters, mask)
+        if (common := _most_common(shapes)).get_column("share").sum() < FEW:
+            for mask in "9Aa":
+                shapes = shapes.str.replace_all(f"{mask}{{2,}}", f"{mask}…")
+            common = _most_common(shapes)
+        common_shapes = ", ".join(f"`{_short_shape(shape)}` ({share:.1%})" for shape, share in common.iter_rows())
+        lines.append(f"{key_name}: this side's values look like {common_shapes}; compare that with the other side's")
     return lines
-
-
-def _common_shapes(text: pl.Series) -> str:
-    """Describe what most values look like, with shares: 9 for a digit, A and a for letters, ? for what cannot be seen.
-
-    Where values of many lengths have few in common, a run of digits or letters is one of any length, such as ``9…``.
-    """
-    shapes = text
-    for characters, mask in ((r"\p{N}", "9"), (r"\p{Lu}", "A"), (r"[\p{L}\p{M}--A]", "a"), (r"[[\p{C}\p{Z}]--[ ]]", "?")):
-        shapes = shapes.str.replace_all(characters, mask)
-    if (common := _most_common(shapes)).get_column("share").sum() < FEW:
-        for mask in "9Aa":
-            shapes = shapes.str.replace_all(f"{mask}{{2,}}", f"{mask}…")
-        common = _most_common(shapes)
-    return ", ".join(f"`{_short_shape(shape)}` ({share:.1%})" for shape, share in common.iter_rows())
 
 
 def _most_common(shapes: pl.Series) -> pl.DataFrame:

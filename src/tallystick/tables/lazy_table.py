@@ -107,22 +107,19 @@ class LazyTable:
         """Read a column. Raises Polars' ColumnNotFoundError."""
         column = self.block.columns.get(name)
         if column is None:
-            self.block.columns = read = self._neighbours(name)
+            # Read the column and those behind it, as many as may be held
+            names = self.columns
+            if name not in names:
+                raise pl.exceptions.ColumnNotFoundError(name)
+            first, many = names.index(name), max(1, CELLS_HELD // max(1, self._source_height))
+            neighbours = self.source.select(cs.by_name(*names[first : first + many])).collect()
+            self.block.columns = read = {column.name: column for column in neighbours}
             column = read[name]
         return column if self.rows is None else column.gather(self.rows)
 
     def forget_columns(self) -> None:
         """Drop what was read. What is asked for again is read again."""
         self.block.columns = {}
-
-    def _neighbours(self, name: str) -> dict[str, pl.Series]:
-        """Read the column and those behind it, as many as may be held."""
-        names = self.columns
-        if name not in names:
-            raise pl.exceptions.ColumnNotFoundError(name)
-        first, many = names.index(name), max(1, CELLS_HELD // max(1, self._source_height))
-        read = self.source.select(cs.by_name(*names[first : first + many])).collect()
-        return {column.name: column for column in read}
 
     def __getitem__(self, rows: "NDArray[np.int64] | NDArray[np.int32] | pl.Series") -> "LazyTable":
         """Select the rows of these numbers, in this order."""
@@ -189,7 +186,12 @@ def store(source: pl.LazyFrame, folder: Path | None = None) -> LazyTable:
     """
     place = folder or Path(tempfile.gettempdir())
     with room_for(place):
-        hold, path = (None, _part(folder)) if folder is not None else _own_file()
+        if folder is not None:
+            handle, path = tempfile.mkstemp(dir=folder)
+            os.close(handle)
+            hold = None
+        else:
+            hold, path = _own_file()
         source.sink_parquet(path, compression="zstd", compression_level=1, row_group_size=ROWS_IN_A_GROUP)
     return LazyTable(pl.scan_parquet(path, glob=False), held=hold)
 
@@ -276,9 +278,3 @@ def _own_file() -> tuple[_Held, str]:
         return _Held(file), str(SELF / str(file.fileno()))
     handle = tempfile.NamedTemporaryFile(prefix="tallystick-")  # noqa: SIM115
     return _Held(cast(IO[bytes], handle)), handle.name
-
-
-def _part(folder: Path) -> str:
-    handle, path = tempfile.mkstemp(dir=folder)
-    os.close(handle)
-    return path

@@ -51,8 +51,13 @@ def pieces_of(
     path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str]
 ) -> "Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]":
     """Provide within this block a file's schema, and its rows in batches of some text each, checked as ``read_parquet`` says."""
+    import pyarrow as pa
+
     with _open(path, reason=reason) as file:
-        schema, metadata = _without_views(file.schema_arrow), file.metadata
+        # Text and bytes take the types that a dictionary unpacks into
+        plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+        schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in file.schema_arrow])
+        metadata = file.metadata
         # Refuse what the footer itself says of values and bytes; neither follows from the rows where a cell is a list
         values: dict[str, int] = {}
         for chunk in _chunks(metadata):
@@ -124,14 +129,6 @@ def _pieces(file: "ParquetFile", schema: "pa.Schema", table: TableConfig, path: 
                 waiting.append(piece.cast(schema))
                 text += more
         yield from _together(waiting)
-
-
-def _without_views(schema: "pa.Schema") -> "pa.Schema":
-    """Return the schema with text and bytes in the types that a dictionary unpacks into."""
-    import pyarrow as pa
-
-    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema])
 
 
 @dataclass

@@ -3,7 +3,6 @@
 A profile holds statistics of private rows. It stays on the party's machine.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -74,13 +73,57 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
     uses = use_of | dict.fromkeys(party.keys.values(), "key") | {name: use for name, use in own.items() if name is not None}
     columns = tuple(_column(frame.get_column(name), uses.get(name, "unused")) for name in frame.columns)
     label = require_column(frame, party.label, use="label") if party.label is not None else None
+    label_balance, positive_class = None, None
+    if label is not None:
+        text = as_text(label).drop_nulls()
+        if 0 < text.n_unique() <= SHOWN_CLASSES:
+            counts = text.value_counts(sort=True, normalize=True, name="share")
+            shares = zip(counts.get_column(label.name).to_list(), counts.get_column("share").to_list(), strict=True)
+            label_balance = dict(sorted(shares))
+        if contract is not None and contract.target.type == "binary" and len(classes := classes_of(label)) == 2:
+            positive_class = classes[1]
+    warnings = keys.report.notes() + list(frame.notes if isinstance(frame, LazyTable) else ())
+    for column in columns:
+        if column.use == "key" and (share := lost_zeros(frame.get_column(column.name))):
+            warnings.append(
+                f"key column {column.name!r}: {share:.1%} of the values have fewer digits than the others; if the other side "
+                "writes zeros in front, this side has lost them: bring the column as text, from where it still has them"
+            )
+        if column.use not in ("numeric", "categorical"):
+            continue
+        values = frame.get_column(column.name)
+        if column.missing_share >= MOSTLY_MISSING:
+            warnings.append(f"column {column.name!r} is missing in {column.missing_share:.0%} of rows")
+        if column.distinct <= 1 and column.missing_share in (0, 1):
+            warnings.append(f"column {column.name!r} is constant; it will be left out")
+        if values.dtype.is_float() and (infinite := int(values.is_infinite().sum())):
+            warnings.append(f"column {column.name!r} has {infinite} infinite numbers; make them null or clip them")
+        if beyond := int(beyond_years(values).sum()):
+            times = "times" if beyond > 1 else "time"
+            warnings.append(
+                f"column {column.name!r} has {beyond} {times} beyond the years 1 to 9999, such as a database's infinity; make "
+                "them null or clip them"
+            )
+        if column.use == "categorical" and _days_first(values):
+            warnings.append(
+                f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; name how they are "
+                'written in the party file, such as `dates: {since: "%d.%m.%Y"}`, to have them as dates'
+            )
+        elif column.use == "categorical" and party.features is None and (warning := text_warning(values)) is not None:
+            warnings.append(warning)
+        if column.use == "categorical" and frame.height > 1 and column.distinct == frame.height:
+            warnings.append(f"column {column.name!r} has a category of its own in every row; it identifies rows and cannot help")
+        if label is not None and (how := telling(values, label)) is not None:
+            warnings.append(f"column {column.name!r} {how}; is it known before the label is? (leakage)")
+    if label is not None and label.dtype.is_float() and (infinite := int(label.is_infinite().sum())):
+        warnings.append(f"label column {label.name!r} has {infinite} infinite numbers")
     return Profile(
         rows=frame.height,
         keys=keys.report,
         columns=columns,
-        label_balance=_balance(label) if label is not None else None,
-        positive_class=_positive_class(label, contract) if label is not None else None,
-        warnings=tuple(_warnings(frame, columns, keys.report, label, is_auto=party.features is None)),
+        label_balance=label_balance,
+        positive_class=positive_class,
+        warnings=tuple(warnings),
     )
 
 
@@ -120,62 +163,6 @@ def _shown(value: object) -> str | None:
     if isinstance(value, float) and abs(value) < 1e6:
         value = float(f"{value:.6g}")
     return None if value is None else str(value)
-
-
-def _balance(label: pl.Series) -> dict[str, float] | None:
-    text = as_text(label).drop_nulls()
-    if not 0 < text.n_unique() <= SHOWN_CLASSES:
-        return None
-    counts = text.value_counts(sort=True, normalize=True, name="share")
-    return dict(sorted(zip(counts.get_column(label.name).to_list(), counts.get_column("share").to_list(), strict=True)))
-
-
-def _positive_class(label: pl.Series, contract: Contract | None) -> str | None:
-    if contract is None or contract.target.type != "binary":
-        return None
-    classes = classes_of(label)
-    return classes[1] if len(classes) == 2 else None
-
-
-def _warnings(
-    frame: Frame, columns: Sequence[ColumnProfile], keys: KeyReport, label: pl.Series | None, *, is_auto: bool
-) -> list[str]:
-    lines = keys.notes() + list(frame.notes if isinstance(frame, LazyTable) else ())
-    for column in columns:
-        if column.use == "key" and (share := lost_zeros(frame.get_column(column.name))):
-            lines.append(
-                f"key column {column.name!r}: {share:.1%} of the values have fewer digits than the others; if the other side "
-                "writes zeros in front, this side has lost them: bring the column as text, from where it still has them"
-            )
-        if column.use not in ("numeric", "categorical"):
-            continue
-        values = frame.get_column(column.name)
-        if column.missing_share >= MOSTLY_MISSING:
-            lines.append(f"column {column.name!r} is missing in {column.missing_share:.0%} of rows")
-        if column.distinct <= 1 and column.missing_share in (0, 1):
-            lines.append(f"column {column.name!r} is constant; it will be left out")
-        if values.dtype.is_float() and (infinite := int(values.is_infinite().sum())):
-            lines.append(f"column {column.name!r} has {infinite} infinite numbers; make them null or clip them")
-        if beyond := int(beyond_years(values).sum()):
-            times = "times" if beyond > 1 else "time"
-            lines.append(
-                f"column {column.name!r} has {beyond} {times} beyond the years 1 to 9999, such as a database's infinity; make "
-                "them null or clip them"
-            )
-        if column.use == "categorical" and _days_first(values):
-            lines.append(
-                f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; name how they are "
-                'written in the party file, such as `dates: {since: "%d.%m.%Y"}`, to have them as dates'
-            )
-        elif column.use == "categorical" and is_auto and (warning := text_warning(values)) is not None:
-            lines.append(warning)
-        if column.use == "categorical" and frame.height > 1 and column.distinct == frame.height:
-            lines.append(f"column {column.name!r} has a category of its own in every row; it identifies rows and cannot help")
-        if label is not None and (how := telling(values, label)) is not None:
-            lines.append(f"column {column.name!r} {how}; is it known before the label is? (leakage)")
-    if label is not None and label.dtype.is_float() and (infinite := int(label.is_infinite().sum())):
-        lines.append(f"label column {label.name!r} has {infinite} infinite numbers")
-    return lines
 
 
 def lost_zeros(keys: pl.Series) -> float:

@@ -237,7 +237,17 @@ def _joined(paths: Sequence[TableFile], parts: Sequence[pl.LazyFrame]) -> pl.Laz
 def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     assert table.query is not None, "a table without a path has a query"
     if table.database is not None and not table.database.get_secret_value().startswith("duckdb:"):
-        return _query_postgres(_with_password(table), table.query, _database_name(table), text)
+        url = table.database.get_secret_value()
+        if table.password is not None:
+            url = with_password(url, table.password.read("table.password"))
+        name = _database_name(table)
+        try:
+            names, columns = read_postgres(url, table.query, text=text)
+        except postgres_errors() as error:
+            what = "cannot be reached" if type(error).__name__ == "OperationalError" else "the query failed"
+            raise DataError(f"{name}: {what}: {_reason(error, secret=url)}") from None
+        require_usable(names, source=name)
+        return pl.DataFrame(columns)
     try:
         import duckdb
     except ImportError:
@@ -265,23 +275,6 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
         raise DataError(f"{name}: {error}") from None
 
 
-def _with_password(table: TableConfig) -> str:
-    """Return the database's address, with the password in it if the party file says where that is."""
-    assert table.database is not None, "a query on a server has an address"
-    url = table.database.get_secret_value()
-    return url if table.password is None else with_password(url, table.password.read("table.password"))
-
-
-def _query_postgres(url: str, query: str, name: str, text: Collection[str]) -> pl.DataFrame:
-    try:
-        names, columns = read_postgres(url, query, text=text)
-    except postgres_errors() as error:
-        what = "cannot be reached" if type(error).__name__ == "OperationalError" else "the query failed"
-        raise DataError(f"{name}: {what}: {_reason(error, secret=url)}") from None
-    require_usable(names, source=name)
-    return pl.DataFrame(columns)
-
-
 def _database_name(table: TableConfig) -> str:
     return redacted(table.database.get_secret_value()) if table.database is not None else "table.query"
 
@@ -290,14 +283,10 @@ def _reason(error: Exception, *, secret: str = "") -> str:
     """Return the first line of an error, without the password and without quoted cells."""
     lines = str(error).strip().splitlines() or [""]
     text = redacted(lines[0])
-    password = _password(secret)
+    try:
+        password = urlsplit(secret).password or ""
+    except ValueError:
+        password = ""
     for word in {secret, password, unquote(password)} - {""}:
         text = text.replace(word, "***")
     return f"{type(error).__name__}: {re.sub(r'`[^`]*`', '`...`', text)[:300]}"
-
-
-def _password(url: str) -> str:
-    try:
-        return urlsplit(url).password or ""
-    except ValueError:
-        return ""

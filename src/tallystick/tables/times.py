@@ -26,7 +26,21 @@ def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
     """
     kind = column.dtype
     if kind in (pl.String, pl.Categorical, pl.Enum):
-        return _of_text(column.cast(pl.String), use=use)
+        text = column.cast(pl.String)
+        column_name = f"{use} column {text.name!r}"
+        times, is_zoned = iso_moments(text)
+        wrong = times.is_null() & text.is_not_null() & (text.str.strip_chars() != "")
+        if wrong.any():
+            raise DataError(
+                f"{column_name}: text that is no ISO date or time in {rows_listed(wrong)} rows, so their order in time is not "
+                "known; write dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or name how they are written under dates in the "
+                "party file"
+            )
+        if is_zoned.any() and not is_zoned.all():
+            raise DataError(
+                f"{column_name}: some cells have a time zone and others have none; write a zone in all of them, or in none"
+            )
+        return times.cast(pl.Datetime("us")).alias(text.name)
     if not (kind.is_temporal() or kind.is_numeric() or kind == pl.Null):
         raise DataError(f"{use} column {column.name!r} has type {kind}; give dates, time stamps, numbers or ISO text")
     return column
@@ -73,19 +87,3 @@ def iso_moments(text: pl.Series) -> tuple[pl.Series, pl.Series]:
     sign = zone.str.starts_with("-").cast(pl.Int64) * -2 + 1
     offset = (sign * (hours * 60 + minutes)).fill_null(0)
     return times + fraction - offset * 60_000_000, (zone != "").set(times.is_null(), None)
-
-
-def _of_text(text: pl.Series, *, use: str) -> pl.Series:
-    column_name = f"{use} column {text.name!r}"
-    times, is_zoned = iso_moments(text)
-    wrong = times.is_null() & text.is_not_null() & (text.str.strip_chars() != "")
-    if wrong.any():
-        raise DataError(
-            f"{column_name}: text that is no ISO date or time in {rows_listed(wrong)} rows, so their order in time is not known; "
-            "write dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or name how they are written under dates in the party file"
-        )
-    if is_zoned.any() and not is_zoned.all():
-        raise DataError(
-            f"{column_name}: some cells have a time zone and others have none; write a zone in all of them, or in none"
-        )
-    return times.cast(pl.Datetime("us")).alias(text.name)

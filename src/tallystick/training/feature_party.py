@@ -59,7 +59,15 @@ def train_feature_party(
     last_commit = reported = state.step
     with parallel_embedding_lookup(bottom):
         while state.epoch < run.epochs and not state.stopped:
-            _begin_epoch(bottom, source, channel, run, state, sending, passes)
+            # Embed the training positions where made-up labels are drawn by them, and say how often rows cross in the epoch
+            schedule = run.schedule
+            if embedded := schedule.embedded(state.epoch, step=state.step):
+                sending("training", 1)
+                send_embeddings(bottom, source, embedded, channel, watch=_watch(passes, "training"))
+                if passes is not None:
+                    passes.pass_ended("training")
+            if schedule.crosses(state.epoch):
+                sending("training", 1)
             messages, ends = _Messages(run.messages(state), source), run.ends(state.epoch)
             for group, joint, features in messages:
                 if joint:
@@ -88,26 +96,6 @@ def train_feature_party(
     assert state.best_step is not None, "the first epoch is the best so far"
     run.store.load_best(bottom, step=state.best_step)
     return state
-
-
-def _begin_epoch(
-    bottom: nn.Module,
-    source: FeatureSource,
-    channel: Channel,
-    run: TrainingRun,
-    state: TrainingState,
-    sending: Sending,
-    passes: PassObserver | None,
-) -> None:
-    """Embed the training positions where made-up labels are drawn by them, and say how often rows cross in the epoch."""
-    schedule = run.schedule
-    if embedded := schedule.embedded(state.epoch, step=state.step):
-        sending("training", 1)
-        send_embeddings(bottom, source, embedded, channel, watch=_watch(passes, "training"))
-        if passes is not None:
-            passes.pass_ended("training")
-    if schedule.crosses(state.epoch):
-        sending("training", 1)
 
 
 def _compare(

@@ -42,18 +42,16 @@ class CutDefense:
 
     def __call__(self, cuts_BD: Sequence[Tensor], grads_BD: Sequence[Tensor], targets_B: Tensor, *, step: int) -> list[Tensor]:
         """Return the cut gradients to send, one per feature party: the loss's and the penalties', defended together."""
-        grad_BD = _joined(grads_BD) + self._penalty_gradient(_joined(cuts_BD), targets_B, step)
+        leaf_BD = _joined(cuts_BD).detach().requires_grad_()
+        penalty = self.defenses.penalty(leaf_BD, targets_B, epoch=(step - 1 - self.steps_before) / self.steps_per_epoch)
+        penalty_BD: Tensor | float = 0.0
+        if penalty is not None and penalty.requires_grad:
+            penalty_BD = torch.autograd.grad(penalty, leaf_BD)[0]
+        grad_BD = _joined(grads_BD) + penalty_BD
         if self.defenses.gradients:
             noise = NoiseStream(self.secret, step=step, hides=_digest(grad_BD, targets_B))
             grad_BD = self.defenses.defend_gradients(grad_BD, targets_B, generator=noise)
         return list(torch.split(grad_BD, [part_BD.shape[1] for part_BD in grads_BD], dim=1))
-
-    def _penalty_gradient(self, cut_BD: Tensor, targets_B: Tensor, step: int) -> Tensor | float:
-        leaf_BD = cut_BD.detach().requires_grad_()
-        penalty = self.defenses.penalty(leaf_BD, targets_B, epoch=(step - 1 - self.steps_before) / self.steps_per_epoch)
-        if penalty is None or not penalty.requires_grad:
-            return 0.0
-        return torch.autograd.grad(penalty, leaf_BD)[0]
 
 
 def _digest(*tensors: Tensor) -> bytes:

@@ -277,7 +277,12 @@ def _improved(state: TrainingState, losses: ValidationLosses | None, networks: i
 
     Those of a phase before are kept until the next epoch, and lose to any of the usual ones.
     """
-    _refuse_divergence(state, losses.common if losses is not None else None)
+    validation_loss = losses.common if losses is not None else None
+    if not math.isfinite(state.loss_sum) or not (validation_loss is None or math.isfinite(validation_loss)):
+        raise Diverged(
+            f"training diverged in epoch {state.epoch + 1}: loss {state.loss_sum}, summed over its rows, "
+            f"validation {validation_loss}; lower training.learning_rate"
+        )
     if losses is None:  # a refit keeps the loss that its number of steps was chosen by
         state.best_epoch, state.best_step = state.epoch, state.step
         return list(range(networks))
@@ -290,12 +295,3 @@ def _improved(state: TrainingState, losses: ValidationLosses | None, networks: i
     if improved:
         state.best_step, state.network_losses = state.step, list(map(min, losses.each, before)) if compared else []
     return improved
-
-
-def _refuse_divergence(state: TrainingState, validation_loss: float | None) -> None:
-    losses = (state.loss_sum, validation_loss) if validation_loss is not None else (state.loss_sum,)
-    if not all(map(math.isfinite, losses)):
-        raise Diverged(
-            f"training diverged in epoch {state.epoch + 1}: loss {state.loss_sum}, summed over its rows, "
-            f"validation {validation_loss}; lower training.learning_rate"
-        )

@@ -135,7 +135,13 @@ class Schedule:
         joint = self._shuffled(parts.joint_N, generator)
         local = self._shuffled(self._repeated(parts), generator, batches=parts.local_batches)
         first = self.steps_before(epoch) + 1
-        for number, (index_B, is_local) in enumerate(_spread(joint, local)):
+        # The batches of both kinds, spread evenly over the epoch
+        placed = [
+            ((number + 0.5) / len(part), is_local, index_B)
+            for is_local, part in ((False, joint), (True, local))
+            for number, index_B in enumerate(part)
+        ]
+        for number, (_, is_local, index_B) in enumerate(sorted(placed, key=lambda each: each[:2])):
             if number >= skip:
                 yield Batch(step=first + number, epoch=epoch, number=number, index_B=index_B.long(), is_local=is_local)
 
@@ -238,16 +244,6 @@ def commits(group: Sequence[Batch], training: TrainingConfig, *, ends: int, last
     step = group[-1].step
     is_multiple = step // training.checkpoint_every > last // training.checkpoint_every
     return is_multiple and any(not batch.is_local for batch in group) and step != ends
-
-
-def _spread(joint: Sequence[Tensor], local: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
-    """Spread the batches of both kinds evenly over the epoch. Each comes with whether it is local."""
-    placed = [
-        ((number + 0.5) / len(part), is_local, index_B)
-        for is_local, part in ((False, joint), (True, local))
-        for number, index_B in enumerate(part)
-    ]
-    return [(index_B, is_local) for _, is_local, index_B in sorted(placed, key=lambda each: each[:2])]
 
 
 def staleness_of(training: TrainingConfig) -> int:

@@ -107,19 +107,17 @@ class ColumnFigures:
             self.counts_CK[part] += is_in_BCK.sum(dim=0)
         self.squares += centred_BD.double().square().sum()
         if self.pairs_2ECC.shape[2]:
-            self._add_pairs(features, (centred_BD, shuffled[0]))
-
-    def _add_pairs(self, features: Features, vectors: Sequence[Tensor]) -> None:
-        """Add up each row's vector times the product of two columns' deviations."""
-        above_BF = features.numeric_NF > self._edges_FK[:, (BINS - 1) // 2]
-        frequent_BG = features.categorical_NG <= 1  # the most frequent code, or none
-        halves_BC = torch.cat([above_BF, frequent_BG], dim=1).to(vectors[0].dtype)
-        halves_BC -= halves_BC.mean(dim=0)
-        for kind, vector_BD in enumerate(vectors):
-            numbers = self.pairs_2ECC.shape[1]
-            for place in range(numbers):
-                number_B = vector_BD[:, place::numbers].sum(dim=1)
-                self.pairs_2ECC[kind, place] += (halves_BC * number_B[:, None]).t() @ halves_BC
+            # Each row's vector times the product of two columns' deviations
+            vectors = (centred_BD, shuffled[0])
+            above_BF = features.numeric_NF > self._edges_FK[:, (BINS - 1) // 2]
+            frequent_BG = features.categorical_NG <= 1  # the most frequent code, or none
+            halves_BC = torch.cat([above_BF, frequent_BG], dim=1).to(vectors[0].dtype)
+            halves_BC -= halves_BC.mean(dim=0)
+            for kind, vector_BD in enumerate(vectors):
+                numbers = self.pairs_2ECC.shape[1]
+                for place in range(numbers):
+                    number_B = vector_BD[:, place::numbers].sum(dim=1)
+                    self.pairs_2ECC[kind, place] += (halves_BC * number_B[:, None]).t() @ halves_BC
 
     def tell_together(self) -> Tensor:
         """Mark the columns (C,) of a pair that tells more than any pair of shadows could by chance."""

@@ -87,7 +87,11 @@ class SplitNetwork:
         own_updates, *others = self._updates
         for batch in self.schedule.epoch(number):
             if batch.is_local:
-                yield self._local(batch)
+                own_columns = self.own(batch.index_B)
+                absent = absent_cuts(batch, [width_of(bottom) for bottom in self.bottoms])
+                local_step = self._step(batch, absent, own_columns)
+                self._updates[0].step(batch.step)
+                yield CrossedStep(batch=batch, embeddings_BD=[], answer=local_step)
                 continue
             features = [source(batch.index_B) for source in self.sources]
             cuts_BD = [embed(bottom, part) for bottom, part in zip(self.bottoms, features, strict=True)]
@@ -102,14 +106,6 @@ class SplitNetwork:
                 if screen is not None:
                     screen.crossed(batch, part, grad_BD)
             yield CrossedStep(batch=batch, embeddings_BD=sent_BD, answer=step)
-
-    def _local(self, batch: Batch) -> CrossedStep:
-        """Take a step of rows that only the label party has: it trains, and nothing crosses."""
-        own = self.own(batch.index_B)
-        absent = absent_cuts(batch, [width_of(bottom) for bottom in self.bottoms])
-        step = self._step(batch, absent, own)
-        self._updates[0].step(batch.step)
-        return CrossedStep(batch=batch, embeddings_BD=[], answer=step)
 
     def _step(self, batch: Batch, cuts_BD: Sequence[Tensor], own: Features) -> LabelStep:
         return label_step(self._learner, batch, cuts_BD, own)

@@ -96,7 +96,13 @@ class Updates:
         self._tables = next((part.updates for part in module.modules() if isinstance(part, Columns) and part.updates), None)
         shared = [id(table) for table in self._tables.tables] if self._tables is not None else []
         self._averaged_here = [name for name, weight in self._averaged.items() if id(weight) not in shared]
-        self._averages = {name: self._begin_average(name) for name in self._averaged}
+        self._averages = {}
+        for name in self._averaged:
+            weight = self._averaged[name].detach()
+            if self._tables is None or name in self._averaged_here:
+                self._averages[name] = weight.clone()
+            else:
+                self._averages[name] = self._tables.average_of(self._weights[name]).copy_(weight)
         self._keep_where_shared()
 
     @property
@@ -164,12 +170,6 @@ class Updates:
                 weight = self.optimizer.weights[int(index)]
                 self.optimizer.kept.setdefault(weight, {})[key] = tensor.to(weight.device)
         self._keep_where_shared()
-
-    def _begin_average(self, name: str) -> Tensor:
-        weight = self._averaged[name].detach()
-        if self._tables is None or name in self._averaged_here:
-            return weight.clone()
-        return self._tables.average_of(self._weights[name]).copy_(weight)
 
     def _keep_where_shared(self) -> None:
         """Have what the optimizer keeps of tables lie where whoever updates them has it."""

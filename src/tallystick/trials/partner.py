@@ -65,7 +65,25 @@ class SimulatedPartner:
             frame = frame[keys_of(frame, party, contract.alignment).rows_R]
         columns = feature_columns(frame, party)
         names = [*columns.numeric, *columns.categorical, *party.sequences]
-        partner_columns = _named(split, names) if split is not None else _drawn(names, share, seed)
+        if split is not None:
+            if unknown := [name for name in split if name not in names]:
+                unassigned = [name for name in names if name not in split]
+                close = closest(unknown[0], unassigned)
+                hint = f"did you mean {close}?" if close else f"not given yet: {', '.join(unassigned) or 'none'}"
+                raise ConfigError(f"--split {unknown[0]}: is not a feature column of this party; {hint}")
+            if not split:
+                raise ConfigError("--split: names no column; name at least one that a feature party might hold")
+            partner_columns = list(dict.fromkeys(split))
+        else:
+            if not 0 < share < 1:
+                raise ConfigError(f"--share {share:g}: must be above 0 and below 1")
+            if len(names) < 2:
+                raise ConfigError(
+                    f"{len(names)} feature column(s) cannot be shared between two parties; list at least two in the party file"
+                )
+            count = min(max(round(share * len(names)), 1), len(names) - 1)
+            picks = np.random.default_rng([seed, 5]).choice(len(names), size=count, replace=False)
+            partner_columns = [names[number] for number in sorted(picks)]
         if rows < frame.height:
             frame = frame[pl.int_range(frame.height, eager=True).sample(rows, seed=seed)]
         feature = contract.feature_parties[0]
@@ -112,26 +130,3 @@ def _features(party: PartyFile, columns: FeatureColumns, columns_of_partner: Seq
 def _targets(party: PartyFile, columns: Sequence[str]) -> list[str]:
     """Return the columns that the chosen sequences name as their target item: a sequence is of no use without."""
     return [each.target for name, each in party.sequences.items() if name in columns and each.target is not None]
-
-
-def _named(split: Sequence[str], names: list[str]) -> list[str]:
-    if unknown := [name for name in split if name not in names]:
-        unassigned = [name for name in names if name not in split]
-        close = closest(unknown[0], unassigned)
-        hint = f"did you mean {close}?" if close else f"not given yet: {', '.join(unassigned) or 'none'}"
-        raise ConfigError(f"--split {unknown[0]}: is not a feature column of this party; {hint}")
-    if not split:
-        raise ConfigError("--split: names no column; name at least one that a feature party might hold")
-    return list(dict.fromkeys(split))
-
-
-def _drawn(names: list[str], share: float, seed: int) -> list[str]:
-    if not 0 < share < 1:
-        raise ConfigError(f"--share {share:g}: must be above 0 and below 1")
-    if len(names) < 2:
-        raise ConfigError(
-            f"{len(names)} feature column(s) cannot be shared between two parties; list at least two in the party file"
-        )
-    count = min(max(round(share * len(names)), 1), len(names) - 1)
-    picks = np.random.default_rng([seed, 5]).choice(len(names), size=count, replace=False)
-    return [names[number] for number in sorted(picks)]

@@ -82,7 +82,21 @@ def candidate_trials(
 
     Raises ConfigError for a strength out of range and for a defence that the target does not allow, before anything runs.
     """
-    base = _values(contract, partner)
+    # The contract between the label party and its made-up partner, which has the built-in bottom model
+    base = contract.model_dump(mode="json")
+    base["training"] |= {"folds": 1}  # which no defence goes with: all trials train alike
+    model = base["model"] | {"bottoms": {k: v for k, v in contract.model.bottoms.items() if k == partner.label}}
+    base |= {
+        "parties": {partner.label: {"role": "label"}, partner.feature: {"role": "feature"}},
+        "alignment": base["alignment"] | {"method": "intersection"},
+        "unaligned": {},  # the made-up partner has every row
+        "model": model,
+        "training": base["training"] | {"gradients": "sent"},
+        "tuning": {},
+        "defense": [],
+        "audit": True,
+        "evaluation": base["evaluation"] | {"own_columns_baseline": False, "privacy": None, "bootstrap": 200},
+    }
     candidates = [Candidate(defense="none", contract=_contract(base, "none"))]
     if contract.defense or not contract.sends_gradients:
         entries = [entry.model_dump(mode="json", exclude_none=True) for entry in contract.defense]
@@ -119,24 +133,6 @@ def _without_gradients(base: dict[str, Any], cut_width: float | None) -> dict[st
     }
 
 
-def _values(contract: Contract, partner: SimulatedPartner) -> dict[str, Any]:
-    """Derive the contract between the label party and its made-up partner, which has the built-in bottom model."""
-    values = contract.model_dump(mode="json")
-    values["training"] |= {"folds": 1}  # which no defence goes with: all trials train alike
-    model = values["model"] | {"bottoms": {k: v for k, v in contract.model.bottoms.items() if k == partner.label}}
-    return values | {
-        "parties": {partner.label: {"role": "label"}, partner.feature: {"role": "feature"}},
-        "alignment": values["alignment"] | {"method": "intersection"},
-        "unaligned": {},  # the made-up partner has every row
-        "model": model,
-        "training": values["training"] | {"gradients": "sent"},
-        "tuning": {},
-        "defense": [],
-        "audit": True,
-        "evaluation": values["evaluation"] | {"own_columns_baseline": False, "privacy": None, "bootstrap": 200},
-    }
-
-
 def _contract(values: dict[str, Any], source: str) -> Contract:
     return parse_contract(values, source=source)
 
@@ -159,10 +155,22 @@ class _Tally:
         self.columns += [value for value in worst if value is not None]
 
     def trial(self, candidate: Candidate) -> results.Trial:
+        model = candidate.contract.model
+        if not candidate.contract.sends_gradients:
+            promises = ["nothing that depends on a label is sent, so no attack on it reads one"]
+        elif candidate.defense == "cut-width":
+            crosses = "1 number per row crosses" if model.cut_width == 1 else f"{model.cut_width} numbers per row cross"
+            promises = [f"no formal guarantee: {crosses} the cut"]
+        elif candidate.defense == CUT_AFTER:
+            promises = [
+                f"no formal guarantee: layer adjustment, {model.cut_after} of {len(model.hidden)} hidden layers below the cut"
+            ]
+        else:
+            promises = [guarantee.text for guarantee in candidate.contract.defenses().guarantees()]
         return results.Trial(
             defense=candidate.defense,
             strength=candidate.strength,
-            guarantee="; ".join(_promises(candidate)) or "no formal guarantee",
+            guarantee="; ".join(promises) or "no formal guarantee",
             utility=estimate(self.utility),
             leaks=[
                 results.Leak(
@@ -177,18 +185,6 @@ class _Tally:
             columns=estimate([(value,) * 3 for value in self.columns]) if len(self.columns) == len(self.utility) else None,
             seeds=len(self.utility),
         )
-
-
-def _promises(candidate: Candidate) -> list[str]:
-    model = candidate.contract.model
-    if not candidate.contract.sends_gradients:
-        return ["nothing that depends on a label is sent, so no attack on it reads one"]
-    if candidate.defense == "cut-width":
-        crosses = "1 number per row crosses" if model.cut_width == 1 else f"{model.cut_width} numbers per row cross"
-        return [f"no formal guarantee: {crosses} the cut"]
-    if candidate.defense == CUT_AFTER:
-        return [f"no formal guarantee: layer adjustment, {model.cut_after} of {len(model.hidden)} hidden layers below the cut"]
-    return [guarantee.text for guarantee in candidate.contract.defenses().guarantees()]
 
 
 def _folded(attack: results.AttackResult) -> tuple[float, float, float]:
@@ -273,7 +269,24 @@ def sweep_defenses(
         outcome.notes.append(
             f"All columns went to {partner.feature}: {partner.label} alone has none left, and can only guess without joining."
         )
-    result = _result(contract, partner, candidates, outcome, started=started, seconds=time.monotonic() - began)
+    summary = results.Sweep(
+        summary=_summary(contract, partner, [len(tally.utility) for tally in outcome.tallies if tally.utility]),
+        metric=next(iter(METRICS[contract.target.type].values())).title,
+        local_baseline=estimate(outcome.local_baseline) if outcome.local_baseline else None,
+        known=KNOWN_ROWS,
+        columns_not_measured=outcome.columns_not_measured,
+        trials=[tally.trial(candidate) for candidate, tally in zip(candidates, outcome.tallies, strict=True) if tally.utility],
+    )
+    result = results.Result(
+        run_id=f"audit-{contract.hash[:8]}",
+        party=partner.label,
+        parties=[results.PartyInfo(name=partner.label, role="label"), results.PartyInfo(name=partner.feature, role="feature")],
+        contract=contract_info(contract),
+        started=started,
+        seconds=time.monotonic() - began,
+        sections=results.Sections(sweep=summary, leakage=outcome.leakage, notes=outcome.notes),
+        versions=versions(),
+    )
     if outcome.lost is not None:
         raise EngineLost(result, outcome.lost) from outcome.lost
     if outcome.interrupted:
@@ -311,35 +324,6 @@ class _RunsSoFar:
     lost: ComputeError | None = None
 
 
-def _result(
-    contract: Contract,
-    partner: SimulatedPartner,
-    candidates: Sequence[Candidate],
-    runs: _RunsSoFar,
-    *,
-    started: str,
-    seconds: float,
-) -> results.Result:
-    sweep = results.Sweep(
-        summary=_summary(contract, partner, [len(tally.utility) for tally in runs.tallies if tally.utility]),
-        metric=next(iter(METRICS[contract.target.type].values())).title,
-        local_baseline=estimate(runs.local_baseline) if runs.local_baseline else None,
-        known=KNOWN_ROWS,
-        columns_not_measured=runs.columns_not_measured,
-        trials=[tally.trial(candidate) for candidate, tally in zip(candidates, runs.tallies, strict=True) if tally.utility],
-    )
-    return results.Result(
-        run_id=f"audit-{contract.hash[:8]}",
-        party=partner.label,
-        parties=[results.PartyInfo(name=partner.label, role="label"), results.PartyInfo(name=partner.feature, role="feature")],
-        contract=contract_info(contract),
-        started=started,
-        seconds=seconds,
-        sections=results.Sections(sweep=sweep, leakage=runs.leakage, notes=runs.notes),
-        versions=versions(),
-    )
-
-
 def _begun_until(until: float, candidates: int, seeds: int) -> Iterator[int]:
     """Begin trials seed after seed through all candidates, so that the result is a whole picture at any time.
 
@@ -360,7 +344,10 @@ def _run_all(
     try:
         watcher.progress("trials", 0, pace.runs)
         for number, outcome in runs:
-            over[number] = _measured(outcome, metric)
+            if isinstance(outcome, results.Result) and outcome.joint[metric]["value"] is None:
+                over[number] = DataError(f"the test rows have no {metric}: {outcome.joint[metric]['reason']}; try more --rows")
+            else:
+                over[number] = outcome
             _tell(over, number, candidates, metric, pace=pace, watcher=watcher)
     except KeyboardInterrupt:
         if 0 not in over:
@@ -373,38 +360,6 @@ def _run_all(
     finally:
         if isinstance(runs, Generator):
             runs.close()  # now, so that no worker is left when this ends
-    summed = _put_together(over, candidates, metric, of=pace.runs, interrupted=interrupted)
-    summed.lost = lost
-    return summed
-
-
-def _measured(outcome: Outcome, metric: str) -> Outcome:
-    """Return the outcome, unless it is a result without the metric."""
-    if isinstance(outcome, results.Result) and outcome.joint[metric]["value"] is None:
-        return DataError(f"the test rows have no {metric}: {outcome.joint[metric]['reason']}; try more --rows")
-    return outcome
-
-
-def _tell(
-    over: Mapping[int, Outcome], number: int, candidates: Sequence[Candidate], metric: str, *, pace: "_Pace", watcher: Watcher
-) -> None:
-    """Say what a run came to. Raises what was wrong with one that has no defence."""
-    outcome, candidate = over[number], candidates[number % len(candidates)]
-    if not isinstance(outcome, results.Result):
-        if number % len(candidates) == 0:
-            raise outcome
-        return
-    if len(over) == 1:
-        watcher.say(pace.left())
-    seed = candidate.contract.seed + number // len(candidates)
-    watcher.say(f"{candidate.name}, seed {seed}: test {metric} {outcome.joint[metric]['value']:.3f}")
-    watcher.progress("trials", len(over), pace.runs)
-
-
-def _put_together(
-    over: Mapping[int, Outcome], candidates: Sequence[Candidate], metric: str, *, of: int, interrupted: bool
-) -> _RunsSoFar:
-    """Put the runs together in their order, whichever was over first."""
     summed = _RunsSoFar(tallies=[_Tally() for _ in candidates], seeds=len(over) // len(candidates), interrupted=interrupted)
     for number, outcome in sorted(over.items()):
         later, which = divmod(number, len(candidates))
@@ -421,8 +376,25 @@ def _put_together(
             summed.leakage = outcome.label_audit
     if interrupted:
         whole = sum(len(tally.utility) for tally in summed.tallies)
-        summed.notes.append(f"Interrupted: {whole} of {of} trials were over.")
+        summed.notes.append(f"Interrupted: {whole} of {pace.runs} trials were over.")
+    summed.lost = lost
     return summed
+
+
+def _tell(
+    over: Mapping[int, Outcome], number: int, candidates: Sequence[Candidate], metric: str, *, pace: "_Pace", watcher: Watcher
+) -> None:
+    """Say what a run came to. Raises what was wrong with one that has no defence."""
+    outcome, candidate = over[number], candidates[number % len(candidates)]
+    if not isinstance(outcome, results.Result):
+        if number % len(candidates) == 0:
+            raise outcome
+        return
+    if len(over) == 1:
+        watcher.say(pace.left())
+    seed = candidate.contract.seed + number // len(candidates)
+    watcher.say(f"{candidate.name}, seed {seed}: test {metric} {outcome.joint[metric]['value']:.3f}")
+    watcher.progress("trials", len(over), pace.runs)
 
 
 def _announced(candidates: Sequence[Candidate], seeds: int, minutes: float) -> str:
@@ -451,11 +423,6 @@ class _Pace:
         return f"a run takes about {duration(one)}: about {duration(max(most, 0.0))} to go"
 
 
-def _counted(seeds: Sequence[int]) -> str:
-    fewest, most = min(seeds, default=0), max(seeds, default=0)
-    return f"{fewest} to {most} seeds" if fewest < most else f"{most} seed{'' if most == 1 else 's'}"
-
-
 def _summary(contract: Contract, partner: SimulatedPartner, seeds: Sequence[int]) -> str:
     """Say what was tried. ``seeds`` are those of each row, which time or an interrupt may have cut short."""
     rows = partner.tables[partner.label].height
@@ -465,7 +432,9 @@ def _summary(contract: Contract, partner: SimulatedPartner, seeds: Sequence[int]
             f" {partner.feature} had every row in these trials, so unaligned.method = {contract.unaligned.method} had no rows to "
             "use, and none was tried in its place. A run with it may train for longer, and noise on gradients then hides less."
         )
+    fewest, most = min(seeds, default=0), max(seeds, default=0)
+    seeds_text = f"{fewest} to {most} seeds" if fewest < most else f"{most} seed{'' if most == 1 else 's'}"
     return (
         f"{partner.label} alone, on {rows:,} of its own rows: {len(partner.given)} of its columns play {partner.feature}'s "
-        f"({', '.join(partner.given)}). {_counted(seeds)}; leak AUC is max(a, 1 - a) per batch.{kind}"
+        f"({', '.join(partner.given)}). {seeds_text}; leak AUC is max(a, 1 - a) per batch.{kind}"
     )

@@ -55,21 +55,16 @@ class BootstrapInversion:
             error_KP[left_K] = z_KP[left_K] - _embedded(y_KT[~left_K], z_KP[~left_K], y_KT[left_K])
         errors_MP = error_KP[torch.randint(known_count, (self.rows,), generator=generator)]
         made_MP = _embedded(y_KT, z_KP, made_MT) + errors_MP
-        guess_NT = self._inverse(made_MP, made_MT, z_NP, generator)
-        return targets.reconstruction(guess_NT * deviation_T + mean_T)
-
-    def _inverse(self, z_MP: Tensor, y_MT: Tensor, z_NP: Tensor, generator: torch.Generator) -> Tensor:
-        """Fit a line and random units of one hidden layer from embeddings to columns on the made-up rows, and read all rows."""
-        weight_PH = torch.randn(z_MP.shape[1], HIDDEN, generator=generator, dtype=z_MP.dtype) / z_MP.shape[1] ** 0.5
-        bias_H = torch.randn(HIDDEN, generator=generator, dtype=z_MP.dtype)
-        unit_MH, unit_NH = (torch.cat([z, (z @ weight_PH + bias_H).relu()], dim=1) for z in (z_MP, z_NP))
-        mean_H, mean_T = unit_MH.mean(dim=0), y_MT.mean(dim=0)
+        weight_PH = torch.randn(made_MP.shape[1], HIDDEN, generator=generator, dtype=made_MP.dtype) / made_MP.shape[1] ** 0.5
+        bias_H = torch.randn(HIDDEN, generator=generator, dtype=made_MP.dtype)
+        unit_MH, unit_NH = (torch.cat([z, (z @ weight_PH + bias_H).relu()], dim=1) for z in (made_MP, z_NP))
+        mean_H, mean_of_T = unit_MH.mean(dim=0), made_MT.mean(dim=0)
         unit_MH = unit_MH - mean_H
         gram_HH = unit_MH.T @ unit_MH
         gram_HH.diagonal().add_(PENALTY * len(unit_MH))
-        slope_HT = torch.linalg.solve(gram_HH, unit_MH.T @ (y_MT - mean_T))
-        guess_NT: Tensor = mean_T + (unit_NH - mean_H) @ slope_HT
-        return guess_NT
+        slope_HT = torch.linalg.solve(gram_HH, unit_MH.T @ (made_MT - mean_of_T))
+        guess_NT: Tensor = mean_of_T + (unit_NH - mean_H) @ slope_HT
+        return targets.reconstruction(guess_NT * deviation_T + mean_T)
 
 
 def _embedded(y_KT: Tensor, z_KP: Tensor, y_MT: Tensor) -> Tensor:

@@ -42,35 +42,37 @@ class ShuffledColumnsAttack:
             raise DataError("feature attack: no column was shuffled, and this attack reads nothing else")
         left_NCD = view.contrast_NCD.double() - view.contrast_NCD.double().mean(dim=0)
         if len(view.known_K):
-            return self._by_known_rows(view, left_NCD)
+            fit_targets = Targets.of(view.columns_K)
+            mean_T = fit_targets.y_KT.mean(dim=0)
+            numbers_KF, *codes = fit_targets.split(fit_targets.y_KT - mean_T)
+            targets = [*torch.split(numbers_KF, 1, dim=1), *codes]
+            guesses = []
+            for left_ND, y_KT in zip(left_NCD.unbind(dim=1), targets, strict=True):
+                # The first principal components, greatest first, each of its own deviation
+                z_NP = principal_components(left_ND, min(8, left_ND.shape[1])).flip(1)
+                widths = sorted({min(width, z_NP.shape[1]) for width in (1, 2, 4, 8)})
+                known_KP = z_NP[view.known_K]
+                guesses.append(averaged_kernel_ridge(known_KP, y_KT, z_NP, widths=widths, bandwidths=self.bandwidths).T)
+            return fit_targets.reconstruction(torch.cat(guesses, dim=1) + mean_T)
         if view.marginals is None:
             raise DataError("feature attack: neither a row is known nor how columns are distributed")
         numeric = view.marginals.quantile_QF.shape[1]
         lefts = left_NCD.unbind(dim=1)
         numbers = [_ranked(left_ND, quantile_Q) for left_ND, quantile_Q in zip(lefts, view.marginals.quantile_QF.T, strict=False)]
-        codes = [
-            _clustered(left_ND, share_C, generator)
-            for left_ND, share_C in zip(lefts[numeric:], view.marginals.shares, strict=True)
-        ]
+        codes = []
+        for left_ND, share_C in zip(lefts[numeric:], view.marginals.shares, strict=True):
+            by_share_C = share_C.argsort(descending=True)
+            clusters = max(1, int((share_C * len(left_ND) >= 1).sum()))
+            cluster_N = k_means(left_ND, clusters, generator=generator)
+            by_size_C = torch.bincount(cluster_N, minlength=clusters).argsort(descending=True)
+            code_C = torch.empty_like(by_size_C)
+            code_C[by_size_C] = by_share_C[:clusters]
+            codes.append(code_C[cluster_N])
         none_N0 = left_NCD[:, :0, 0]
         return Reconstruction(
             numeric_NF=torch.stack(numbers, dim=1) if numbers else none_N0,
             categorical_NG=torch.stack(codes, dim=1) if codes else none_N0.long(),
         )
-
-    def _by_known_rows(self, view: FeatureView, left_NCD: Tensor) -> Reconstruction:
-        fit_targets = Targets.of(view.columns_K)
-        mean_T = fit_targets.y_KT.mean(dim=0)
-        numbers_KF, *codes = fit_targets.split(fit_targets.y_KT - mean_T)
-        targets = [*torch.split(numbers_KF, 1, dim=1), *codes]
-        guesses = []
-        for left_ND, y_KT in zip(left_NCD.unbind(dim=1), targets, strict=True):
-            # The first principal components, greatest first, each of its own deviation
-            z_NP = principal_components(left_ND, min(8, left_ND.shape[1])).flip(1)
-            widths = sorted({min(width, z_NP.shape[1]) for width in (1, 2, 4, 8)})
-            known_KP = z_NP[view.known_K]
-            guesses.append(averaged_kernel_ridge(known_KP, y_KT, z_NP, widths=widths, bandwidths=self.bandwidths).T)
-        return fit_targets.reconstruction(torch.cat(guesses, dim=1) + mean_T)
 
 
 def upward(left_NCD: Tensor, numeric_NF: Tensor) -> Tensor:
@@ -90,14 +92,3 @@ def _ranked(left_ND: Tensor, quantile_Q: Tensor) -> Tensor:
     """Return the column's values by the rows' ranks along the first component."""
     order_N, wanted_N = principal_components(left_ND, 1)[:, 0].argsort(), at_ranks(quantile_Q, len(left_ND))
     return torch.empty_like(wanted_N).scatter_(0, order_N, wanted_N)
-
-
-def _clustered(left_ND: Tensor, share_C: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a code for each row: of as many clusters as there are frequent codes, the largest has the most frequent one."""
-    by_share_C = share_C.argsort(descending=True)
-    clusters = max(1, int((share_C * len(left_ND) >= 1).sum()))
-    cluster_N = k_means(left_ND, clusters, generator=generator)
-    by_size_C = torch.bincount(cluster_N, minlength=clusters).argsort(descending=True)
-    code_C = torch.empty_like(by_size_C)
-    code_C[by_size_C] = by_share_C[:clusters]
-    return code_C[cluster_N]

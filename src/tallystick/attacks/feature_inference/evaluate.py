@@ -250,44 +250,47 @@ class AttackPlan:
             if (row.knows_no_row or row.from_shuffled) and (self.first is not None if row.from_start else self.marginals)
         }
         if possible and len(self.columns) >= 10 and (self.columns.numeric or self.columns.categorical):
-            yield self._knowing_no_row(view_of, possible)
+            columns, everything_N = self.columns, torch.arange(len(self.columns))
+            none_K = everything_N[:0]
+            view_by_start = view_of(
+                known_K=none_K, columns_K=columns.rows(none_K), first=self.first, marginals=marginals_of(columns)
+            )
+            if view_by_start.contrast_NCD is not None:
+                view_by_start = replace(view_by_start, contrast_NCD=upward(view_by_start.contrast_NCD, columns.numeric_NF))
+            all_rows = {name: row for name, row in possible.items() if not row.from_others}
+            planned = self._planned(all_rows, 0, view_by_start, columns, everything_N, seed=self.seed)
+            missing: dict[str, str] = {}
+            by_others = {name: row for name, row in possible.items() if row.from_others}
+            # Which rows play other people, whom the attacker knows and nobody sent, and which are left
+            rows = len(columns)
+            order = torch.from_numpy(np.random.default_rng([self.seed, 11]).permutation(rows))
+            count = min(OTHERS, rows // 2)
+            others_O = order[:count].sort().values
+            rest_N = order[count:].sort().values
+            if by_others and len(others_O) < LEAST_PEOPLE:
+                missing["other people"] = (
+                    f"{', '.join(by_others)}: half of {len(columns)} rows play other people; {LEAST_PEOPLE} of these are needed"
+                )
+            elif by_others:
+                other_people = columns.rows(others_O)
+                rest = view_by_start.of_rows(rest_N, others=other_people, marginals=marginals_of(other_people))
+                planned += self._planned(by_others, 0, rest, columns.rows(rest_N), torch.arange(len(rest_N)), seed=self.seed)
+            yield _Round(known=0, attacks=planned, missing=missing)
         attacks = {name: row for name, row in every.items() if name not in without}
         for count in self.told:
             yield self._knowing_rows(view_of, attacks, count)
-
-    def _knowing_no_row(self, view_of: Callable[..., FeatureView], attacks: Mapping[str, FeatureInferenceAttack]) -> _Round:
-        """Plan the attacks by starting weights, or by how each column is distributed."""
-        columns, everything_N = self.columns, torch.arange(len(self.columns))
-        none_K = everything_N[:0]
-        view = view_of(known_K=none_K, columns_K=columns.rows(none_K), first=self.first, marginals=marginals_of(columns))
-        if view.contrast_NCD is not None:
-            view = replace(view, contrast_NCD=upward(view.contrast_NCD, columns.numeric_NF))
-        all_rows = {name: row for name, row in attacks.items() if not row.from_others}
-        planned = self._planned(all_rows, 0, view, columns, everything_N, seed=self.seed)
-        missing: dict[str, str] = {}
-        by_others = {name: row for name, row in attacks.items() if row.from_others}
-        # Which rows play other people, whom the attacker knows and nobody sent, and which are left
-        rows = len(columns)
-        order = torch.from_numpy(np.random.default_rng([self.seed, 11]).permutation(rows))
-        count = min(OTHERS, rows // 2)
-        others_O = order[:count].sort().values
-        rest_N = order[count:].sort().values
-        if by_others and len(others_O) < LEAST_PEOPLE:
-            missing["other people"] = (
-                f"{', '.join(by_others)}: half of {len(columns)} rows play other people; {LEAST_PEOPLE} of these are needed"
-            )
-        elif by_others:
-            other_people = columns.rows(others_O)
-            rest = view.of_rows(rest_N, others=other_people, marginals=marginals_of(other_people))
-            planned += self._planned(by_others, 0, rest, columns.rows(rest_N), torch.arange(len(rest_N)), seed=self.seed)
-        return _Round(known=0, attacks=planned, missing=missing)
 
     def _knowing_rows(
         self, view_of: Callable[..., FeatureView], attacks: Mapping[str, FeatureInferenceAttack], count: int
     ) -> _Round:
         """Plan the attacks with so many known rows, in each draw of them."""
-        if reason := _cannot(count, self.columns):
-            return _Round(known=count, reason=reason)
+        if count < 1:
+            return _Round(known=count, reason=NO_ROW_KNOWN)
+        if len(self.columns) < count + 10:
+            few = f"{count} known rows of {len(self.columns)}: fewer than 10 are left to judge by"
+            return _Round(known=count, reason=few)
+        if not (self.columns.numeric or self.columns.categorical):
+            return _Round(known=count, reason="there is no column to rebuild")
         planned: list[PlannedAttack] = []
         for draw, known_K in enumerate(self.told[count]):
             other_N = torch.ones(len(self.columns), dtype=torch.bool)
@@ -321,16 +324,6 @@ class AttackPlan:
             )
             for name, row in attacks.items()
         ]
-
-
-def _cannot(count: int, columns: ColumnValues) -> str:
-    if count < 1:
-        return NO_ROW_KNOWN
-    if len(columns) < count + 10:
-        return f"{count} known rows of {len(columns)}: fewer than 10 are left to judge by"
-    if not (columns.numeric or columns.categorical):
-        return "there is no column to rebuild"
-    return ""
 
 
 def attacked_rows(rows: int) -> Tensor:
@@ -370,11 +363,15 @@ class _Tally:
 
     def add(self, attack: str, reconstruction: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
         for f, name in enumerate(truth.numeric):
-            squared = _r_squared(truth.numeric_NF[:, f].double(), reconstruction.numeric_NF[rest_N, f])
-            if squared is None:
+            truth_N = truth.numeric_NF[:, f].double()
+            guess_N = reconstruction.numeric_NF[rest_N, f]
+            total = float((truth_N - truth_N.mean()).square().sum())
+            scale = float(truth_N.abs().max()) if len(truth_N) else 0.0
+            if total <= 1e-12 * max(scale, 1e-12) ** 2 * len(truth_N):
                 self.missing[name] = f"column {name!r} is constant on the rows that are judged: there is nothing to rebuild"
-            else:
-                self._keep(name, attack, *squared)
+            else:  # 1 less the squared error over that of the mean, and its standard error
+                gain_N = (truth_N - truth_N.mean()).square() - (truth_N - guess_N).square()
+                self._keep(name, attack, float(gain_N.sum()) / total, _error(gain_N) * len(truth_N) / total)
         for g, name in enumerate(truth.categorical):
             code_N = truth.categorical_NG[:, g]
             count_C = torch.bincount(code_N, minlength=truth.categories[g])
@@ -474,13 +471,3 @@ def _ranked(score_MC: Tensor, rest_N: Tensor, code_N: Tensor, count_C: Tensor) -
     gain_J = np.where(gain_J > -ndtri(SURE / len(judged_J)) * error_J, gain_J, -np.inf)
     best = int(gain_J.argmax())
     return (float(gain_J[best]), float(error_J[best])) if gain_J[best] > 0 else None
-
-
-def _r_squared(truth_N: Tensor, guess_N: Tensor) -> tuple[float, float] | None:
-    """Return 1 less the squared error over that of the mean, and its standard error, or None for a constant."""
-    total = float((truth_N - truth_N.mean()).square().sum())
-    scale = float(truth_N.abs().max()) if len(truth_N) else 0.0
-    if total <= 1e-12 * max(scale, 1e-12) ** 2 * len(truth_N):
-        return None
-    gained_N = (truth_N - truth_N.mean()).square() - (truth_N - guess_N).square()
-    return float(gained_N.sum()) / total, _error(gained_N) * len(truth_N) / total

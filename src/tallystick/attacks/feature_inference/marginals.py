@@ -79,7 +79,12 @@ class MarginalMatching:
             )
         told_values = view.marginals.quantile_QF.shape[1] + sum(max(len(share_C) - 1, 0) for share_C in view.marginals.shares)
         x_ND, most = inputs(view, self.reads, own_columns=False), min(self.components, told_values)
-        z_NP = _uncorrelated(x_ND if self.reads != "course" else x_ND[:, :most], most)
+        if self.reads == "course":
+            x_ND = x_ND[:, :most]
+        centred_ND = x_ND - x_ND.mean(dim=0)
+        u_NR, s_R, _ = torch.linalg.svd(centred_ND, full_matrices=False)
+        components_used = max(1, min(most, int((s_R > 1e-3 * s_R[:1]).sum())))
+        z_NP: Tensor = u_NR[:, :components_used] * len(x_ND) ** 0.5
         axes_PP = torch.eye(z_NP.shape[1], dtype=z_NP.dtype)
         drawn_PS = torch.randn(z_NP.shape[1], self.starts, generator=generator, dtype=z_NP.dtype)
         starts_PS = torch.nn.functional.normalize(torch.cat([axes_PP, -axes_PP, drawn_PS], dim=1), dim=0)
@@ -98,14 +103,6 @@ class MarginalMatching:
             categorical_NG=torch.stack(codes, dim=1) if codes else none.long(),
             scores=tuple(scores),
         )
-
-
-def _uncorrelated(x_ND: Tensor, components: int) -> Tensor:
-    centred_ND = x_ND - x_ND.mean(dim=0)
-    u_NR, s_R, _ = torch.linalg.svd(centred_ND, full_matrices=False)
-    components_used = max(1, min(components, int((s_R > 1e-3 * s_R[:1]).sum())))
-    z_NP: Tensor = u_NR[:, :components_used] * len(x_ND) ** 0.5
-    return z_NP
 
 
 def at_ranks(quantile_Q: Tensor, rows: int) -> Tensor:

@@ -23,7 +23,30 @@ def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
     if len(plan.columns) * (len(plan.columns.numeric) + len(plan.columns.categorical)) < WORTH_CELLS:
         return plan.leaks(PlannedAttack.__call__)
     handed = [each.key for each in plan.planned() if not each.row.from_start]
-    work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=_packed(plan))
+    columns, embeddings = plan.columns, plan.sent
+    tensors: dict[str, Tensor | None] = {
+        "last": embeddings.last_BD,
+        "mean": embeddings.mean_BD,
+        "looks": embeddings.looks_BE,
+        "looks at": embeddings.looks_at_BL,
+        "contrast": embeddings.contrast_BCD,
+        "own": plan.own_NA,
+        "numeric": columns.numeric_NF,
+        "categorical": columns.categorical_NG,
+        **{f"known {count} {draw}": rows for count, draws in plan.told.items() for draw, rows in enumerate(draws)},
+    }
+    facts = _Facts(
+        numeric=columns.numeric,
+        categorical=columns.categorical,
+        categories=columns.categories,
+        attacks=list(plan.attacks),
+        told=[(count, len(draws)) for count, draws in plan.told.items()],
+        marginals=plan.marginals,
+        seed=plan.seed,
+        groups=plan.groups,
+    )
+    packed = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
+    work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=msgspec.msgpack.encode((facts, save(packed))))
     reconstructions: dict[tuple[int, int, str], Reconstruction | str] = {}
     for number, output in engine.map(work, (msgspec.json.encode(key) for key in handed), _rebuilt):
         reconstructions[handed[number]] = output
@@ -32,7 +55,32 @@ def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
 
 def prepare(shared: bytes) -> TaskFunction:
     """Make the plan in a worker. A task's input is the key of one of its attacks."""
-    planned = {each.key: each for each in _unpacked(shared).planned()}
+    facts, packed = msgspec.msgpack.decode(shared, type=tuple[_Facts, bytes])
+    tensor_of: Mapping[str, Tensor] = load(packed)
+    plan = AttackPlan(
+        sent=SentEmbeddings(
+            last_BD=tensor_of["last"],
+            mean_BD=tensor_of["mean"],
+            looks_BE=tensor_of["looks"],
+            looks_at_BL=tensor_of.get("looks at"),
+            contrast_BCD=tensor_of.get("contrast"),
+        ),
+        columns=ColumnValues(
+            numeric_NF=tensor_of["numeric"],
+            categorical_NG=tensor_of["categorical"],
+            numeric=facts.numeric,
+            categorical=facts.categorical,
+            categories=facts.categories,
+        ),
+        own_NA=tensor_of.get("own"),
+        first=None,
+        marginals=facts.marginals,
+        told={count: [tensor_of[f"known {count} {draw}"] for draw in range(draws)] for count, draws in facts.told},
+        attacks={name: FEATURE_INFERENCE_ATTACKS[name] for name in facts.attacks},
+        seed=facts.seed,
+        groups=facts.groups,
+    )
+    planned = {each.key: each for each in plan.planned()}
 
     def attack(payload: bytes) -> bytes:
         outcome = planned[msgspec.json.decode(payload, type=tuple[int, int, str])]()
@@ -65,58 +113,3 @@ class _Facts(msgspec.Struct, frozen=True):
     marginals: bool
     seed: int
     groups: int
-
-
-def _packed(plan: AttackPlan) -> bytes:
-    columns, embeddings = plan.columns, plan.sent
-    tensors: dict[str, Tensor | None] = {
-        "last": embeddings.last_BD,
-        "mean": embeddings.mean_BD,
-        "looks": embeddings.looks_BE,
-        "looks at": embeddings.looks_at_BL,
-        "contrast": embeddings.contrast_BCD,
-        "own": plan.own_NA,
-        "numeric": columns.numeric_NF,
-        "categorical": columns.categorical_NG,
-        **{f"known {count} {draw}": rows for count, draws in plan.told.items() for draw, rows in enumerate(draws)},
-    }
-    facts = _Facts(
-        numeric=columns.numeric,
-        categorical=columns.categorical,
-        categories=columns.categories,
-        attacks=list(plan.attacks),
-        told=[(count, len(draws)) for count, draws in plan.told.items()],
-        marginals=plan.marginals,
-        seed=plan.seed,
-        groups=plan.groups,
-    )
-    packed = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
-    return msgspec.msgpack.encode((facts, save(packed)))
-
-
-def _unpacked(shared: bytes) -> AttackPlan:
-    facts, packed = msgspec.msgpack.decode(shared, type=tuple[_Facts, bytes])
-    tensors: Mapping[str, Tensor] = load(packed)
-    return AttackPlan(
-        sent=SentEmbeddings(
-            last_BD=tensors["last"],
-            mean_BD=tensors["mean"],
-            looks_BE=tensors["looks"],
-            looks_at_BL=tensors.get("looks at"),
-            contrast_BCD=tensors.get("contrast"),
-        ),
-        columns=ColumnValues(
-            numeric_NF=tensors["numeric"],
-            categorical_NG=tensors["categorical"],
-            numeric=facts.numeric,
-            categorical=facts.categorical,
-            categories=facts.categories,
-        ),
-        own_NA=tensors.get("own"),
-        first=None,
-        marginals=facts.marginals,
-        told={count: [tensors[f"known {count} {draw}"] for draw in range(draws)] for count, draws in facts.told},
-        attacks={name: FEATURE_INFERENCE_ATTACKS[name] for name in facts.attacks},
-        seed=facts.seed,
-        groups=facts.groups,
-    )

@@ -49,7 +49,23 @@ class WeightedMean:
         """
         targets, known_count = Targets.of(view.columns_K), len(view.known_K)
         left_AKT = torch.zeros(len(self.parts), *targets.y_KT.shape, dtype=torch.float64)
-        fold_K, alone = torch.arange(known_count) % self.folds, _known_rows(view)
+        # A view of the known rows alone, whose inputs are scaled as all rows' are: to guess them needs no other row
+        for reads in _READS:
+            inputs(view, reads, own_columns=False)
+        at_NL, left_NCD = view.looks_at_NL, view.contrast_NCD
+        alone = replace(
+            view,
+            last_ND=view.last_ND[view.known_K],
+            mean_ND=view.mean_ND[view.known_K],
+            looks_NE=view.looks_NE[view.known_K],
+            looks_at_NL=at_NL if at_NL is None else at_NL[view.known_K],
+            contrast_NCD=left_NCD if left_NCD is None else left_NCD[view.known_K],
+            own_NA=view.own_NA if view.own_NA is None else view.own_NA[view.known_K],
+            known_K=torch.arange(known_count),
+            guesses={},
+            scaled={key: x_ND[view.known_K] for key, x_ND in view.scaled.items()},
+        )
+        fold_K = torch.arange(known_count) % self.folds
         for fold in range(min(self.folds, known_count) if known_count > 1 else 0):
             left_K = fold_K == fold
             (shown_S,) = (~left_K).nonzero(as_tuple=True)
@@ -59,10 +75,8 @@ class WeightedMean:
         seed = generator.initial_seed()
         all_ANT = torch.stack([_values(view.guess(attack, seed=seed), targets) for attack in self.parts])
         mean_T = targets.y_KT.mean(dim=0)
-        weight_AT = self._weights(left_AKT - mean_T, targets.y_KT - mean_T)
-        return targets.reconstruction(mean_T + (weight_AT[:, None] * (all_ANT - mean_T)).sum(dim=0))
-
-    def _weights(self, guess_AKT: Tensor, truth_KT: Tensor) -> Tensor:
+        guess_AKT = left_AKT - mean_T
+        truth_KT = targets.y_KT - mean_T
         error_AT, variance_T = (guess_AKT - truth_KT).square().mean(dim=1), truth_KT.square().mean(dim=0)
         tells_AT = (1 - error_AT / variance_T.clamp(min=torch.finfo(torch.float64).tiny)).clamp(min=LEAST_GAIN)
         alone_AT = tells_AT / tells_AT.sum(dim=0)
@@ -75,26 +89,7 @@ class WeightedMean:
             for place in range(len(weight_AT)):
                 step_T = (along_AT[place] - (gram_AAT[place] * weight_AT).sum(dim=0)) / gram_AAT[place, place]
                 weight_AT[place] = (weight_AT[place] + step_T).clamp(min=0)
-        return weight_AT
-
-
-def _known_rows(view: FeatureView) -> FeatureView:
-    """Return a view of the known rows alone, whose inputs are scaled as all rows' are: to guess them needs no other row."""
-    for reads in _READS:
-        inputs(view, reads, own_columns=False)
-    at_NL, left_NCD = view.looks_at_NL, view.contrast_NCD
-    return replace(
-        view,
-        last_ND=view.last_ND[view.known_K],
-        mean_ND=view.mean_ND[view.known_K],
-        looks_NE=view.looks_NE[view.known_K],
-        looks_at_NL=at_NL if at_NL is None else at_NL[view.known_K],
-        contrast_NCD=left_NCD if left_NCD is None else left_NCD[view.known_K],
-        own_NA=view.own_NA if view.own_NA is None else view.own_NA[view.known_K],
-        known_K=torch.arange(len(view.known_K)),
-        guesses={},
-        scaled={key: x_ND[view.known_K] for key, x_ND in view.scaled.items()},
-    )
+        return targets.reconstruction(mean_T + (weight_AT[:, None] * (all_ANT - mean_T)).sum(dim=0))
 
 
 def _values(reconstruction: Reconstruction, targets: Targets) -> Tensor:

@@ -29,7 +29,13 @@ class OverEpochs:
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score the whole run's rows that were seen at least twice and whose label is known in no step."""
         binary_only(view, "averaged attack", "the attack by itself")
-        if (whole := self._over_the_training(view)) is not None:
+        (step, *others) = view.steps
+        if not isinstance(self.attack, NormAttack) or others or step.length_B is None or step.sightings_B is None:
+            whole = None
+        else:
+            kept_B = (step.sightings_B > 1) & (known_rows(view)[step.rows_B] < 0)
+            whole = Scores(rows=(step.rows_B[kept_B],), values=(step.length_B[kept_B].double(),))
+        if whole is not None:
             return whole
         sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
         scores = self.attack(view, generator=generator)
@@ -42,11 +48,3 @@ class OverEpochs:
             count_N[rows_B] += 1
         rows = torch.nonzero((count_N > 1) & (known_rows(view) < 0)).squeeze(1)
         return Scores(rows=(rows,), values=(sum_N[rows] / count_N[rows],))
-
-    def _over_the_training(self, view: View) -> Scores | None:
-        """Return gradient lengths that were averaged while training went on, or None where the view holds steps."""
-        (step, *others) = view.steps
-        if not isinstance(self.attack, NormAttack) or others or step.length_B is None or step.sightings_B is None:
-            return None
-        kept_B = (step.sightings_B > 1) & (known_rows(view)[step.rows_B] < 0)
-        return Scores(rows=(step.rows_B[kept_B],), values=(step.length_B[kept_B].double(),))

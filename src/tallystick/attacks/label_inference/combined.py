@@ -76,20 +76,18 @@ class CombinedAttack:
             cut = two_means_cut(part_N)
             above = 0.5 if cut is None else float((part_N > cut).double().mean())
             shares.append(min(above, 1 - above))
-        return whole_run(view, rows, _self_trained(x_NF, together_N, float(torch.tensor(shares).median()), generator))
-
-
-def _self_trained(x_NF: Tensor, score_N: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Score each row by a head that other folds' surest rows fitted."""
-    rows = len(score_N)
-    rarer, other_count = max(1, round(SURE_OF_RARER * share * rows)), max(1, round(SURE_OF_OTHER * (1 - share) * rows))
-    order_N = score_N.argsort(stable=True)
-    label_N = torch.full((rows,), -1)
-    label_N[order_N[:other_count]], label_N[order_N[-rarer:]] = 0, 1
-    fold_N = torch.randint(FOLDS, (rows,), generator=generator)
-    found_N = torch.zeros(rows, dtype=torch.float64)
-    for fold in range(FOLDS):
-        sure_N, here_N = (fold_N != fold) & (label_N >= 0), fold_N == fold
-        head = fit_linear(x_NF[sure_N], label_N[sure_N], 2, penalty=PENALTY)
-        found_N[here_N] = head(x_NF[here_N])
-    return found_N
+        # Each row is scored by a head that other folds' surest rows fitted
+        share = float(torch.tensor(shares).median())
+        row_count = len(together_N)
+        rarer = max(1, round(SURE_OF_RARER * share * row_count))
+        other_count = max(1, round(SURE_OF_OTHER * (1 - share) * row_count))
+        order_N = together_N.argsort(stable=True)
+        label_N = torch.full((row_count,), -1)
+        label_N[order_N[:other_count]], label_N[order_N[-rarer:]] = 0, 1
+        fold_N = torch.randint(FOLDS, (row_count,), generator=generator)
+        found_N = torch.zeros(row_count, dtype=torch.float64)
+        for fold in range(FOLDS):
+            sure_N, here_N = (fold_N != fold) & (label_N >= 0), fold_N == fold
+            head = fit_linear(x_NF[sure_N], label_N[sure_N], 2, penalty=PENALTY)
+            found_N[here_N] = head(x_NF[here_N])
+        return whole_run(view, rows, found_N)

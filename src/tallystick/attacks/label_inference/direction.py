@@ -47,7 +47,17 @@ class DirectionAttack:
         for index, grad_BD in enumerate(matrices(view, "cut_gradient")):
             label_B = view.known_label(index)
             told_B = label_B >= 0
-            hint_HD = grad_BD[told_B] if view.clean_hints is None else _clean(view.clean_hints[index], grad_BD[told_B], index)
+            if view.clean_hints is None:
+                hint_HD = grad_BD[told_B]
+            else:
+                clean_HD = view.clean_hints[index]
+                received_HD = grad_BD[told_B]
+                if clean_HD.shape != received_HD.shape or not bool(torch.isfinite(clean_HD).all()):
+                    raise DataError(
+                        f"direction attack: clean hints of step {index} have shape {tuple(clean_HD.shape)} and must be finite "
+                        f"and of shape {tuple(received_HD.shape)}, one row per known label"
+                    )
+                hint_HD = clean_HD.double()
             scores.append(self._scores(grad_BD, hint_HD, label_B, view.classes))
         return unlabelled_per_step(view, scores)
 
@@ -61,15 +71,6 @@ class DirectionAttack:
 
 
 _TINY = torch.finfo(torch.float64).tiny
-
-
-def _clean(clean_HD: Tensor, received_HD: Tensor, index: int) -> Tensor:
-    if clean_HD.shape != received_HD.shape or not bool(torch.isfinite(clean_HD).all()):
-        raise DataError(
-            f"direction attack: clean hints of step {index} have shape {tuple(clean_HD.shape)} and must be finite and of shape "
-            f"{tuple(received_HD.shape)}, one row per known label"
-        )
-    return clean_HD.double()
 
 
 def _along(towards_BD: Tensor, hint_HD: Tensor, *, absent: float) -> Tensor:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from tallystick.attacks.label_inference.observations import binary_only, matrices, whole_run
 from tallystick.attacks.matrix import two_means_cut
@@ -35,7 +34,18 @@ class EnergyAttack:
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score all rows that were seen. It draws nothing at random. Raises DataError for a gradient that is not finite."""
         binary_only(view, "energy attack", "completion or clusters")
-        rows, energy_NH = _mean_energies(view)
+        (step, *others) = view.steps
+        if not others and step.energy_BH is not None:
+            order_B = step.rows_B.argsort()
+            rows, energy_NH = step.rows_B[order_B], step.energy_BH[order_B].double()
+        else:
+            energies = DirectionEnergies()
+            sum_NH, count_N = torch.zeros(view.rows, len(HALVES), dtype=torch.float64), torch.zeros(view.rows)
+            for each, matrix_BD in zip(view.steps, matrices(view, "cut_gradient"), strict=True):
+                sum_NH.index_add_(0, each.rows_B, energies(matrix_BD).double())
+                count_N[each.rows_B] += 1
+            rows = torch.nonzero(count_N).squeeze(1)
+            energy_NH = sum_NH[rows] / count_N[rows, None]
         score_N = energy_NH[:, HALVES.index(self.half)]
         if not bool(torch.isfinite(score_N).all()):
             raise DataError("energy attack: a gradient was NaN or infinite; training diverged or the record is damaged")
@@ -43,18 +53,3 @@ class EnergyAttack:
         if cut is not None and int((score_N > cut).sum()) * 2 > len(score_N):
             score_N = -score_N
         return whole_run(view, rows, score_N)
-
-
-def _mean_energies(view: View) -> tuple[Tensor, Tensor]:
-    """Return the rows seen, in order, and the mean energies of each (N, H): as summed in training, or of the view's steps."""
-    (step, *others) = view.steps
-    if not others and step.energy_BH is not None:
-        order_B = step.rows_B.argsort()
-        return step.rows_B[order_B], step.energy_BH[order_B].double()
-    energies = DirectionEnergies()
-    sum_NH, count_N = torch.zeros(view.rows, len(HALVES), dtype=torch.float64), torch.zeros(view.rows)
-    for each, matrix_BD in zip(view.steps, matrices(view, "cut_gradient"), strict=True):
-        sum_NH.index_add_(0, each.rows_B, energies(matrix_BD).double())
-        count_N[each.rows_B] += 1
-    rows = torch.nonzero(count_N).squeeze(1)
-    return rows, sum_NH[rows] / count_N[rows, None]

@@ -95,9 +95,20 @@ class LabelInferenceEvaluation:
         """
         attacked, truth_N = self.trained if row.over_training else self.stepwise
         informed = row.knows.reveal(attacked, truth_N, rng=np.random.default_rng([self.seed, 3]))
-        if not _told_enough(row, informed):
-            return None
-        informed = informed if row.over_training else _with_clean_hints(informed, self.clean)
+        if informed.known_labels is not None:
+            labels = torch.cat(informed.known_labels)
+            classes_told = int((torch.bincount(labels[labels >= 0]) > 0).sum())
+            if classes_told < (1 if isinstance(row.knows, LabelsPerBatch) else 2):
+                return None
+        clean = self.clean
+        if not row.over_training and clean is not None and informed.known_labels is not None:
+            if [len(clean_BD) for clean_BD in clean] != [len(step.rows_B) for step in informed.steps]:
+                raise DataError(
+                    f"label inference: clean gradients for {len(clean)} steps do not fit the view's {len(informed.steps)} "
+                    "step by step"
+                )
+            hints = [clean_BD[label_B >= 0] for clean_BD, label_B in zip(clean, informed.known_labels, strict=True)]
+            informed = replace(informed, clean_hints=tuple(hints))
         scores = row.attack(informed, generator=torch.Generator().manual_seed(self.seed))
         return self.evaluator(scores, truth_N, classes=attacked.classes, bootstrap=self.bootstrap)
 
@@ -126,24 +137,6 @@ def _compact(view: View, labels_N: Tensor, classes: int) -> tuple[View, Tensor]:
     steps, numbers_N = renumbered(view.steps)
     own_model = OfRows(view.own_model, numbers_N) if view.own_model is not None else None
     return replace(view, steps=steps, classes=classes, own_model=own_model), labels_N[numbers_N]
-
-
-def _told_enough(row: LabelInferenceAttack, view: View) -> bool:
-    if view.known_labels is None:
-        return True
-    labels = torch.cat(view.known_labels)
-    return int((torch.bincount(labels[labels >= 0]) > 0).sum()) >= (1 if isinstance(row.knows, LabelsPerBatch) else 2)
-
-
-def _with_clean_hints(view: View, clean: Sequence[Tensor] | None) -> View:
-    if clean is None or view.known_labels is None:
-        return view
-    if [len(clean_BD) for clean_BD in clean] != [len(step.rows_B) for step in view.steps]:
-        raise DataError(
-            f"label inference: clean gradients for {len(clean)} steps do not fit the view's {len(view.steps)} step by step"
-        )
-    hints = [clean_BD[label_B >= 0] for clean_BD, label_B in zip(clean, view.known_labels, strict=True)]
-    return replace(view, clean_hints=tuple(hints))
 
 
 def _checked(labels_N: Tensor, view: View, classes: int) -> Tensor:

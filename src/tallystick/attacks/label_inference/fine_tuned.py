@@ -76,52 +76,40 @@ class FineTunedCompletion:
             head.weight.copy_(linear.weight_DO.T)
             head.bias.copy_(linear.bias_O)
         if len(known_rows_T) and len(untold):
-            self._train(model, head, known_rows_T, label_N[label_N >= 0], untold, view.classes, generator)
+            label_T = label_N[label_N >= 0]
+            groups: list[dict[str, Any]] = [
+                {"params": list(head.parameters())},
+                {"params": list(model.parameters()), "lr": self.rate / 10},
+            ]
+            optimizer = torch.optim.Adam(groups, lr=self.rate)
+            model.train(True)
+            for step in range(self.steps):
+                few = torch.randint(len(known_rows_T), (self.batch,), generator=generator)
+                many = torch.randint(len(untold), (self.batch,), generator=generator)
+                cut_BD = model(torch.cat([known_rows_T[few], untold[many]]))
+                noisy = []
+                for _ in range(2):
+                    spread_D = cut_BD.detach().std(dim=0)
+                    noisy.append(cut_BD + self.noise * spread_D * torch.randn(cut_BD.shape, generator=generator))
+                with torch.no_grad():
+                    guess_BC = torch.stack([_chances(head(each_BD[self.batch :])) for each_BD in noisy]).mean(dim=0).square()
+                    guess_BC = guess_BC / guess_BC.sum(dim=1, keepdim=True)  # sharpened at temperature 1/2
+                wanted_BC = torch.cat([one_hot(label_T[few], view.classes).float(), guess_BC])
+                other_B = torch.randperm(2 * self.batch, generator=generator)
+                share = 0.5 + 0.5 * float(torch.rand(1, generator=generator))  # at least half of each row is its own
+                mixed_BD = share * noisy[0] + (1 - share) * noisy[0][other_B]
+                mixed_BC = share * wanted_BC + (1 - share) * wanted_BC[other_B]
+                chance_BC = _chances(head(mixed_BD))
+                known_loss = -(mixed_BC * chance_BC.clamp_min(1e-7).log())[: self.batch].sum(dim=1).mean()
+                guessed = (mixed_BC - chance_BC)[self.batch :].square().mean()
+                optimizer.zero_grad()
+                loss: Tensor = known_loss + self.weight * step / self.steps * guessed
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
         with torch.no_grad():
             model.train(False)
             logits = torch.cat([head(model(part)) for part in rows.split(CHUNK)])
         return whole_run(view, rows, log_odds(logits.double()))
-
-    def _train(
-        self,
-        model: nn.Module,
-        head: nn.Linear,
-        known_T: Tensor,
-        label_T: Tensor,
-        untold: Tensor,
-        classes: int,
-        generator: torch.Generator,
-    ) -> None:
-        groups: list[dict[str, Any]] = [
-            {"params": list(head.parameters())},
-            {"params": list(model.parameters()), "lr": self.rate / 10},
-        ]
-        optimizer = torch.optim.Adam(groups, lr=self.rate)
-        model.train(True)
-        for step in range(self.steps):
-            few = torch.randint(len(known_T), (self.batch,), generator=generator)
-            many = torch.randint(len(untold), (self.batch,), generator=generator)
-            cut_BD = model(torch.cat([known_T[few], untold[many]]))
-            noisy = [self._noisy(cut_BD, generator) for _ in range(2)]
-            with torch.no_grad():
-                guess_BC = torch.stack([_chances(head(each_BD[self.batch :])) for each_BD in noisy]).mean(dim=0).square()
-                guess_BC = guess_BC / guess_BC.sum(dim=1, keepdim=True)  # sharpened at temperature 1/2
-            wanted_BC = torch.cat([one_hot(label_T[few], classes).float(), guess_BC])
-            other_B = torch.randperm(2 * self.batch, generator=generator)
-            share = 0.5 + 0.5 * float(torch.rand(1, generator=generator))  # at least half of each row is its own
-            mixed_BD = share * noisy[0] + (1 - share) * noisy[0][other_B]
-            mixed_BC = share * wanted_BC + (1 - share) * wanted_BC[other_B]
-            chance_BC = _chances(head(mixed_BD))
-            known_loss = -(mixed_BC * chance_BC.clamp_min(1e-7).log())[: self.batch].sum(dim=1).mean()
-            guessed = (mixed_BC - chance_BC)[self.batch :].square().mean()
-            optimizer.zero_grad()
-            loss: Tensor = known_loss + self.weight * step / self.steps * guessed
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-    def _noisy(self, cut_BD: Tensor, generator: torch.Generator) -> Tensor:
-        spread_D = cut_BD.detach().std(dim=0)
-        return cut_BD + self.noise * spread_D * torch.randn(cut_BD.shape, generator=generator)
 
 
 def _chances(logit_BO: Tensor) -> Tensor:

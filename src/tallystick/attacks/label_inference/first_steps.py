@@ -3,7 +3,7 @@
 Shapes: B rows of a step's batch, K rows of the first steps, N rows seen, D cut width, F inputs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ from tallystick.attacks.kernels import kernel_ridge
 from tallystick.attacks.label_inference.linear import standardised
 from tallystick.attacks.label_inference.observations import matrices, observations
 from tallystick.attacks.matrix import rescaled, top_direction
-from tallystick.attacks.view import Scores, StepView, View
+from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError, DataError
 
 MOST_PSEUDO = 1024  # rows that a curve is fitted to: their kernel's eigenvectors take the cube of it
@@ -114,13 +114,10 @@ def later_gradients(view: View) -> tuple[Tensor, Tensor]:
     later = [step for step in view.steps if step.epoch > view.epochs[0]]
     if not later:
         raise DataError("first steps: it reads the gradients of later epochs, and only one epoch was recorded")
-    return _sums(replace(view, steps=tuple(later), known_labels=None, clean_hints=None), later)
-
-
-def _sums(view: View, steps: Sequence[StepView]) -> tuple[Tensor, Tensor]:
-    width = steps[0].received_BD.shape[1]
+    view = replace(view, steps=tuple(later), known_labels=None, clean_hints=None)
+    width = later[0].received_BD.shape[1]
     sum_NF, count_N = torch.zeros(view.rows, 2 * width, dtype=torch.float64), torch.zeros(view.rows)
-    for step, (along_B, grad_BD) in zip(steps, _turned(view), strict=True):
+    for step, (along_B, grad_BD) in zip(later, _turned(view), strict=True):
         directed_BD = normalize(grad_BD, dim=1) * along_B.sign()[:, None]
         sum_NF[step.rows_B] += torch.cat([rescaled(grad_BD), directed_BD], dim=1)
         count_N[step.rows_B] += 1

@@ -32,7 +32,13 @@ def outside_attacks() -> tuple[Mapping[str, LabelInferenceAttack], Mapping[str, 
     attacks: dict[str, LabelInferenceAttack] = {}
     unusable: dict[str, str] = {}
     every = points()
-    answers = _descriptions(len(every))
+    # A process that ends costs the entry point that it was at, and another goes on
+    answers: list[dict[str, Any]] = []
+    while len(answers) < len(every):
+        output, ended = _answer(b"", str(len(answers)))
+        answers += [json.loads(line) for line in output.split(b"\n")[:-1]]
+        if len(answers) < len(every):
+            answers.append({"unusable": f"it cannot be loaded: {ended or 'its process ended'}"})
     for number, (point, answer) in enumerate(zip(every, answers, strict=True)):
         if point.name in LABEL_INFERENCE_ATTACKS or point.name in attacks:
             unusable[f"{point.name} ({point.value})"] = "another attack has this name; give it one of its own"
@@ -69,18 +75,6 @@ class OutsideAttack:
         if scores is None:
             raise DataError(str(facts["error"]))
         return scores
-
-
-def _descriptions(count: int) -> list[dict[str, Any]]:
-    """Return what each entry point's row says. A process that ends costs the one that it was at, and another goes on."""
-    rows: list[dict[str, Any]] = []
-    while len(rows) < count:
-        answer, ended = _answer(b"", str(len(rows)))
-        lines = answer.split(b"\n")[:-1]
-        rows += [json.loads(line) for line in lines]
-        if len(rows) < count:
-            rows.append({"unusable": f"it cannot be loaded: {ended or 'its process ended'}"})
-    return rows
 
 
 def _answer(message: bytes, *arguments: str) -> tuple[bytes, str]:

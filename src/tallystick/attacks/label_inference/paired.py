@@ -3,7 +3,6 @@
 Shapes: B rows of a step's batch, N rows seen twice or more, D cut width.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,7 +55,12 @@ class PairedEnergy:
         for epoch in view.epochs:
             places = [place for place, step in enumerate(view.steps) if step.epoch == epoch]
             rows_B = torch.cat([view.steps[place].rows_B for place in places])
-            x_BD = _whitened([grads_BD[place] for place in places])
+            # The epoch's gradients, each batch centred, all directions of one spread but for those that hardly vary
+            x_BD = torch.cat([centred(grads_BD[place]) for place in places])
+            largest = float(x_BD.abs().max())
+            if largest > 0:
+                x_BD = x_BD / largest
+                x_BD = x_BD @ whitening(x_BD.T @ x_BD) * len(x_BD) ** 0.5
             sum_ND = sum_ND if len(sum_ND) else torch.zeros(view.rows, x_BD.shape[1], dtype=torch.float64)
             sum_ND.index_add_(0, rows_B, x_BD)
             square_N.index_add_(0, rows_B, x_BD.square().sum(dim=1))
@@ -78,14 +82,3 @@ def _turned(pairs_N: Tensor) -> Tensor:
     root_N = pairs_N.clamp(min=0) ** (1 / 3)
     cut = two_means_cut(root_N)
     return -pairs_N if cut is not None and int((root_N > cut).sum()) > MORE_THAN_HALF * len(root_N) else pairs_N
-
-
-def _whitened(matrices_BD: Sequence[Tensor]) -> Tensor:
-    """Whiten an epoch's gradients, each batch centred, all directions of one spread but for those that hardly vary."""
-    x_BD = torch.cat([centred(each_BD) for each_BD in matrices_BD])
-    largest = float(x_BD.abs().max())
-    if not largest > 0:
-        return x_BD
-    x_BD = x_BD / largest
-    whitened_BD: Tensor = x_BD @ whitening(x_BD.T @ x_BD) * len(x_BD) ** 0.5
-    return whitened_BD

@@ -6,7 +6,7 @@ Shapes: N rows of a run, B rows of a minibatch, D cut width, C classes, O output
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from tallystick.attacks.descent import Descent
@@ -54,28 +54,27 @@ class Probe:
         known_T = torch.nonzero(label_N >= 0).squeeze(1)
         known_T = known_T[torch.randperm(len(known_T), generator=generator)]
         if self.hidden and len(known_T):
-            return whole_run(view, rows, self._network(x_ND, label_N, known_T, view.classes, generator))
+            classes = view.classes
+            network = nn.Sequential(
+                nn.Linear(x_ND.shape[1], self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1 if classes == 2 else classes)
+            )
+            with torch.no_grad():
+                for parameter in network.parameters():
+                    bound = parameter.shape[-1] ** -0.5
+                    parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
+            optimizer = Descent(network.parameters(), rate=1e-2, steps=self.steps, decay=self.penalty)
+            for _ in range(self.steps):
+                batch = known_T[torch.randint(len(known_T), (min(self.batch, len(known_T)),), generator=generator)]
+                logit_BO, label_B = network(x_ND[batch]), label_N[batch]
+                if classes == 2:
+                    loss = binary_cross_entropy_with_logits(logit_BO.squeeze(1), label_B.float())
+                else:
+                    loss = cross_entropy(logit_BO, label_B)
+                optimizer.down(loss)
+            with torch.no_grad():
+                logits = log_odds(network(x_ND).double())
+            return whole_run(view, rows, logits)
         known_T = known_T[: self.most]
         return whole_run(
             view, rows, fit_linear(x_ND[known_T].double(), label_N[known_T], view.classes, penalty=self.penalty)(x_ND)
         )
-
-    def _network(self, x_ND: Tensor, label_N: Tensor, known_T: Tensor, classes: int, generator: torch.Generator) -> Tensor:
-        network = nn.Sequential(
-            nn.Linear(x_ND.shape[1], self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1 if classes == 2 else classes)
-        )
-        with torch.no_grad():
-            for parameter in network.parameters():
-                bound = parameter.shape[-1] ** -0.5
-                parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        optimizer = Descent(network.parameters(), rate=1e-2, steps=self.steps, decay=self.penalty)
-        for _ in range(self.steps):
-            batch = known_T[torch.randint(len(known_T), (min(self.batch, len(known_T)),), generator=generator)]
-            logit_BO, label_B = network(x_ND[batch]), label_N[batch]
-            if classes == 2:
-                loss = binary_cross_entropy_with_logits(logit_BO.squeeze(1), label_B.float())
-            else:
-                loss = cross_entropy(logit_BO, label_B)
-            optimizer.down(loss)
-        with torch.no_grad():
-            return log_odds(network(x_ND).double())

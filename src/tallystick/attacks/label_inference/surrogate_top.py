@@ -187,29 +187,23 @@ class _Surrogate(torch.nn.Module):
     def forward(self, cut_SD: Tensor, grad_SD: Tensor) -> Tensor:
         """Log likelihood of each row's gradient together with each label, less a constant, (S, C)."""
         scale = self.log_scale.exp()
-        along_SC, length_SC = self._bent(cut_SD, grad_SD) if self.out_HC.shape[0] else self._linear(cut_SD, grad_SD)
+        # For what each label would send, (p - y) J, its product with the gradient and its squared length
+        if self.out_HC.shape[0]:
+            # With a hidden layer every slope is a sum of the K columns of one matrix, the linear model's and those into hidden
+            # units: what is compared are the K shares, so that no tensor of S C D numbers is made.
+            column_DK = torch.cat([self.weight_DC, self.hidden_DH], dim=1)
+            unit_SH = cut_SD @ self.hidden_DH + self.bias_H
+            chance_SC = self._above(cut_SD, unit_SH).softmax(dim=1)
+            linear_SCC = torch.eye(chance_SC.shape[1]).expand(len(cut_SD), -1, -1)
+            slope_SCK = torch.cat([linear_SCC, (unit_SH > 0)[:, None] * self.out_HC.T], dim=2)
+            sent_SCK = (chance_SC[:, :, None] * slope_SCK).sum(dim=1, keepdim=True) - slope_SCK
+            along_SC = (sent_SCK * (grad_SD @ column_DK)[:, None]).sum(dim=2)
+            length_SC = (sent_SCK @ (column_DK.T @ column_DK) * sent_SCK).sum(dim=2)
+        else:
+            mean_SD = self.logits(cut_SD).softmax(dim=1) @ self.weight_DC.T
+            along_SC = (grad_SD * mean_SD).sum(dim=1, keepdim=True) - grad_SD @ self.weight_DC
+            across_SC = mean_SD.square().sum(dim=1, keepdim=True) - 2 * mean_SD @ self.weight_DC
+            length_SC = across_SC + self.weight_DC.square().sum(dim=0)
         distance_SC = grad_SD.square().sum(dim=1, keepdim=True) - 2 * scale * along_SC + scale.square() * length_SC
         spread = distance_SC / (2 * (2 * self.log_deviation).exp()) + grad_SD.shape[1] * self.log_deviation
         return self.predicted(cut_SD) - spread
-
-    def _linear(self, cut_SD: Tensor, grad_SD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return for what each label would send, (p - y) J, its product with the gradient and its squared length."""
-        mean_SD = self.logits(cut_SD).softmax(dim=1) @ self.weight_DC.T
-        along_SC = (grad_SD * mean_SD).sum(dim=1, keepdim=True) - grad_SD @ self.weight_DC
-        across_SC = mean_SD.square().sum(dim=1, keepdim=True) - 2 * mean_SD @ self.weight_DC
-        return along_SC, across_SC + self.weight_DC.square().sum(dim=0)
-
-    def _bent(self, cut_SD: Tensor, grad_SD: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the same with a hidden layer.
-
-        Every slope is a sum of the K columns of one matrix, the linear model's and those into hidden units: what is compared are
-        the K shares, so that no tensor of S C D numbers is made.
-        """
-        column_DK = torch.cat([self.weight_DC, self.hidden_DH], dim=1)
-        unit_SH = cut_SD @ self.hidden_DH + self.bias_H
-        chance_SC = self._above(cut_SD, unit_SH).softmax(dim=1)
-        linear_SCC = torch.eye(chance_SC.shape[1]).expand(len(cut_SD), -1, -1)
-        slope_SCK = torch.cat([linear_SCC, (unit_SH > 0)[:, None] * self.out_HC.T], dim=2)
-        sent_SCK = (chance_SC[:, :, None] * slope_SCK).sum(dim=1, keepdim=True) - slope_SCK  # of each label (p - y) J, as shares
-        along_SC = (sent_SCK * (grad_SD @ column_DK)[:, None]).sum(dim=2)
-        return along_SC, (sent_SCK @ (column_DK.T @ column_DK) * sent_SCK).sum(dim=2)

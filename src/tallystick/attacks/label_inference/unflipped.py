@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import log
 
 import torch
-from torch import Tensor
 from torch.nn.functional import normalize
 
 from tallystick.attacks.label_inference.linear import fit_linear
@@ -59,7 +58,19 @@ class UnflippedAttack:
             raise DataError("un-flipped attack: the view does not say with what chance labels were replaced (View.flip)")
         seen_rows, cut_ND = observations(view, "cut_embedding")
         if self.reader is None:
-            rows, side_N, towards_ND = _sides(view)
+            # The side of each row's gradients, the fewer above 0, and their direction, all turned up
+            side_N, count_N, towards_ND = torch.zeros(view.rows).double(), torch.zeros(view.rows), torch.zeros(0)
+            for step, grad_BD in zip(view.steps, matrices(view, "cut_gradient"), strict=True):
+                unit_BD = normalize(grad_BD, dim=1, eps=torch.finfo(torch.float64).tiny)
+                along_B = unit_BD @ top_direction(unit_BD)
+                if int((along_B > 0).sum()) * 2 > len(along_B):
+                    along_B = -along_B
+                towards_ND = towards_ND if len(towards_ND) else torch.zeros(view.rows, grad_BD.shape[1], dtype=torch.float64)
+                towards_ND.index_add_(0, step.rows_B, unit_BD * along_B.sign()[:, None])
+                side_N.index_add_(0, step.rows_B, along_B)
+                count_N[step.rows_B] += 1
+            rows = torch.nonzero(count_N).squeeze(1)
+            side_N, towards_ND = side_N[rows], towards_ND[rows] / count_N[rows, None]
             replaced_N, parts = side_N > 0, [rescaled(towards_ND)]
         else:
             drawn_alike = torch.Generator().manual_seed(generator.initial_seed())
@@ -94,21 +105,3 @@ class UnflippedAttack:
         true_N = ((chance_N - view.flip) / (1 - 2 * view.flip)).clamp(LEAST_CHANCE, 1 - LEAST_CHANCE)
         epsilon = log((1 - view.flip) / view.flip)
         return whole_run(view, rows, true_N.logit() + torch.where(replaced_N, epsilon, -epsilon))
-
-
-def _sides(view: View) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows seen, in order, the side of each row's gradients (the fewer are above 0), and their direction, all
-    turned up.
-    """
-    side_N, count_N, towards_ND = torch.zeros(view.rows).double(), torch.zeros(view.rows), torch.zeros(0)
-    for step, grad_BD in zip(view.steps, matrices(view, "cut_gradient"), strict=True):
-        unit_BD = normalize(grad_BD, dim=1, eps=torch.finfo(torch.float64).tiny)
-        along_B = unit_BD @ top_direction(unit_BD)
-        if int((along_B > 0).sum()) * 2 > len(along_B):
-            along_B = -along_B
-        towards_ND = towards_ND if len(towards_ND) else torch.zeros(view.rows, grad_BD.shape[1], dtype=torch.float64)
-        towards_ND.index_add_(0, step.rows_B, unit_BD * along_B.sign()[:, None])
-        side_N.index_add_(0, step.rows_B, along_B)
-        count_N[step.rows_B] += 1
-    rows = torch.nonzero(count_N).squeeze(1)
-    return rows, side_N[rows], towards_ND[rows] / count_N[rows, None]

@@ -64,7 +64,15 @@ class Cells:
             around_GD = coarse_GD.mean(axis=0) + reach_D * (2 * rng.random((grid // 10, own_MD.shape[1])) - 1)
             fine_GD = _best(around_GD, wanted_M[nearest_of(around_GD)[:, : len(numbers)]].sum(axis=1))
             places[place] = fine_GD.mean(axis=0)
-            bound_T[place] = _is_open(np.concatenate((coarse_GD, fine_GD)), own_MD[numbers], metric)
+            cell_GD = np.concatenate((coarse_GD, fine_GD))
+            linked_KD = own_MD[numbers]
+            if metric.bits_per_unit_D is None:
+                bound_T[place] = False
+            else:
+                bound_T[place] = any(
+                    bool((np.abs(cell_GD[:, d, None] - linked_KD[None, :, d]).min(axis=1) >= 2 * metric.window).any())
+                    for d in range(cell_GD.shape[1])
+                )
         return Located(targets_T=sample, place_TD=places, bound_T=bound_T)
 
 
@@ -94,7 +102,14 @@ class NearestKeys:
         block = max(1, MOST_NEIGHBORS // (self._neighbors * 2 ** len(self._weight_D)))
         for start in range(0, len(further_G), block):
             further_F = further_G[start : start + block]
-            near_GK[further_F] = self._saturated(points_GD[further_F], near_GK[further_F])
+            points_FD, near_FK = points_GD[further_F], near_GK[further_F]
+            first_FK = np.broadcast_to(np.arange(self._neighbors), near_FK.shape)
+            parts = [first_FK, near_FK, *(self._of_tree(which, points_FD)[1] for which in range(1, len(self._trees)))]
+            number_FC = np.sort(np.concatenate(parts, axis=1), axis=1)
+            distance_FC = self._metric.distance(points_FD[:, None], self._keys_MD[number_FC])
+            distance_FC[:, 1:][number_FC[:, 1:] == number_FC[:, :-1]] = np.inf
+            order_FC = np.argsort(distance_FC, axis=1, kind="stable")[:, : self._neighbors]
+            near_GK[further_F] = np.asarray(np.take_along_axis(number_FC, order_FC, axis=1))
         return near_GK
 
     def _of_tree(self, which: int, points_GD: Floats) -> tuple[Floats, Integers]:
@@ -103,26 +118,7 @@ class NearestKeys:
         nearest = tree.query(query_GD, k=np.arange(1, self._neighbors + 1), p=self._order)
         return np.asarray(nearest[0]), np.asarray(nearest[1])
 
-    def _saturated(self, points_GD: Floats, near_GK: Integers) -> Integers:
-        first_GK = np.broadcast_to(np.arange(self._neighbors), near_GK.shape)
-        parts = [first_GK, near_GK, *(self._of_tree(which, points_GD)[1] for which in range(1, len(self._trees)))]
-        number_GC = np.sort(np.concatenate(parts, axis=1), axis=1)
-        distance_GC = self._metric.distance(points_GD[:, None], self._keys_MD[number_GC])
-        distance_GC[:, 1:][number_GC[:, 1:] == number_GC[:, :-1]] = np.inf
-        order_GC = np.argsort(distance_GC, axis=1, kind="stable")[:, : self._neighbors]
-        return np.asarray(np.take_along_axis(number_GC, order_GC, axis=1))
-
 
 def _best(points_GD: Floats, overlap_G: Integers) -> Floats:
     """Return the points whose nearest keys are most like a position's: its cell."""
     return np.asarray(points_GD[overlap_G == overlap_G.max()])
-
-
-def _is_open(cell_GD: Floats, linked_KD: Floats, metric: DistanceModel) -> bool:
-    """Tell whether a cell goes on beyond saturation: where no linked key is near in a dimension, the links say no more of it."""
-    if metric.bits_per_unit_D is None:
-        return False
-    return any(
-        bool((np.abs(cell_GD[:, d, None] - linked_KD[None, :, d]).min(axis=1) >= 2 * metric.window).any())
-        for d in range(cell_GD.shape[1])
-    )

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from tallystick.attacks.linkage.view import FiltersView, Floats, Located, OnProgress, RanksView, quietly
+from tallystick.attacks.linkage.view import FiltersView, Located, OnProgress, RanksView, quietly
 from tallystick.errors import ConfigError
 
 BYTES_AT_ONCE = 4096
@@ -57,7 +57,26 @@ class FilterGeometry:
         place_TD = np.full((len(sample_T), len(view.filters)), np.nan)
         for dimension, packed_NW in enumerate(view.filters):
             progress(dimension, len(view.filters))
-            line_T, part_T = _line(packed_NW[sample_T])
+            # Place keys along one dimension, each connected part from one of its ends
+            packed_TW = packed_NW[sample_T]
+            common_TT = np.zeros((len(packed_TW), len(packed_TW)), dtype=np.float32)
+            for start in range(0, packed_TW.shape[1], BYTES_AT_ONCE):  # a filter may have millions of bits
+                bits_TP = np.unpackbits(packed_TW[:, start : start + BYTES_AT_ONCE], axis=1).astype(np.float32)
+                common_TT += bits_TP @ bits_TP.T
+            ones_T = np.diag(common_TT).copy()
+            distance_TT = ones_T[:, None] + ones_T[None] - 2 * common_TT
+            # Nearer than half a window: chance overlaps play no part, and a row of such steps goes all the way.
+            near_TT = common_TT > 0.5 * np.minimum(ones_T[:, None], ones_T[None])
+            np.fill_diagonal(near_TT, False)
+            first, second = np.nonzero(near_TT)
+            graph = csr_array((distance_TT[first, second] + 1e-9, (first, second)), shape=near_TT.shape)
+            parts, part_T = connected_components(graph, directed=False)
+            line_T = np.zeros(len(packed_TW))
+            for part in range(parts):
+                inside = np.flatnonzero(part_T == part)
+                away = dijkstra(graph, indices=inside[0])[inside]
+                end = inside[int(np.argmax(away))]
+                line_T[inside] = dijkstra(graph, indices=end)[inside]
             for part in range(part_T.max() + 1):
                 landmarks = np.flatnonzero(part_T[:known_count] == part)
                 if len(landmarks) < 2 or np.ptp(line_T[landmarks]) == 0:
@@ -67,28 +86,3 @@ class FilterGeometry:
         placed = np.arange(len(sample_T)) >= known_count
         placed &= np.isfinite(place_TD).all(axis=1)
         return Located(targets_T=sample_T[placed], place_TD=place_TD[placed])
-
-
-def _line(
-    packed_TW: np.ndarray[tuple[int, ...], np.dtype[np.uint8]],
-) -> tuple[Floats, np.ndarray[tuple[int, ...], np.dtype[np.int32]]]:
-    """Place keys along one dimension, each connected part from one of its ends. Return also the part of each key."""
-    common_TT = np.zeros((len(packed_TW), len(packed_TW)), dtype=np.float32)
-    for start in range(0, packed_TW.shape[1], BYTES_AT_ONCE):  # a filter may have millions of bits
-        bits_TP = np.unpackbits(packed_TW[:, start : start + BYTES_AT_ONCE], axis=1).astype(np.float32)
-        common_TT += bits_TP @ bits_TP.T
-    ones_T = np.diag(common_TT).copy()
-    distance_TT = ones_T[:, None] + ones_T[None] - 2 * common_TT
-    # Nearer than half a window: chance overlaps play no part, and a row of such steps goes all the way.
-    near_TT = common_TT > 0.5 * np.minimum(ones_T[:, None], ones_T[None])
-    np.fill_diagonal(near_TT, False)
-    first, second = np.nonzero(near_TT)
-    graph = csr_array((distance_TT[first, second] + 1e-9, (first, second)), shape=near_TT.shape)
-    parts, part_T = connected_components(graph, directed=False)
-    line_T = np.zeros(len(packed_TW))
-    for part in range(parts):
-        inside = np.flatnonzero(part_T == part)
-        away = dijkstra(graph, indices=inside[0])[inside]
-        end = inside[int(np.argmax(away))]
-        line_T[inside] = dijkstra(graph, indices=end)[inside]
-    return line_T, part_T

@@ -111,26 +111,6 @@ class FilterGraph:
 
     def __call__(self, view: HelperTexts, *, progress: OnProgress = quietly) -> Integers:
         """Name every filter."""
-        first_P, first_text_P = self._placed_together(view)
-        likeness_SS, likeness_TT = _centred(view.likeness_SS), _centred(view.likeness_TT)
-        target_P, text_P, targets = first_P, first_text_P, len(likeness_TT)
-        guess_T = np.full(targets, UNNAMED)
-        for done in range(self.rounds):
-            progress(done, self.rounds)
-            score_ST = self._score(likeness_SS, likeness_TT, text_P, target_P)
-            guess_T = score_ST.argmax(axis=0)
-            ordered_ST = np.partition(score_ST, -2, axis=0) if len(score_ST) > 1 else np.repeat(score_ST, 2, axis=0)
-            margin_T = ordered_ST[-1] - ordered_ST[-2]
-            mutual_T = score_ST.argmax(axis=1)[guess_T] == np.arange(targets)
-            sure = np.flatnonzero(mutual_T & ~np.isin(np.arange(targets), first_P))
-            share = (done + 1) / self.rounds
-            sure = sure[np.argsort(-margin_T[sure], kind="stable")][: int(share * targets)]
-            target_P = np.concatenate((first_P, sure))
-            text_P = np.concatenate((first_text_P, guess_T[sure]))
-        return np.asarray(guess_T)
-
-    def _placed_together(self, view: HelperTexts) -> tuple[Integers, Integers]:
-        """Return filters that are much alike, and the texts that they fit best together, whichever the first one is."""
         likeness_SS, likeness_TT = view.likeness_SS, view.likeness_TT
         texts, targets = len(likeness_SS), len(likeness_TT)
         size_S, others_TT = np.diag(likeness_SS), likeness_TT - np.diag(np.diag(likeness_TT))
@@ -159,17 +139,29 @@ class FilterGraph:
             if best is None or doubt < best[0]:
                 best = doubt, np.array(order), place_SP[start]
         assert best is not None, "there is at least one try"
-        return best[1], best[2]
-
-    def _score(self, likeness_SS: Floats, likeness_TT: Floats, text_P: Integers, target_P: Integers) -> Floats:
-        """Score how well every listed text (S) fits every filter (T): the cosine of foretold and true likeness."""
-        ridge = self.ridge * float(np.diag(likeness_SS).mean()) + 1e-9
-        matched_PP = likeness_SS[np.ix_(text_P, text_P)] + ridge * np.eye(len(text_P))
-        weight_SP = np.linalg.solve(matched_PP, likeness_SS[text_P]).T
-        foretold_ST = weight_SP @ likeness_TT[target_P]
-        square_S = np.einsum("sp,pq,sq->s", weight_SP, likeness_TT[np.ix_(target_P, target_P)], weight_SP, optimize=True)
-        length_S, length_T = np.sqrt(np.maximum(square_S, 0)), np.sqrt(np.maximum(np.diag(likeness_TT), 0))
-        return np.asarray(foretold_ST / np.maximum(length_S, 1e-12)[:, None] / np.maximum(length_T, 1e-12))
+        _, first_P, first_text_P = best
+        likeness_SS, likeness_TT = _centred(view.likeness_SS), _centred(view.likeness_TT)
+        target_P, text_P, targets = first_P, first_text_P, len(likeness_TT)
+        guess_T = np.full(targets, UNNAMED)
+        for done in range(self.rounds):
+            progress(done, self.rounds)
+            ridge = self.ridge * float(np.diag(likeness_SS).mean()) + 1e-9
+            matched_PP = likeness_SS[np.ix_(text_P, text_P)] + ridge * np.eye(len(text_P))
+            weight_SP = np.linalg.solve(matched_PP, likeness_SS[text_P]).T
+            foretold_ST = weight_SP @ likeness_TT[target_P]
+            square_S = np.einsum("sp,pq,sq->s", weight_SP, likeness_TT[np.ix_(target_P, target_P)], weight_SP, optimize=True)
+            length_S, length_T = np.sqrt(np.maximum(square_S, 0)), np.sqrt(np.maximum(np.diag(likeness_TT), 0))
+            score_ST = np.asarray(foretold_ST / np.maximum(length_S, 1e-12)[:, None] / np.maximum(length_T, 1e-12))
+            guess_T = score_ST.argmax(axis=0)
+            ordered_ST = np.partition(score_ST, -2, axis=0) if len(score_ST) > 1 else np.repeat(score_ST, 2, axis=0)
+            margin_T = ordered_ST[-1] - ordered_ST[-2]
+            mutual_T = score_ST.argmax(axis=1)[guess_T] == np.arange(targets)
+            sure = np.flatnonzero(mutual_T & ~np.isin(np.arange(targets), first_P))
+            share = (done + 1) / self.rounds
+            sure = sure[np.argsort(-margin_T[sure], kind="stable")][: int(share * targets)]
+            target_P = np.concatenate((first_P, sure))
+            text_P = np.concatenate((first_text_P, guess_T[sure]))
+        return np.asarray(guess_T)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,16 +259,17 @@ def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = 
         guess_T = row.attack(view, progress=progress)
         judged_T = counted_T & (guess_T != UNNAMED)
         if judged_T.any():
-            named_keys[name] = _share(name, guess_T[judged_T] == truth_T[judged_T], truth_T[counted_T])
+            # The share of right names, with Wilson's interval
+            is_right_J = guess_T[judged_T] == truth_T[judged_T]
+            counted_truth_T = truth_T[counted_T]
+            count, share, z = len(is_right_J), float(is_right_J.mean()), 1.959964
+            middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+            half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+            chance = float(np.unique(counted_truth_T, return_counts=True)[1].max() / len(counted_truth_T))
+            named_keys[name] = NamedKeys(
+                name=name, named=count, right=share, low=float(middle - half), high=float(middle + half), chance=chance
+            )
     return named_keys
-
-
-def _share(name: str, right_T: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], truth_T: Integers) -> NamedKeys:
-    count, share, z = len(right_T), float(right_T.mean()), 1.959964
-    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
-    chance = float(np.unique(truth_T, return_counts=True)[1].max() / len(truth_T))
-    return NamedKeys(name=name, named=count, right=share, low=float(middle - half), high=float(middle + half), chance=chance)
 
 
 def _centred(matrix: Floats) -> Floats:

@@ -77,12 +77,34 @@ class ToldLabelAgreement:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score each row once. ``generator`` draws the halves."""
-        side_N, seen_N = _sides(view)
+        # On which side of their batches' main directions a row's gradients are on average, the rarer being positive. Where labels
+        # are even a batch cannot tell which side is which: a step that goes against the other epochs' is turned.
+        cosines = [oriented_cosine(step.received_BD) for step in view.steps]
+        count_N = torch.zeros(view.rows, dtype=torch.float64)
+        for step in view.steps:
+            count_N[step.rows_B] += 1
+        for _ in range(_TURNS):
+            sum_N = torch.zeros(view.rows, dtype=torch.float64)
+            for step, cosine_B in zip(view.steps, cosines, strict=True):
+                sum_N[step.rows_B] += cosine_B
+            against = [
+                float(cosine_B @ (sum_N[step.rows_B] - cosine_B)) < 0 for step, cosine_B in zip(view.steps, cosines, strict=True)
+            ]
+            if not any(against):
+                break
+            cosines = [-each if turns else each for each, turns in zip(cosines, against, strict=True)]
+        side_N, seen_N = sum_N / count_N.clamp(min=1), count_N
         (rows_M,) = torch.nonzero(seen_N > 0, as_tuple=True)
         score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
         parts = [] if view.own_NA is None else [view.own_NA[rows_M]]
         if not parts and all(step.sent_BD is not None for step in view.steps):
-            parts = [_embeddings(view)[rows_M]]
+            width = next(step.sent_BD.shape[1] for step in view.steps if step.sent_BD is not None)
+            sum_ND, sightings_N = torch.zeros(view.rows, width), torch.zeros(view.rows)
+            for step in view.steps:
+                if step.sent_BD is not None:
+                    sum_ND[step.rows_B] += rescaled(step.sent_BD, dtype=torch.float32)
+                    sightings_N[step.rows_B] += 1
+            parts = [(sum_ND / sightings_N[:, None].clamp(min=1))[rows_M]]
         if parts and parts[0].shape[1]:
             x_MD, positive_M = standardised(parts[0]), side_N[rows_M] > 0
             score_N[rows_M] = _likelier_labels(x_MD, positive_M, self.most, self.penalty, generator)
@@ -92,41 +114,6 @@ class ToldLabelAgreement:
     def unmet(self, view: View) -> str:  # noqa: ARG002
         """Say that it needs something of the columns."""
         return "it reads the columns of the party that receives, or its embeddings, which are not in the view"
-
-
-def _sides(view: View) -> tuple[Tensor, Tensor]:
-    """Return on which side of their batches' main directions a row's gradients are on average, and how often.
-
-    The rarer side is positive.
-
-    Where labels are even a batch cannot tell which side is which: a step that goes against the other epochs' is turned.
-    """
-    cosines = [oriented_cosine(step.received_BD) for step in view.steps]
-    count_N = torch.zeros(view.rows, dtype=torch.float64)
-    for step in view.steps:
-        count_N[step.rows_B] += 1
-    for _ in range(_TURNS):
-        sum_N = torch.zeros(view.rows, dtype=torch.float64)
-        for step, cosine_B in zip(view.steps, cosines, strict=True):
-            sum_N[step.rows_B] += cosine_B
-        against = [
-            float(cosine_B @ (sum_N[step.rows_B] - cosine_B)) < 0 for step, cosine_B in zip(view.steps, cosines, strict=True)
-        ]
-        if not any(against):
-            break
-        cosines = [-each if turns else each for each, turns in zip(cosines, against, strict=True)]
-    return sum_N / count_N.clamp(min=1), count_N
-
-
-def _embeddings(view: View) -> Tensor:
-    """Return what a feature party sent of each row, on average, each batch centred and scaled: (rows, D)."""
-    width = next(step.sent_BD.shape[1] for step in view.steps if step.sent_BD is not None)
-    sum_ND, count_N = torch.zeros(view.rows, width), torch.zeros(view.rows)
-    for step in view.steps:
-        if step.sent_BD is not None:
-            sum_ND[step.rows_B] += rescaled(step.sent_BD, dtype=torch.float32)
-            count_N[step.rows_B] += 1
-    return sum_ND / count_N[:, None].clamp(min=1)
 
 
 def _likelier_labels(x_MD: Tensor, positive_M: Tensor, most: int, penalty: float, generator: torch.Generator) -> Tensor:
@@ -172,22 +159,20 @@ class OwnColumnAgreement:
         given_MP = torch.cat([standardised(part) for part in parts], dim=1)
         score_M = torch.zeros(len(given_MP), dtype=torch.float64)
         for fitted, scored in _halves(len(given_MP), generator):
-            score_M[scored] = self._likelier(given_MP, pairs.x_MD, fitted[: self.most], scored)
+            # Twice the log of how much likelier the scored rows' embeddings are given their own parts, less a constant
+            x_MD, fitted = pairs.x_MD, fitted[: self.most]
+            mean_P, mean_D = given_MP[fitted].mean(dim=0), x_MD[fitted].mean(dim=0)
+            a_FP, b_FD = given_MP[fitted] - mean_P, x_MD[fitted] - mean_D
+            gram_PP = a_FP.T @ a_FP / max(len(fitted), 1) + self.penalty * torch.eye(a_FP.shape[1], dtype=a_FP.dtype)
+            weight_PD = torch.linalg.solve(gram_PP, a_FP.T @ b_FD / max(len(fitted), 1))
+            alone_SD = x_MD[scored] - mean_D
+            beside_SD = alone_SD - (given_MP[scored] - mean_P) @ weight_PD
+            score_M[scored] = _distance(alone_SD, b_FD) - _distance(beside_SD, b_FD - a_FP @ weight_PD)
         return pairs.scores(view, score_M)
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
         """Say that it needs own columns."""
         return "it reads the columns of the party that receives, which are not in the view"
-
-    def _likelier(self, given_MP: Tensor, x_MD: Tensor, fitted: Tensor, scored: Tensor) -> Tensor:
-        """Return twice the log of how much likelier the scored rows' embeddings are given their own parts, less a constant."""
-        mean_P, mean_D = given_MP[fitted].mean(dim=0), x_MD[fitted].mean(dim=0)
-        a_FP, b_FD = given_MP[fitted] - mean_P, x_MD[fitted] - mean_D
-        gram_PP = a_FP.T @ a_FP / max(len(fitted), 1) + self.penalty * torch.eye(a_FP.shape[1], dtype=a_FP.dtype)
-        weight_PD = torch.linalg.solve(gram_PP, a_FP.T @ b_FD / max(len(fitted), 1))
-        alone_SD = x_MD[scored] - mean_D
-        beside_SD = alone_SD - (given_MP[scored] - mean_P) @ weight_PD
-        return _distance(alone_SD, b_FD) - _distance(beside_SD, b_FD - a_FP @ weight_PD)
 
 
 def _distance(x_SD: Tensor, of_FD: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from itertools import combinations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tallystick.attacks.membership.observations import mean_over_run
 from tallystick.attacks.view import Scores, View
@@ -46,19 +45,13 @@ class UniqueCells:
         codes = [np.unique(value_M, return_inverse=True)[1] for value_M in view.sent_NC[rows].numpy().T]
         groups = list(combinations(range(len(codes)), self.together))
         for place in torch.randperm(len(groups), generator=generator)[: self.most].tolist():
-            score_N[rows] += torch.from_numpy(1 / _rows_alike([codes[column] for column in groups[place]]))
+            code_M, *others = (codes[column] for column in groups[place])
+            for other_M in others:
+                code_M = np.unique(code_M * (other_M.max() + 1) + other_M, return_inverse=True)[1]
+            score_N[rows] += torch.from_numpy(1 / np.bincount(code_M)[code_M])  # the rows that have a row's values there
         count_N[rows] = 1.0
         return mean_over_run(view, score_N, count_N)
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
         """Say that it needs columns."""
         return f"it reads {self.together} or more columns of the party that sends, and has fewer"
-
-
-def _rows_alike(codes: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Count the rows that have a row's values in these columns."""
-    code_M = codes[0]
-    for other_M in codes[1:]:
-        code_M = np.unique(code_M * (other_M.max() + 1) + other_M, return_inverse=True)[1]
-    rows_M: NDArray[np.int64] = np.bincount(code_M)[code_M]
-    return rows_M

@@ -73,8 +73,19 @@ def evaluate_membership(
         unmeasured[lost] = "they hold NaN, infinite or huge values, as of a training that diverged, and no attack read them"
     if not finite:
         return MembershipLeaks(found={}, not_measured=unmeasured | {", ".join(attacks): "no step is left that could be attacked"})
-    view, numbers_N = _view_of(received, finite, present_U, planted=planted, seed=seed)
+    # The rows that the attacker is told, and the number that each row had
+    rng = np.random.default_rng([seed, 2])
+    numbered_steps, numbers_N = renumbered(finite)
     present_N = present_U[numbers_N]
+    own_N = torch.zeros_like(present_N)
+    for step in numbered_steps:
+        own_N[step.rows_B[step.own_B]] = True
+    planted_rows = []
+    for kind_N in (present_N, ~present_N):
+        candidates = torch.nonzero(kind_N & own_N).squeeze(1).numpy()
+        planted_rows.append(torch.from_numpy(rng.choice(candidates, size=min(planted, len(candidates) // 4), replace=False)))
+    told_present, told_absent = planted_rows
+    view = View(received=received, steps=tuple(numbered_steps), known_present=told_present, known_absent=told_absent)
     view = view if own_UA is None else replace(view, own_NA=own_UA[numbers_N])
     view = view if sent is None else replace(view, sent_NC=sent(numbers_N))
     leaks, reasons, bootstrap = {}, {}, Bootstrap(seed)
@@ -88,36 +99,19 @@ def evaluate_membership(
         if metrics is not None:
             leaks[name] = metrics
         else:
-            reasons[name] = _why_not(attack, view, present_N)
+            if bool((present_N == present_N[0]).all()):
+                reasons[name] = (
+                    f"the sending side has {'every' if present_N[0] else 'no'} one of the recorded rows: there is nothing to "
+                    "tell apart"
+                )
+            else:
+                unknown_N = view.known() == 0
+                if not (present_N & unknown_N).any() or not (~present_N & unknown_N).any():
+                    reasons[name] = "too few rows of one kind are left that the attacker does not know anyhow"
+                elif isinstance(attack, Needs):
+                    reasons[name] = attack.unmet(view)
+                else:
+                    reasons[name] = "no group of the rows that it scores holds rows of both kinds"
     for reason in dict.fromkeys(reasons.values()):
         unmeasured[", ".join(name for name, its in reasons.items() if its == reason)] = reason
     return MembershipLeaks(found=leaks, not_measured=unmeasured)
-
-
-def _view_of(received: Received, steps: Sequence[StepView], present_U: Tensor, *, planted: int, seed: int) -> tuple[View, Tensor]:
-    """Return the view with the rows that the attacker is told, and the number that each row had."""
-    rng = np.random.default_rng([seed, 2])
-    steps, numbers_N = renumbered(steps)
-    present_N = present_U[numbers_N]
-    own_N = torch.zeros_like(present_N)
-    for step in steps:
-        own_N[step.rows_B[step.own_B]] = True
-    planted_rows = []
-    for kind_N in (present_N, ~present_N):
-        candidates = torch.nonzero(kind_N & own_N).squeeze(1).numpy()
-        planted_rows.append(torch.from_numpy(rng.choice(candidates, size=min(planted, len(candidates) // 4), replace=False)))
-    return View(received=received, steps=tuple(steps), known_present=planted_rows[0], known_absent=planted_rows[1]), numbers_N
-
-
-def _why_not(attack: Attack, view: View, present_N: Tensor) -> str:
-    """Say why an attack gave nothing to measure: never because nothing leaks."""
-    if bool((present_N == present_N[0]).all()):
-        return (
-            f"the sending side has {'every' if present_N[0] else 'no'} one of the recorded rows: there is nothing to tell apart"
-        )
-    unknown_N = view.known() == 0
-    if not (present_N & unknown_N).any() or not (~present_N & unknown_N).any():
-        return "too few rows of one kind are left that the attacker does not know anyhow"
-    if isinstance(attack, Needs):
-        return attack.unmet(view)
-    return "no group of the rows that it scores holds rows of both kinds"

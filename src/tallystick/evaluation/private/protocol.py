@@ -81,7 +81,15 @@ def client(
         terms = MaskedTerms(channel, least_clients=mechanism.least_clients)
     if mechanism.needs_totals:
         terms.send(ScoreBins(edges=_grid(mechanism)).count(scores))
-        bins = _read_bins(channel)
+        message = channel.receive(PublicBins)
+        try:
+            if (message.edges.dtype, message.totals.dtype) != ("float64", "int64"):
+                raise MalformedMessage(
+                    f"bins of type {message.edges.dtype} and {message.totals.dtype}, expected float64 and int64"
+                )
+            bins = ScoreBins(edges=message.edges.numpy(None), totals_B=message.totals.numpy(None))
+        except (MalformedMessage, ConfigError) as error:
+            raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
     else:
         terms.send(np.array([len(scores)]))
         bins = mechanism.bins(ScoreBins(edges=score_grid()))
@@ -176,16 +184,6 @@ def _read_result(channel: Channel) -> PublicResult:
     result = channel.receive(PublicResult)
     check_auc(channel, result.low, result.auc, result.high)
     return result
-
-
-def _read_bins(channel: Channel) -> ScoreBins:
-    message = channel.receive(PublicBins)
-    try:
-        if (message.edges.dtype, message.totals.dtype) != ("float64", "int64"):
-            raise MalformedMessage(f"bins of type {message.edges.dtype} and {message.totals.dtype}, expected float64 and int64")
-        return ScoreBins(edges=message.edges.numpy(None), totals_B=message.totals.numpy(None))
-    except (MalformedMessage, ConfigError) as error:
-        raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
 
 
 class _NoNoise:

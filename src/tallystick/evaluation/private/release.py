@@ -75,7 +75,25 @@ def release_private_auc(
         check_both_classes(labels)
     assumed = Population(rows=len(labels), positive_rate=ASSUMED_POSITIVE_RATE, auc=ASSUMED_AUC)
     if mechanism is not None:
-        _check_mechanism(mechanism, epsilon, unit)
+        if not hasattr(mechanism, "answer"):
+            raise ConfigError(
+                f"{mechanism.name} sends every label in the clear, which is no release; leave mechanism out, or run "
+                "noisy_scores_client and noisy_scores_server for the comparison"
+            )
+        if mechanism.needs_clients:
+            raise ConfigError(
+                "a single label party has nobody to sum with; release with the inner mechanism, or run the protocol with clients"
+            )
+        if mechanism.epsilon != epsilon:
+            raise ConfigError(
+                f"epsilon is {epsilon!r} but the {mechanism.name} mechanism's own is {mechanism.epsilon!r}, which would be "
+                "spent; give both the same"
+            )
+        if mechanism.event.unit != unit:
+            raise ConfigError(
+                f"unit is {unit!r} but {mechanism.name} is counted by {mechanism.event.unit!r}; pass "
+                f"unit={mechanism.event.unit!r}, or another mechanism"
+            )
     choice = choose(epsilon, assumed, unit=unit)[0] if mechanism is None else mechanism
     source = rng if rng is not None else SecureNoise()
     bins = choice.bins_of(scores)
@@ -83,26 +101,3 @@ def release_private_auc(
     answer_L = choice.answer(*bins.count_classes(labels, scores), bins, noise=source)
     total_L = answer_L + choice.noise(bins, source=source)
     return estimate_auc(choice, total_L, bins, rows=len(labels), clients=1, assumed=assumed)
-
-
-def _check_mechanism(mechanism: Any, epsilon: float, unit: Unit) -> None:
-    """Refuse what a single party cannot release with, and a mechanism that would spend something else than is asked for."""
-    if not hasattr(mechanism, "answer"):
-        raise ConfigError(
-            f"{mechanism.name} sends every label in the clear, which is no release; leave mechanism out, or run "
-            "noisy_scores_client and noisy_scores_server for the comparison"
-        )
-    if mechanism.needs_clients:
-        raise ConfigError(
-            "a single label party has nobody to sum with; release with the inner mechanism, or run the protocol with clients"
-        )
-    if mechanism.epsilon != epsilon:
-        raise ConfigError(
-            f"epsilon is {epsilon!r} but the {mechanism.name} mechanism's own is {mechanism.epsilon!r}, which would be spent; "
-            "give both the same"
-        )
-    if mechanism.event.unit != unit:
-        raise ConfigError(
-            f"unit is {unit!r} but {mechanism.name} is counted by {mechanism.event.unit!r}; pass unit={mechanism.event.unit!r}, "
-            "or another mechanism"
-        )

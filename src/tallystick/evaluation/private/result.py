@@ -83,7 +83,16 @@ def estimate_auc(
     value = min(max(value, 0.0), 1.0)
     estimate = Population(rows=rows, positive_rate=positives / rows, auc=min(max(value, 0.01), 0.99), clients=clients)
     if mechanism.counted.interval_from_noise:
-        low, high, sd = _noise_interval(mechanism, total_L, bins, clients)
+        # Take noise of the same distribution off the released answer: the quantiles are those of what may have been there
+        source = SimulatedNoise(np.random.default_rng(0), clients=clients)  # fixed: the interval is a function of the release
+        noise = mechanism.noise(bins, source=source, shape=(_DRAWS,), shares=mechanism.shares_of(clients))
+        noise = noise + mechanism.counted.rounding(total_L, (_DRAWS,), source=source)
+        before: Floats = mechanism.estimate(total_L - noise, bins)[0]
+        unknown = np.flatnonzero(~np.isfinite(before))
+        before[unknown[::2]], before[unknown[1::2]] = 0.0, 1.0  # the noise may hide a whole class: anything is possible there
+        before = before.clip(0, 1)
+        low, high = map(float, np.quantile(before, [0.025, 0.975]))
+        sd = float(before.std())
     else:
         sd = mechanism.predicted_sd(estimate)
         low, high = value - 1.96 * sd, value + 1.96 * sd
@@ -113,16 +122,3 @@ def sampling_sd(population: Population) -> float:
     both_pos, both_neg = auc / (2 - auc), 2 * auc * auc / (1 + auc)
     variance = auc * (1 - auc) + (max(pos, 1) - 1) * (both_pos - auc**2) + (max(neg, 1) - 1) * (both_neg - auc**2)
     return math.sqrt(max(variance, 0.0) / (max(pos, 1) * max(neg, 1)))
-
-
-def _noise_interval(mechanism: CountingMechanism, total_L: Ints, bins: ScoreBins, clients: int) -> tuple[float, float, float]:
-    """Take noise of the same distribution off the released answer: the quantiles are those of what may have been there."""
-    source = SimulatedNoise(np.random.default_rng(0), clients=clients)  # fixed: the interval is a function of the release
-    noise = mechanism.noise(bins, source=source, shape=(_DRAWS,), shares=mechanism.shares_of(clients))
-    noise = noise + mechanism.counted.rounding(total_L, (_DRAWS,), source=source)
-    before: Floats = mechanism.estimate(total_L - noise, bins)[0]
-    unknown = np.flatnonzero(~np.isfinite(before))
-    before[unknown[::2]], before[unknown[1::2]] = 0.0, 1.0  # the noise may hide a whole class: anything is possible there
-    before = before.clip(0, 1)
-    low, high = np.quantile(before, [0.025, 0.975])
-    return float(low), float(high), float(before.std())

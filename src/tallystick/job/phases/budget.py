@@ -174,7 +174,12 @@ def check_budget(ahead: Ahead) -> Sequence[Outlook]:
 
     Raises BudgetExceeded. Gives the outlooks.
     """
-    _refuse_scores(ahead)
+    contract, party, keys, folder = ahead.contract, ahead.party, ahead.keys, ahead.folder
+    if contract.shares_head and contract.role_of(party.party) == "feature" and keys is not None:
+        rows_N = np.arange(len(keys.rows_R))
+        if contract.split.method == "hash" and not ahead.predicts:
+            rows_N = np.flatnonzero(split_by_hash(keys.ids_of(rows_N), contract.split, seed=contract.seed) != TRAINING)
+        refuse_scores(party, keys.ids_of(rows_N), contract, folder=folder)
     outlooks = budget_outlooks(ahead)
     over = [over_budget(found, ahead) for found in outlooks if not found.fits]
     try:
@@ -184,14 +189,3 @@ def check_budget(ahead: Ahead) -> Sequence[Outlook]:
     if over:
         raise BudgetExceeded("\n".join(over))
     return outlooks
-
-
-def _refuse_scores(ahead: Ahead) -> None:
-    """Refuse a job by which more scores of a row would be opened than this party allows."""
-    contract, party, keys, folder = ahead.contract, ahead.party, ahead.keys, ahead.folder
-    if not contract.shares_head or contract.role_of(party.party) != "feature" or keys is None:
-        return
-    rows_N = np.arange(len(keys.rows_R))
-    if contract.split.method == "hash" and not ahead.predicts:
-        rows_N = np.flatnonzero(split_by_hash(keys.ids_of(rows_N), contract.split, seed=contract.seed) != TRAINING)
-    refuse_scores(party, keys.ids_of(rows_N), contract, folder=folder)

@@ -16,7 +16,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import ExactUse, PartyFile
 from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import Defenses
-from tallystick.defenses.defense import RandomBytes, Teacher
+from tallystick.defenses.defense import RandomBytes
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import can_boost, cross_fitted
 from tallystick.job.phases.release import exact_labels
@@ -57,16 +57,9 @@ class RunDefense:
         if not self.defenses.labels:
             return dataset
         true_N = dataset.known_labels.true_N
-        defenses = self.defenses.taught(self._teacher(dataset))
-        labels_N = defenses.defend_labels(true_N.cpu(), self.classes, random_bytes=key_stream(self.secret, b"labels"))
-        return dataset.trained_on(labels_N.to(true_N.device))
 
-    def _teacher(self, dataset: Dataset) -> Teacher:
-        """Return what the own columns tell of the training rows' labels, by boosting, whose draws are the run's secret too.
-
-        Without columns it is the share of positives among these rows: those for tests shape nothing that is trained on.
-        """
-
+        # What the own columns tell of the training rows' labels, by boosting, whose draws are the run's secret too. Without
+        # columns it is the share of positives among these rows: those for tests shape nothing that is trained on.
         def teach(labels_N: Tensor) -> Tensor:
             own = dataset.own_part()
             if own.encoder is None:
@@ -74,7 +67,9 @@ class RunDefense:
             seed = int.from_bytes(key_stream(self.secret, b"teacher")(4), "big")
             return cross_fitted("binary", own.features_at, labels_N, own.train_N, classes=2, seed=seed).sigmoid()
 
-        return teach
+        defenses = self.defenses.taught(teach)
+        labels_N = defenses.defend_labels(true_N.cpu(), self.classes, random_bytes=key_stream(self.secret, b"labels"))
+        return dataset.trained_on(labels_N.to(true_N.device))
 
     def cut(self, run: TrainingRun) -> CutDefense | None:
         """Return what training does to the cut gradients, or None if it does nothing."""

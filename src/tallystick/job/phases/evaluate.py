@@ -1,6 +1,6 @@
 """Evaluation as the label party does it: what did joining bring, and what of it may leave? Shapes: T own test rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.audit.recording import pass_recorder
-from tallystick.config.sections import PrivateRelease
-from tallystick.cut.forward import SCORED_AT_A_TIME, Cuts, KeptCuts, crossing, logits_over, send_embeddings, unwatched
+from tallystick.cut.forward import SCORED_AT_A_TIME, KeptCuts, crossing, logits_over, send_embeddings, unwatched
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.evaluation.boosting import MOST_ROWS, Boosted, can_boost
@@ -59,7 +58,13 @@ def evaluate_as_label_party(
     nothing is sent at all.
     """
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
-    cuts = kept_cuts if kept_cuts is not None else _crossing(job, trained, dataset)
+    if kept_cuts is not None:
+        cuts: Sequence[Callable[[int, Tensor], Tensor]] = kept_cuts
+    else:
+        cuts = [
+            crossing(channel, width, peer, cut_rows=dataset.cut_rows)
+            for peer, (channel, width) in enumerate(zip(job.feature_channels, trained.widths, strict=True))
+        ]
     logits = logits_over(trained.model, dataset.features_at, batches, cuts)
     with before_refit(job.folder, trained.model, trained.state), trained.model.first_alone():
         measured = measure_columns(job, trained, dataset, kept_cuts=kept_cuts)
@@ -77,7 +82,20 @@ def evaluate_as_label_party(
         release_asked = job.contract.evaluation.privacy
         is_shared = _share(job, scored, measured, run_id=run_id)
         if release_asked is not None and scored is not None:
-            message = _release(job, release_asked, scored.target_T, scored.joint_T, rows=message.rows)
+            # Once per run: one that goes on sends the same number again, which tells nothing new and costs nothing. That the
+            # noise left no AUC is an outcome like any other: trying again would be another release.
+            if noted := job.folder.noted(RELEASE_NOTE):
+                message = msgspec.convert(noted, prepared(Finished))
+            else:
+                try:
+                    released = release_auc(release_asked, job.party, job.folder, scored.target_T, scored.joint_T)
+                except NothingReleased as nothing:
+                    job.logbook.watcher.say(f"no AUC was released, though epsilon {release_asked.epsilon:g} is spent: {nothing}")
+                    message = finished(message.rows, nothing)
+                else:
+                    job.logbook.watcher.say(f"released: {released.statement()}")
+                    message = finished(message.rows, released)
+                job.folder.note(RELEASE_NOTE, msgspec.to_builtins(message))  # killed before this, a resumed run is charged again
         for channel in job.feature_channels:
             channel.send(message)
         evaluated = Evaluated(finished=message, sent_shared=is_shared)
@@ -125,14 +143,6 @@ class _Scored:
             resamples=evaluation.bootstrap,
             generator=np.random.default_rng(self.job.contract.seed),
         )
-
-
-def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cuts]:
-    """Return the embeddings that the feature parties send."""
-    return [
-        crossing(channel, width, peer, cut_rows=dataset.cut_rows)
-        for peer, (channel, width) in enumerate(zip(job.feature_channels, trained.widths, strict=True))
-    ]
 
 
 def evaluate_as_feature_party(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_id: str) -> Evaluated:
@@ -204,11 +214,29 @@ def _measure(
         pl.DataFrame(values).write_parquet(content)
         job.folder.write_output(job.folder.scores, content.getvalue())
         decisions = _decide(job, labels_here, labels, joint, weights, measured)
+    # The joint model on the groups of test rows that the party file's columns make
+    options, by_column = job.party.report, []
+    rows_T = rows.alignment.rows_N[own.test_N.cpu().numpy()]
+    for column in options.subgroups:
+        names, codes_T = groups_of(rows.column_at(column, rows_T, use="subgroup"))
+        try:
+            grouping = by_group(
+                job.contract.target.type,
+                Subgroups(column=column, names=names, codes_N=codes_T),
+                ScoredRows(labels_N=labels, logits=joint, weights_N=weights, keys_N=rows.key_at(own.test_N)),
+                smallest=options.smallest_group,
+                resamples=job.contract.evaluation.bootstrap,
+                generator=np.random.default_rng(job.contract.seed),
+            )
+        except UndefinedMetric as error:
+            job.logbook.watcher.say(f"no figures by {column}: {error}")
+            continue
+        by_column.append(grouping)
     return replace(
         evaluated,
         comparison=scored.compare(baseline.logits_T if baseline is not None else None),
         decisions=decisions,
-        groups=_by_group(job, rows, own, labels, joint, weights) + _by_partner(job, rows, trained, dataset, scored.joint_T),
+        groups=by_column + _by_partner(job, rows, trained, dataset, scored.joint_T),
         local_baseline=baseline.state if baseline is not None else None,
         notes=baseline.notes if baseline is not None else (),
     )
@@ -241,35 +269,6 @@ def _decide(
         except UndefinedMetric:  # one class only among the validation rows, or the test rows
             continue
     return None
-
-
-def _by_group(
-    job: Job,
-    rows: OwnRows,
-    own: Dataset,
-    labels_T: NDArray[Any],
-    logits_T: NDArray[Any],
-    weights_T: NDArray[Any] | None,
-) -> list[Grouping]:
-    """Measure the joint model on the groups of test rows that the party file's columns make."""
-    options, groupings = job.party.report, []
-    rows_T = rows.alignment.rows_N[own.test_N.cpu().numpy()]
-    for column in options.subgroups:
-        names, codes_T = groups_of(rows.column_at(column, rows_T, use="subgroup"))
-        try:
-            grouping = by_group(
-                job.contract.target.type,
-                Subgroups(column=column, names=names, codes_N=codes_T),
-                ScoredRows(labels_N=labels_T, logits=logits_T, weights_N=weights_T, keys_N=rows.key_at(own.test_N)),
-                smallest=options.smallest_group,
-                resamples=job.contract.evaluation.bootstrap,
-                generator=np.random.default_rng(job.contract.seed),
-            )
-        except UndefinedMetric as error:
-            job.logbook.watcher.say(f"no figures by {column}: {error}")
-            continue
-        groupings.append(grouping)
-    return groupings
 
 
 def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty | None, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
@@ -310,25 +309,6 @@ def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty | None, data
             continue
         groupings.append(grouping)
     return groupings
-
-
-def _release(job: Job, private_release: PrivateRelease, target_T: Tensor, logits_T: Tensor, *, rows: int) -> Finished:
-    """Release the AUC, once per run: one that goes on sends the same number again, which tells nothing new and costs nothing.
-
-    That the noise left no AUC is an outcome like any other: trying again would be another release.
-    """
-    if noted := job.folder.noted(RELEASE_NOTE):
-        return msgspec.convert(noted, prepared(Finished))
-    try:
-        released = release_auc(private_release, job.party, job.folder, target_T, logits_T)
-    except NothingReleased as nothing:
-        job.logbook.watcher.say(f"no AUC was released, though epsilon {private_release.epsilon:g} is spent: {nothing}")
-        message = finished(rows, nothing)
-    else:
-        job.logbook.watcher.say(f"released: {released.statement()}")
-        message = finished(rows, released)
-    job.folder.note(RELEASE_NOTE, msgspec.to_builtins(message))  # killed before this, a resumed run is charged again
-    return message
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,11 +132,25 @@ def measure_columns(
         for number, channel in enumerate(job.feature_channels):
             received = receive_falls(model, own, cuts_VD, number, channel, scorer, shuffling)
             falls[channel.peer] = [None] * len(received), received
+    importance, before = [], scorer(logits_V)
+    if np.isfinite(before):
+        metric = headline_metric(job)
+        importance = [
+            results.ImportanceSummary(
+                party=party,
+                metric=metric.title,
+                rows=len(index_V),
+                repeats=job.contract.evaluation.importance.repeats,
+                before=before if metric.higher_is_better else -before,
+                columns=_columns(names, found),
+            )
+            for party, (names, found) in falls.items()
+        ]
     return Measured(
         index_V=index_V,
         logits_V=logits_V,
         falls={party: found for party, (_, found) in falls.items()},
-        importance=_shown(job, falls, rows=len(index_V), before=scorer(logits_V)),
+        importance=importance,
     )
 
 
@@ -175,25 +189,6 @@ def _named(job: Job, dataset: Dataset, received: list[Fall]) -> results.Importan
 def headline_metric(job: Job) -> metrics.Metric:
     """Return the metric that columns are scored by."""
     return next(iter(metrics.METRICS[job.contract.target.type].values()))
-
-
-def _shown(
-    job: Job, falls: Mapping[str, tuple[list[str | None], list[Fall]]], *, rows: int, before: float
-) -> list[results.ImportanceSummary]:
-    if not np.isfinite(before):
-        return []
-    metric = headline_metric(job)
-    return [
-        results.ImportanceSummary(
-            party=party,
-            metric=metric.title,
-            rows=rows,
-            repeats=job.contract.evaluation.importance.repeats,
-            before=before if metric.higher_is_better else -before,
-            columns=_columns(names, found),
-        )
-        for party, (names, found) in falls.items()
-    ]
 
 
 def _columns(names: list[str] | list[str | None], falls: list[Fall]) -> list[results.ColumnFall]:

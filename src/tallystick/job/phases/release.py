@@ -105,7 +105,18 @@ def privacy_section(
     """
     party = contract.label_party
     used = "the values that were chosen, which stand in the contract" if alone else "what training sends"
-    released = _label_releases(contract, used="the values that were chosen" if alone else "all that training sends") * trainings
+    sent = "the values that were chosen" if alone else "all that training sends"
+    released = trainings * [
+        results.Release(
+            what=f"labels of the training and validation rows, in {sent}",
+            mechanism=entry.defense.method,
+            protects="labels",
+            party=party,
+            **{key: value for key, value in entry.model_dump().items() if key in ("epsilon", "delta")},
+        )
+        for entry in contract.defense
+        if entry.covers_labels
+    ]
     if message.epsilon is not None:
         what, note = f"no AUC: {message.reveals}", "Nothing else was released; the epsilon is spent all the same."
         if message.auc is not None:
@@ -116,7 +127,9 @@ def privacy_section(
                 what=what, mechanism=message.mechanism, protects=message.protects, epsilon=message.epsilon, party=party, note=note
             )
         )
-    exact = _not_private(contract, used=used) if trainings else []
+    exact = []
+    if trainings and not contract.hides_labels and contract.sends_gradients:  # all that depends on exact labels, if any is sent
+        exact = [f"{used}, which comes from {exact_labels(contract)} of the training and validation rows"]
     not_private = [f"{what}; {trainings} times, once in each trial" if trainings > 1 else what for what in exact]
     if shared:
         not_private.append(f"what the evaluation sent the feature parties: {shared_with_feature_parties(contract)}")
@@ -148,28 +161,7 @@ def privacy_section(
     )
 
 
-def _not_private(contract: Contract, *, used: str) -> list[str]:
-    """Say what training told without a guarantee for the whole run: all that depends on exact labels, if any of it is sent."""
-    if contract.hides_labels or not contract.sends_gradients:
-        return []
-    return [f"{used}, which comes from {exact_labels(contract)} of the training and validation rows"]
-
-
 def exact_labels(contract: Contract) -> str:
     """Name the labels that training without a guarantee uses, and the defences that make up for none."""
     methods = ", ".join(entry.defense.method for entry in contract.defense if not entry.defense.hides_features())
     return "exact labels" + (f" (behind {methods}: no guarantee for the whole run)" if methods else "")
-
-
-def _label_releases(contract: Contract, *, used: str) -> list[results.Release]:
-    return [
-        results.Release(
-            what=f"labels of the training and validation rows, in {used}",
-            mechanism=entry.defense.method,
-            protects="labels",
-            party=contract.label_party,
-            **{key: value for key, value in entry.model_dump().items() if key in ("epsilon", "delta")},
-        )
-        for entry in contract.defense
-        if entry.covers_labels
-    ]

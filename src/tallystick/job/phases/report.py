@@ -3,7 +3,6 @@
 import platform
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ import yaml
 
 from tallystick import __version__, results
 from tallystick.alignment.group import SODIUM
-from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.disclosure.alignment import membership_lines, repeats_lines
@@ -37,6 +35,32 @@ if TYPE_CHECKING:
 
 def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: RunFindings, *, started: str) -> results.Result:
     """Put together this party's result."""
+    # What the trained weight gates make of similarities, if there are any
+    link_weights: list[results.LinkWeights] = []
+    if (model := findings.modules.get("label model")) is not None:
+        from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
+        from tallystick.models.split import LabelModel
+
+        weights_by_party = learnt_weights(model) if isinstance(model, LabelModel) else []
+        if weights_by_party:
+            link_weights = [
+                results.LinkWeights(party=name, similarities=list(LOOKED_AT), weights=weights)
+                for name, weights in zip(contract.feature_parties, weights_by_party, strict=True)
+            ]
+    aligned = None
+    if (alignment := findings.alignment) is not None:
+        repeat = contract.alignment.duplicates == "all"  # then it is ids that were aligned
+        what = "ids" if repeat else "rows"
+        size_names = {
+            "own": f"{what} of {party.party}",
+            "intersection": "rows with a link" if alignment.candidates else f"{what} in common",
+            "union": "rows in the union",
+            **{f"intersection by {key.name}": f"{what} in common by {key.name}" for key in contract.alignment.any_of},
+        }
+        sizes = {size_names.get(name, f"{what} of {name}"): size for name, size in alignment.sizes.items()}
+        if repeat:
+            sizes[f"rows of {contract.label_party} with these ids"] = len(alignment)
+        aligned = results.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
     return results.Result(
         run_id=findings.run_id,
         party=party.party,
@@ -45,7 +69,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
         started=started,
         seconds=time.monotonic() - logbook.began,
         phases=logbook.phases,
-        alignment=_alignment(contract, party, findings.alignment),
+        alignment=aligned,
         learnt=learnt_of_run(contract, party, findings),
         data=_data(contract, party, findings),
         model=[_model_part(party.party, name, module) for name, module in findings.modules.items()],
@@ -61,7 +85,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
             decisions=findings.evaluated.decisions,
             groups=list(findings.evaluated.groups),
             importance=list(findings.evaluated.importance),
-            link_weights=_link_weights(contract, findings.modules.get("label model")),
+            link_weights=link_weights,
             shared=findings.evaluated.shared,
             tuning=_tuning(findings),
             privacy=_privacy(contract, party, findings),
@@ -87,22 +111,6 @@ def _privacy(contract: Contract, party: PartyFile, findings: RunFindings) -> res
         return privacy
     apart = "Columns are in no sum here: what noisy embeddings cost them stands in each feature party's own ledger."
     return msgspec.structs.replace(privacy, summary=f"{privacy.summary} {apart}")
-
-
-def _link_weights(contract: Contract, model: "nn.Module | None") -> list[results.LinkWeights]:
-    """Return what the trained weight gates make of similarities, if there are any."""
-    if model is None:
-        return []
-    from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
-    from tallystick.models.split import LabelModel
-
-    weights_by_party = learnt_weights(model) if isinstance(model, LabelModel) else []
-    if not weights_by_party:
-        return []
-    return [
-        results.LinkWeights(party=party, similarities=list(LOOKED_AT), weights=weights)
-        for party, weights in zip(contract.feature_parties, weights_by_party, strict=True)
-    ]
 
 
 def write_report(job: Job, findings: RunFindings) -> results.Result:
@@ -189,23 +197,6 @@ def contract_info(contract: Contract) -> results.ContractInfo:
             "seed": contract.seed,
         },
     )
-
-
-def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None) -> results.AlignmentSummary | None:
-    if alignment is None:
-        return None
-    repeat = contract.alignment.duplicates == "all"  # then it is ids that were aligned
-    what = "ids" if repeat else "rows"
-    size_names = {
-        "own": f"{what} of {party.party}",
-        "intersection": "rows with a link" if alignment.candidates else f"{what} in common",
-        "union": "rows in the union",
-        **{f"intersection by {key.name}": f"{what} in common by {key.name}" for key in contract.alignment.any_of},
-    }
-    sizes = {size_names.get(name, f"{what} of {name}"): size for name, size in alignment.sizes.items()}
-    if repeat:
-        sizes[f"rows of {contract.label_party} with these ids"] = len(alignment)
-    return results.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
 
 
 def _tuning(findings: RunFindings) -> results.Tuning | None:
@@ -312,6 +303,16 @@ def _training(
     phase = next((phase for phase in logbook.phases if phase.name == "training"), None) if logbook is not None else None
     seconds = phase.seconds if phase is not None else sum(record["seconds"] for record in state.history)
     steps = state.step - (findings.resumed_from if logbook is not None else 0)
+    # Shares of numbers that layers leave out in training; a module of a party's own may have PyTorch's
+    shares: list[float] = []
+    if logbook is not None:
+        from torch import nn
+
+        from tallystick.models.dropout import Dropout
+
+        layers = [layer for module in findings.modules.values() for layer in module.modules()]
+        shares += [layer.share for layer in layers if isinstance(layer, Dropout)]
+        shares += [layer.p for layer in layers if isinstance(layer, nn.Dropout)]
     return results.TrainingSummary(
         mode=contract.training.mode if logbook is not None else "in one process",
         steps=state.step,
@@ -324,19 +325,8 @@ def _training(
         refit_epochs=state.refit_epochs,
         refit_steps=state.refit_steps,
         folds=findings.dataset.networks if findings.dataset is not None else 1,
-        dropout=_dropout(findings.modules) if logbook is not None else 0.0,
+        dropout=max(shares, default=0.0),
     )
-
-
-def _dropout(modules: "Mapping[str, nn.Module]") -> float:
-    """Return the largest share of numbers that a layer leaves out in training. A module of a party's own may have PyTorch's."""
-    from torch import nn
-
-    from tallystick.models.dropout import Dropout
-
-    layers = [layer for module in modules.values() for layer in module.modules()]
-    shares = [layer.share for layer in layers if isinstance(layer, Dropout)]
-    return max([*shares, *(layer.p for layer in layers if isinstance(layer, nn.Dropout))], default=0.0)
 
 
 def learnt_of_run(contract: Contract, party: PartyFile, findings: RunFindings) -> list[results.Learnt]:

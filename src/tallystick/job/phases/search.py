@@ -88,9 +88,36 @@ def next_values(
     if not before:
         return {}
     require_optuna()
+    import optuna
+    from optuna.trial import TrialState
+
     for attempt in range(_ATTEMPTS):
-        entropy = np.random.SeedSequence([seed, len(before), attempt])
-        values = _suggested(keys, before, seed=int(entropy.generate_state(1)[0]))
+        seed_of_trial = int(np.random.SeedSequence([seed, len(before), attempt]).generate_state(1)[0])
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        spaces = {key: _space(key, tuned) for key, tuned in keys.items()}
+        blind = max(STARTUP - sum(trial.is_open for trial in before), 1)
+        # An open trial counts as a bad one, so that the next is named elsewhere.
+        sampler = optuna.samplers.TPESampler(seed=seed_of_trial, n_startup_trials=blind, constant_liar=True)
+        study = optuna.create_study(sampler=sampler)
+        for trial in before:
+            # Optuna takes numbers and words; of a list of values it is given the place.
+            params = {
+                key: list(map(_comparable, keys[key].values)).index(value) if keys[key].values else value
+                for key, value in trial.values.items()
+            }
+            study.add_trial(
+                optuna.trial.create_trial(
+                    params=params,
+                    distributions={key: spaces[key] for key in params},
+                    value=trial.loss,
+                    state=TrialState.FAIL if trial.problem else TrialState.RUNNING if trial.is_open else TrialState.COMPLETE,
+                )
+            )
+        values_asked = study.ask(spaces).params
+        values = {
+            key: _comparable(tuned.values[values_asked[key]]) if tuned.values else _rounded(values_asked[key], *tuned.ends(key))
+            for key, tuned in keys.items()
+        }
         if values != own and values not in [trial.values for trial in before]:
             return values
     return None
@@ -100,37 +127,6 @@ def require_optuna() -> None:
     """Raise ConfigError where Optuna is not installed."""
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError("tallystick tune needs Optuna at the label party; run: pip install 'tallystick[tune]'")
-
-
-def _suggested(keys: Mapping[str, TunedKey], before: Sequence[TrialRecord], *, seed: int) -> dict[str, Any]:
-    import optuna
-    from optuna.trial import TrialState
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    spaces = {key: _space(key, tuned) for key, tuned in keys.items()}
-    blind = max(STARTUP - sum(trial.is_open for trial in before), 1)
-    # An open trial counts as a bad one, so that the next is named elsewhere.
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=blind, constant_liar=True)
-    study = optuna.create_study(sampler=sampler)
-    for trial in before:
-        # Optuna takes numbers and words; of a list of values it is given the place.
-        params = {
-            key: list(map(_comparable, keys[key].values)).index(value) if keys[key].values else value
-            for key, value in trial.values.items()
-        }
-        study.add_trial(
-            optuna.trial.create_trial(
-                params=params,
-                distributions={key: spaces[key] for key in params},
-                value=trial.loss,
-                state=TrialState.FAIL if trial.problem else TrialState.RUNNING if trial.is_open else TrialState.COMPLETE,
-            )
-        )
-    values_asked = study.ask(spaces).params
-    return {
-        key: _comparable(tuned.values[values_asked[key]]) if tuned.values else _rounded(values_asked[key], *tuned.ends(key))
-        for key, tuned in keys.items()
-    }
 
 
 def _rounded(number: float, low: float, high: float) -> float:

@@ -85,7 +85,15 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
         rows_R = own.alignment.own_rows if by_number else own.rows_at(dataset.train_N)
         training_rows = own.keys.rows_R[np.unique(rows_R[rows_R >= 0])]
         keep_profile(job.folder, profile_of(own.frame, dataset.encoder, training_rows))
-    _try_own_bottom(job, dataset)
+    # A user's bottom of another width than it states, which a simulation has not tried before, as a run has
+    name, model = job.party.party, job.contract.model
+    if (name in model.bottoms or job.bottom is not None) and dataset.encoder is not None:
+        few = dataset.encoder.encode(job.frame[np.arange(min(2, job.frame.height))]).unpacked()
+        if job.bottom is not None:
+            try_bottom(job.bottom, few, what=f"simulate: the bottom of {name} ({type(job.bottom).__name__})")
+        else:
+            bottom = build_bottom(model, name, dataset.encoder.feature_shape, seed=job.contract.seed)
+            try_bottom(bottom, few, what=f"model.bottoms.{name} = {model.bottoms[name]}")
     for note in dataset.encoder.notes if dataset.encoder is not None else ():
         job.logbook.watcher.say(note)
     for note in dataset.resolved_notes(job.contract.training):
@@ -108,19 +116,6 @@ def telling_columns(job: Job, own: OwnRows, dataset: Dataset) -> list[str]:
             notes.append(f"own column {place.name!r} {how} on training rows; is it known before the label is? (leakage)")
             job.logbook.watcher.say(f"warning: {notes[-1]}")
     return notes
-
-
-def _try_own_bottom(job: Job, dataset: Dataset) -> None:
-    """Refuse a user's bottom of another width than it states, which a simulation has not tried before, as a run has."""
-    name, model = job.party.party, job.contract.model
-    if (name not in model.bottoms and job.bottom is None) or dataset.encoder is None:
-        return
-    few = dataset.encoder.encode(job.frame[np.arange(min(2, job.frame.height))]).unpacked()
-    if job.bottom is not None:
-        try_bottom(job.bottom, few, what=f"simulate: the bottom of {name} ({type(job.bottom).__name__})")
-        return
-    bottom = build_bottom(model, name, dataset.encoder.feature_shape, seed=job.contract.seed)
-    try_bottom(bottom, few, what=f"model.bottoms.{name} = {model.bottoms[name]}")
 
 
 def _try_own_top(job: Job, widths: Sequence[int]) -> None:

@@ -9,8 +9,6 @@ import mmap
 import os
 import signal
 import sys
-from collections.abc import Iterable
-from typing import BinaryIO
 
 import torch
 
@@ -24,31 +22,26 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a library prints is no answer
     try:
-        _work(sys.stdin.buffer, answers)
+        lines = iter(sys.stdin.buffer)
+        if (first := next(lines, None)) is not None:
+            task = json.loads(first)
+            plan = WorkerPlan.from_json(task["plan"])
+            torch.set_num_threads(plan.threads)
+            module = plan.module().train()
+            layout = Layout(plan, module)
+            memory = memoryview(mmap.mmap(task["file"], layout.size))
+            os.close(task["file"])
+            shard = Shard(module, plan, layout.tensors(memory), worker=task["worker"], adding=plan.workers)
+            does = {b"forward": shard.forward, b"backward": shard.backward, b"add": shard.add_up, b"update": shard.update}
+            answers.write(b"\n")
+            for line in lines:
+                what, number, rows = line.split()
+                does[what](int(number), int(rows))
+                answers.write(b"\n")
     except BrokenPipeError:
         return
     except Exception as error:
         answers.write(json.dumps(f"{type(error).__name__}: {error}").encode() + b"\n")
-
-
-def _work(orders: Iterable[bytes], answers: BinaryIO) -> None:
-    lines = iter(orders)
-    if (first := next(lines, None)) is None:
-        return
-    task = json.loads(first)
-    plan = WorkerPlan.from_json(task["plan"])
-    torch.set_num_threads(plan.threads)
-    module = plan.module().train()
-    layout = Layout(plan, module)
-    memory = memoryview(mmap.mmap(task["file"], layout.size))
-    os.close(task["file"])
-    shard = Shard(module, plan, layout.tensors(memory), worker=task["worker"], adding=plan.workers)
-    does = {b"forward": shard.forward, b"backward": shard.backward, b"add": shard.add_up, b"update": shard.update}
-    answers.write(b"\n")
-    for line in lines:
-        what, number, rows = line.split()
-        does[what](int(number), int(rows))
-        answers.write(b"\n")
 
 
 if __name__ == "__main__":

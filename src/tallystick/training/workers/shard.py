@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import Columns, screened_columns
 from tallystick.tables.features import Features
-from tallystick.training.optimizers import Optimizer, kept_of_a_weight, optimizer_over
+from tallystick.training.optimizers import kept_of_a_weight, optimizer_over
 from tallystick.training.step import take_back
 from tallystick.training.weight_stash import weights_kept
 from tallystick.training.workers.plan import ALIGNED, GATES, WorkerPlan, columns_of, tables_and_others
@@ -58,7 +58,11 @@ class Shard:
             weight.data = memory[f"weight/{name}"]
         if (screened := screened_columns(module)) is not None:
             screened.gates = memory[GATES]
-        self._optimizer = self._begin_optimizer() if self._taken else None
+        self._optimizer = None
+        if self._taken:
+            self._optimizer = optimizer_over(self._settings, {1.0: [self.tables[name] for name in self._taken]})
+            for name in self._taken:
+                self._optimizer.kept[self.tables[name]] = self.kept_of(name)
 
     def forward(self, number: int, rows: int) -> None:
         """Take this worker's rows of a batch forward, from the memory into it. ``number`` names the batch later."""
@@ -142,12 +146,6 @@ class Shard:
     def kept_of(self, name: str) -> dict[str, Tensor]:
         """Return what the optimizer keeps of a table, in the memory."""
         return {what: self._memory[f"kept/{name}/{what}"] for what in kept_of_a_weight(self._settings)}
-
-    def _begin_optimizer(self) -> Optimizer:
-        optimizer = optimizer_over(self._settings, {1.0: [self.tables[name] for name in self._taken]})
-        for name in self._taken:
-            optimizer.kept[self.tables[name]] = self.kept_of(name)
-        return optimizer
 
     @contextmanager
     def _embedding(self) -> Iterator[list[Tensor]]:
