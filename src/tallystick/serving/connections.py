@@ -215,16 +215,17 @@ class TlsDoor(asyncio.Protocol):
         self._opening = asyncio.get_running_loop().create_task(self._shake_hands())
 
     async def _shake_hands(self) -> None:
+        if self._transport.is_closing():  # hung up before its turn came
+            return
         loop = asyncio.get_running_loop()
-        handshake = loop.create_task(
-            loop.start_tls(self._transport, self, self.context, server_side=True, ssl_handshake_timeout=HEAD_S)
-        )
-        await asyncio.sleep(0)  # the handshake has its protocol now, and connects it before what is called after this
-        loop.call_soon(self._say_hello)
+        loop.call_soon(loop.call_soon, self._say_hello)  # a turn later, when the handshake is connected
         try:
-            secured = await handshake
+            secured = await loop.start_tls(self._transport, self, self.context, server_side=True, ssl_handshake_timeout=HEAD_S)
         except OSError:  # among them what ssl and a time that is over raise
             secured = None
+        except asyncio.CancelledError:  # the server ends
+            self._transport.abort()
+            raise
         finally:
             self._leave()
         if secured is None or secured.is_closing():
