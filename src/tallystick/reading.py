@@ -342,8 +342,8 @@ def problem_lines(model: type[Model], error: ValidationError) -> list[str]:
         elif kind == "extra_forbidden" and (others := place.choices_with(name)):
             lines.append(f"{key_with_value}: goes with {others} only; leave it out")
         elif kind == "extra_forbidden":
-            known = {field for owner in place.choices or (place.owner or Model,) for field in owner.model_fields}
-            lines.append(f"{key}: is not a known key; {did_you_mean(name, known)}")
+            field_names = {field for owner in place.choices or (place.owner or Model,) for field in owner.model_fields}
+            lines.append(f"{key}: is not a known key; {did_you_mean(name, field_names)}")
         elif kind == "union_tag_invalid":
             tag = context["discriminator"].strip("'")
             wrong = problem["input"].get(tag) if isinstance(problem["input"], Mapping) else context["tag"]

@@ -144,8 +144,8 @@ def _link(keys: Sequence[KeyIds], rows: int, channel: Channel, common: _Common, 
         with notify_peers([channel]):
             of = f"ids by {key.name}"
             send_size(channel, of, len(ids))
-            theirs = receive_size(channel, of, at_most=most, remedy=REMEDY)
-        if not len(ids) or not theirs:
+            their_ids = receive_size(channel, of, at_most=most, remedy=REMEDY)
+        if not len(ids) or not their_ids:
             linked.append(np.empty(0, dtype=np.int64))
             continue
         local = common["local"]
@@ -162,7 +162,7 @@ def _link(keys: Sequence[KeyIds], rows: int, channel: Channel, common: _Common, 
         linked.append(row_K)
         multiplications += alignment.multiplications
         if common["security"] == "malicious":
-            rooms.append(f"by {key.name}: {cheaters_room(peer, theirs, own=len(ids))}")
+            rooms.append(f"by {key.name}: {cheaters_room(peer, their_ids, own=len(ids))}")
     counts = {key.name: len(row_K) for key, row_K in zip(keys, linked, strict=True)}
     with notify_peers([channel]):
         require_some(sum(counts.values()), rows, [f"{peer} {others}"])

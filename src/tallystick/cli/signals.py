@@ -87,22 +87,22 @@ def _ended_from_outside() -> Iterator[None]:
     if not _ON_LINUX or len(list(Path("/proc/self/task").iterdir())) > 1:
         yield
         return
-    mine, other_end = os.pipe()
+    own_end, other_end = os.pipe()
     parent = os.getpid()
     try:
         child = os.fork()
     except OSError:  # no more processes: whoever lacks those lacks this one, too
-        os.close(mine)
+        os.close(own_end)
         os.close(other_end)
         yield
         return
     if child == 0:
         try:
             os.close(other_end)
-            _end_if_hanging(parent, mine)
+            _end_if_hanging(parent, own_end)
         finally:
             os._exit(0)
-    os.close(mine)
+    os.close(own_end)
     try:
         yield
     finally:

@@ -147,14 +147,14 @@ class JoinedCluster:
         """Bytes since it last said something, which it needs time to hand on."""
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._pipe, theirs = socket.socketpair()
-        kept = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith(_PREFIXES)}
+        environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith(_PREFIXES)}
         modules = os.pathsep.join(str(Path(each).absolute()) for each in sys.path if each)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _DRIVER],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=self._said.fileno(),
-            env=kept | {"PYTHONPATH": modules},
+            env=environment | {"PYTHONPATH": modules},
             start_new_session=True,  # so that Ctrl-C reaches this process alone, which ends the other
         )
         theirs.close()
@@ -245,8 +245,10 @@ class JoinedCluster:
         size = self._said.seek(0, os.SEEK_END)
         self._said.seek(max(0, size - 2000))
         lines = self._said.read(2000).decode(errors="replace").strip().splitlines()
-        said = f"; it said: {printable(lines[-1], most=400)}" if lines else ""
-        return ComputeError(f"compute.address = {self._address}: the process that belongs to the Ray cluster ended {how}{said}")
+        last_words = f"; it said: {printable(lines[-1], most=400)}" if lines else ""
+        return ComputeError(
+            f"compute.address = {self._address}: the process that belongs to the Ray cluster ended {how}{last_words}"
+        )
 
     def _no_message(self) -> ComputeError:
         self._kill()

@@ -176,10 +176,10 @@ class _Cluster:
 
     def keep(self, number: int, prepare: str, shared: bytes) -> None:
         """Begin a process that stays, on as many machines as may be, and is not begun again."""
-        kept = self._ray.remote(_Process).options(
+        holder = self._ray.remote(_Process).options(
             num_cpus=self._join.threads, resources=self._join.resources, max_restarts=0, scheduling_strategy="SPREAD"
         )
-        self._actors[number] = kept.remote(prepare, shared, self._join.threads, self._join.versions)
+        self._actors[number] = holder.remote(prepare, shared, self._join.threads, self._join.versions)
 
     def ask(self, request: Ask, body: memoryview) -> None:
         """Ask a process that stays."""

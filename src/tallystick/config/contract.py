@@ -357,12 +357,12 @@ def _any_key_problems(contract: Contract) -> list[str]:
     if not isinstance(alignment, IntersectionConfig) or alignment.alternatives is None:
         return []
     names = [key.name for key in alignment.keys]
-    named = {name for alternative in alignment.alternatives for name in alternative}
-    problems += [f"{where}: {shown(name)} is no key; {did_you_mean(name, names)}" for name in sorted(named - set(names))]
+    key_names = {name for alternative in alignment.alternatives for name in alternative}
+    problems += [f"{where}: {shown(name)} is no key; {did_you_mean(name, names)}" for name in sorted(key_names - set(names))]
     problems += [
         f"{where}: no alternative has the key {shown(name)}; add it to one, or leave it out of alignment.keys"
         for name in names
-        if name not in named
+        if name not in key_names
     ]
     if alignment.duplicates == "all":
         problems.append(f"{where}, alignment.duplicates = all: a row links to one row at most; take first, drop or error")

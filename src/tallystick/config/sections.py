@@ -427,8 +427,8 @@ class SharedTraining(TrainingChoice):
         large = min(max(2 ** round(math.log2(max(rows, 1) / 24)), 128), 1024)
         batch_size = large if self.batch_size == "auto" else self.batch_size
         epochs = max(12, math.ceil(300 / steps_of_epoch(rows, batch_size))) if self.epochs == "auto" else self.epochs
-        settled = {"epochs": epochs, "batch_size": batch_size}
-        return super(SharedTraining, self.model_copy(update=settled)).resolved(rows)
+        settings = {"epochs": epochs, "batch_size": batch_size}
+        return super(SharedTraining, self.model_copy(update=settings)).resolved(rows)
 
 
 SentGradients: TypeAlias = Annotated[

@@ -9,7 +9,7 @@ def _overlap(contract: Contract) -> list[str]:
     if config is None:
         return []
     label, feature = parties_of(contract)
-    told = {"both": f"{label} and {feature}", "label": label, "feature": feature}[config.told_to]
+    told_parties = {"both": f"{label} and {feature}", "label": label, "feature": feature}[config.told_to]
     by_group = f", by the groups of {config.groups}, whose names and sizes cross" if config.groups is not None else ""
     if config.epsilon is not None:
         bound = f"with noise: {config.epsilon:g}-DP of the other side's ids but for a chance of {config.delta:g}, for each count"
@@ -23,7 +23,10 @@ def _overlap(contract: Contract) -> list[str]:
         if config.told_to == "both"
         else [f"`tallystick overlap`: {feature if config.told_to == 'label' else label} learns no count"]
     )
-    return [f"`tallystick overlap`: both learn how many ids the other has; {told} how many are common{by_group}; {bound}", *other]
+    return [
+        f"`tallystick overlap`: both learn how many ids the other has; {told_parties} how many are common{by_group}; {bound}",
+        *other,
+    ]
 
 
 OVERLAP = (

@@ -122,12 +122,12 @@ def make_student(
     share = (
         min(losses, key=lambda each: np.inf if (loss := losses[each]) is None else loss) if own.loss is not None else SHARES[0]
     )
-    chosen = own if share == 0 else students[share]
-    figures = _figures(rows, own, chosen)
+    choice = own if share == 0 else students[share]
+    figures = _figures(rows, own, choice)
     exported = Exported(
         contract=contract,
         origin=folder.origin,
-        half=ExportedHalf(chosen.model, cuts=0, calibration=NO_CALIBRATION).eval(),
+        half=ExportedHalf(choice.model, cuts=0, calibration=NO_CALIBRATION).eval(),
         encoder=rows.encoder,
         widths={},
         meaning=meaning_of(rows.coder),
@@ -147,8 +147,8 @@ def make_student(
         write_bytes(new / "inputs.json", columns_json(exported).encode())
         write_bytes(new / ENCODER, json.dumps(json.loads(rows.encoder.to_json()), indent=1).encode(), private=True)
         write_bytes(new / CODER, rows.coder.to_json().encode(), private=True)
-        kept = {"contract": contract.model_dump(mode="json", exclude_unset=True), "networks": networks_in(chosen.model)}
-        write_bytes(new / FACTS, json.dumps({**kept, **facts}, indent=1).encode(), private=True)
+        card_facts = {"contract": contract.model_dump(mode="json", exclude_unset=True), "networks": networks_in(choice.model)}
+        write_bytes(new / FACTS, json.dumps({**card_facts, **facts}, indent=1).encode(), private=True)
         write_bytes(new / "README.md", student_card(contract, exported, facts).encode())
     files = sorted(path.name for path in to.iterdir())
     return {"folder": str(to), "files": files, **facts}
@@ -277,11 +277,11 @@ def _teacher(
     if SCORED_BY in table.columns:
         scored = scored.filter(require_column(table, SCORED_BY, use="scores") == JOINT)
     key = key_of(frame, columns=party.keys, alignment=contract.alignment).gather(keys.rows_R[rows_N])
-    found = pl.DataFrame({"key": key}).join(
+    joined_rows = pl.DataFrame({"key": key}).join(
         scored.drop_nulls().unique("key", keep="last"), on="key", how="left", maintain_order="left"
     )
-    has_score_N = found.get_column(names[0]).is_not_null()
-    values_NC = torch.from_numpy(found.select(pl.col(names).fill_null(0.5)).to_numpy().copy())
+    has_score_N = joined_rows.get_column(names[0]).is_not_null()
+    values_NC = torch.from_numpy(joined_rows.select(pl.col(names).fill_null(0.5)).to_numpy().copy())
     if coder.type == "multiclass":
         logits = values_NC.clamp(min=_LEAST).log()
     elif coder.type == "binary":

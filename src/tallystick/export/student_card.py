@@ -36,9 +36,9 @@ def gain_kept(name: str, target: TargetType, joint: Comparison, alone: Compariso
     joint_gain, gain = joint_gains[name], gains[name]
     sign = 1 if METRICS[target][name].higher_is_better else -1
     bound = joint_gain["low"] if sign > 0 else joint_gain["high"]
-    kept = None
+    share = None
     if gain["value"] is not None and joint_gain["value"] is not None and bound is not None and sign * bound > 0:
-        kept = gain["value"] / joint_gain["value"] + 0.0  # of no gain 0, and not -0
+        share = gain["value"] / joint_gain["value"] + 0.0  # of no gain 0, and not -0
     return Kept(
         own=own[name]["value"],
         student=alone["joint"][name]["value"],
@@ -47,7 +47,7 @@ def gain_kept(name: str, target: TargetType, joint: Comparison, alone: Compariso
         gain_low=gain["low"],
         gain_high=gain["high"],
         joint_gain=joint_gain["value"],
-        kept=kept,
+        kept=share,
     )
 
 
@@ -58,12 +58,12 @@ def kept_line(figures: Mapping[str, Any]) -> str:
     own, student, joint = (
         f"{each:.4f}" if each is not None else "none" for each in (value["own"], value["student"], value["joint"])
     )
-    said = f"{name} on {figures['rows']['test']:,} test rows: own columns {own}, student {student}, joint {joint}"
+    line = f"{name} on {figures['rows']['test']:,} test rows: own columns {own}, student {student}, joint {joint}"
     if value["kept"] is None:
-        return f"{said}; joining brings no clear gain there that could be kept"
+        return f"{line}; joining brings no clear gain there that could be kept"
     assert value["gain"] is not None
     within = f" [{value['gain_low']:+.4f}, {value['gain_high']:+.4f}]" if value["gain_low"] is not None else ""
-    return f"{said}; the student gains {value['gain']:+.4f}{within}, {value['kept']:.0%} of what joining gains"
+    return f"{line}; the student gains {value['gain']:+.4f}{within}, {value['kept']:.0%} of what joining gains"
 
 
 def student_card(contract: Contract, exported: Exported, facts: Mapping[str, Any]) -> str:
@@ -72,14 +72,14 @@ def student_card(contract: Contract, exported: Exported, facts: Mapping[str, Any
         f"| {name} | {' | '.join('none' if value[of] is None else f'{value[of]:.4f}' for of in ('own', 'student', 'joint'))} |"
         for name, value in facts["metrics"].items()
     )
-    learnt = (
+    lesson = (
         "Validation labels chose labels alone: it is the network of own columns, and no score taught it."
         if facts["share"] == 0
         else f"Of each target {facts['share']:g} is the joint model's score of run {facts['run']}, and the rest the label."
     )
     parts = (
         f"# {contract.name}: a student of {exported.origin.party}",
-        f"A network of the columns of {exported.origin.party} that scores alone. {learnt}",
+        f"A network of the columns of {exported.origin.party} that scores alone. {lesson}",
         "`model.onnx` takes columns as `encoder.json` encodes them, in the order of `inputs.json`. `tallystick score-alone` "
         f"takes a table. Output: {exported.meaning['output']}.",
         "## How good it is",

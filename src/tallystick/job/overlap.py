@@ -68,14 +68,14 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
             rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
         names, group_M = tuple(name[:200] for name in group_names), code_N[rows_M].astype(np.uint8)
     if config.epsilon is None:
-        told = 0
+        earlier = 0
         for path in party.runs.glob(f"*-{COMMAND}-*"):
             noted = RunFolder.open(path, key=party.run_key).noted(NOTE)
-            told += noted.get("peer") == peer and bool(noted.get("exact"))
-        if told >= config.answers:
+            earlier += noted.get("peer") == peer and bool(noted.get("exact"))
+        if earlier >= config.answers:
             raise ConfigError(
-                f"overlap.answers = {config.answers}: {party.runs} has {told} exact counts with {peer} already; two on sets that "
-                "differ by one id tell whether it is common, so agree on more only where the tables stay the same, or on an "
+                f"overlap.answers = {config.answers}: {party.runs} has {earlier} exact counts with {peer} already; two on sets "
+                "that differ by one id tell whether it is common, so agree on more only where the tables stay the same, or on an "
                 "epsilon"
             )
     _require_budget(config, party)
@@ -148,22 +148,22 @@ def _described(config: OverlapConfig, overlap: Overlap, peer: str) -> dict[str, 
     counts = overlap.counts
     grouped = overlap.groups != ("",)
     total = None if counts is None or None in counts else sum(count for count in counts if count is not None)
-    learnt = [f"{peer} has {overlap.others:,} ids."]
+    learnt_lines = [f"{peer} has {overlap.others:,} ids."]
     if grouped:
-        learnt.append(f"{peer if config.groups == peer else 'This side'} has the groups {', '.join(overlap.groups)}.")
+        learnt_lines.append(f"{peer if config.groups == peer else 'This side'} has the groups {', '.join(overlap.groups)}.")
     if counts is None:
-        learnt.append("How many are common was counted, and not told to this side.")
+        learnt_lines.append("How many are common was counted, and not told to this side.")
     elif total is None:
-        learnt.append(
+        learnt_lines.append(
             f"Counts of fewer than {config.least:,} ids, or that leave fewer of a set, are withheld: "
             f"{sum(count is None for count in counts)} of {len(counts)}."
         )
     elif config.noise is not None:
-        learnt.append(
+        learnt_lines.append(
             f"Some {total:,} ids are common; a count is off by at most {config.noise.most} (epsilon = {config.noise.epsilon:g})."
         )
     else:
-        learnt.append(f"{total:,} ids are common.")
+        learnt_lines.append(f"{total:,} ids are common.")
     outcome: dict[str, Any] = {
         "own": overlap.own,
         "others": overlap.others,
@@ -172,4 +172,4 @@ def _described(config: OverlapConfig, overlap: Overlap, peer: str) -> dict[str, 
     }
     if grouped and counts is not None:
         outcome["groups"] = dict(zip(overlap.groups, counts, strict=True))
-    return outcome | {"learnt": learnt}
+    return outcome | {"learnt": learnt_lines}

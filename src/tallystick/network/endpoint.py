@@ -124,11 +124,11 @@ class Endpoint:
         self._loop.ignore_interrupts()
         with self._loop:
             until = time.monotonic() + (2.0 if reason is not None else self.limits.deadline_s)
-            told = {peer: reason(peer) if callable(reason) else reason for peer in self._sessions}
+            reasons = {peer: reason(peer) if callable(reason) else reason for peer in self._sessions}
             for peer, session in self._sessions.items():
-                session.take_leave(told[peer], final=final)
+                session.take_leave(reasons[peer], final=final)
             for peer, session in self._sessions.items():
-                session.see_off(until, reason=told[peer])
+                session.see_off(until, reason=reasons[peer])
             for session in self._sessions.values():
                 session.drop(session.link, "closed")
         self._loop.end(self._transport.stop())

@@ -63,9 +63,9 @@ def refuse_scores(party: PartyFile, ids: Iterable[bytes], contract: Contract, *,
         return
     ledger = known_ledger(party)
     rows_N, before = _digests(ledger, ids), ledger.scores(data_set(party, SCORES))
-    kept = {_digest_of(path) for path in folder.path.glob(SHARES)} if folder is not None else ()
+    digests = {_digest_of(path) for path in folder.path.glob(SHARES)} if folder is not None else ()
     opened_N = _opened(before, rows_N)
-    after_N = np.where(_opened(before, rows_N, kept) > 0, opened_N, opened_N + contract.scores_of_a_row)
+    after_N = np.where(_opened(before, rows_N, digests) > 0, opened_N, opened_N + contract.scores_of_a_row)
     _require_within(party, contract, before, opened_N, after_N)
 
 

@@ -139,8 +139,8 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         singles = len(used_numeric)
         used_numeric += tuple(column for block in blocks.values() for column in block)
         if numbers == "auto" and singles:
-            said = _said(numeric_method, used_numeric[:singles])
-            notes += (f"model.numeric = auto: {said}, by the {len(rows):,} rows it is fitted on",)
+            names_said = _said(numeric_method, used_numeric[:singles])
+            notes += (f"model.numeric = auto: {names_said}, by the {len(rows):,} rows it is fitted on",)
         used_categorical = tuple(column for column in categorical.values() if column is not None)
         encoded = sum(1 + column.indicator for column in used_numeric[:singles]) + len(used_categorical)
         screened = screens and encoding.screening == "auto" and encoded >= MANY_COLUMNS
@@ -491,7 +491,7 @@ def _fit_numeric(
 def _fit_vector(name: str, numeric: Sequence[str], columns: TrainingColumns) -> tuple[NumericColumn, ...]:
     """Fit a vector's numbers as one block, each centred, by one deviation for all; none if all training rows have the same."""
     own = [column for column in numeric if vector_of(column, (name,))]
-    fitted = []
+    transforms = []
     for place, column in enumerate(own):
         values_N = columns.numbers(column)
         known = values_N[~np.isnan(values_N)]
@@ -499,8 +499,8 @@ def _fit_vector(name: str, numeric: Sequence[str], columns: TrainingColumns) -> 
             return ()
         mean, low, high = float(known.mean()), float(known.min()), float(known.max())
         missing = place == 0 and len(known) < len(values_N)  # one indicator says that all are
-        fitted.append((column, mean, float(known.var()), low, high, missing))
-    deviation = float(np.sqrt(np.mean([variance for _, _, variance, _, _, _ in fitted])))
+        transforms.append((column, mean, float(known.var()), low, high, missing))
+    deviation = float(np.sqrt(np.mean([variance for _, _, variance, _, _, _ in transforms])))
     if deviation == 0:
         return ()
     return tuple(
@@ -514,7 +514,7 @@ def _fit_vector(name: str, numeric: Sequence[str], columns: TrainingColumns) -> 
             indicator=missing,
             vector=name,
         )
-        for column, mean, _, low, high, missing in fitted
+        for column, mean, _, low, high, missing in transforms
     )
 
 

@@ -56,8 +56,8 @@ def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
     if not equals or not values.strip():
         raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as label-dp=3,1")
     if method not in CUTS and method != NO_GRADIENTS and defense_named(method) is None:
-        known = [*DEFENSES, *installed_methods(), *CUTS, NO_GRADIENTS]
-        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, known)}")
+        methods = [*DEFENSES, *installed_methods(), *CUTS, NO_GRADIENTS]
+        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, methods)}")
     try:
         return method, tuple(float(value) for value in values.split(","))
     except ValueError:

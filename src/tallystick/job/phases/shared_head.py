@@ -348,8 +348,8 @@ def _train(
     )
     side, sizes = begin_side(job.contract, job.name, job.channels, rows)
     plan = plan_of(job.contract, sizes)
-    learnt = role(columns_ND, side=side, plan=plan, progress=job.logbook.watcher.progress)
-    return learnt, side, TrainingState(step=plan.steps, epoch=job.contract.training.resolved(plan.rows).epochs)
+    head = role(columns_ND, side=side, plan=plan, progress=job.logbook.watcher.progress)
+    return head, side, TrainingState(step=plan.steps, epoch=job.contract.training.resolved(plan.rows).epochs)
 
 
 def _say_of_range(job: Job, dataset: Dataset, near_edge: int, scores_NC: NDArray[np.float64]) -> None:
@@ -414,8 +414,8 @@ def _train_member(job: Job, own: Dataset, member: LabelModel, number: int) -> No
     rows = len(own.train_N)
     batch_size = min(max(2 ** round(math.log2(rows / _OWN_STEPS_AN_EPOCH)), _OWN_BATCHES[0]), _OWN_BATCHES[1])
     epochs = min(max(round(_OWN_STEPS / math.ceil(rows / batch_size)), _OWN_EPOCHS[0]), _OWN_EPOCHS[1])
-    settled = {"batch_size": batch_size, "epochs": epochs, "learning_rate": _OWN_RATE * math.sqrt(batch_size / _OWN_BATCHES[1])}
-    training = own.resolved(job.contract.training).model_copy(update={"folds": 1, "patience": None, **settled})
+    settings = {"batch_size": batch_size, "epochs": epochs, "learning_rate": _OWN_RATE * math.sqrt(batch_size / _OWN_BATCHES[1])}
+    training = own.resolved(job.contract.training).model_copy(update={"folds": 1, "patience": None, **settings})
     schedule = own.schedule(training, seed=job.contract.seed)
     done = 0
 
