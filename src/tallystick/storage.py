@@ -50,9 +50,9 @@ _MOST_PLACE = 500  # bytes that say what a file is
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Owner and run of a folder's files: every sealed file in it, or below it, states them.
+    """Owner and run of a folder's files, which every sealed file in it, or below it, states.
 
-    A folder of which nobody asks that binds its files to their names alone.
+    Without a run, it binds files to their names alone.
 
     Args:
         folder: the run's folder, from which a file's place in it is told.

@@ -33,6 +33,7 @@ from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.compare import read_run
 from tallystick.serving.side import ServingSide
+from tallystick.storage import ORIGIN, Origin, write_json
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
@@ -244,7 +245,10 @@ def decided(job, *, rounds=1, without=(), **changes):
     for key, value in changes.items():
         section, name = key.split("__")
         values[section] = {**values[section], name: value}
-    (folders[1] / "contract.json").write_text(parse_contract(values).canonical_json())
+    contract, origin = parse_contract(values), Origin.of(folders[1])
+    (folders[1] / "contract.json").write_text(contract.canonical_json())
+    facts = {"run": origin.run, "party": origin.party, "contract": contract.hash}
+    write_json(folders[1] / ORIGIN, json.dumps(facts).encode(), origin=origin)
     for number in without:
         (folders[number] / "result.json").unlink()
     party = str(job.home("bank") / "party.yaml")
