@@ -339,6 +339,7 @@ def test_check_shows_people_the_profile(lay_out_job):
     assert shown.exit_code == 0, shown.output
     assert "no problems" in shown.output
     assert "positive class: 1; a score is its probability" in shown.output
+    assert "{}" not in shown.output  # a count that this table does not have has no place
     assert "noise" in shown.output  # a column of the table
     (heading,) = (line.split() for line in shown.output.splitlines() if "missing" in line and "distinct" in line)
     assert heading[-2:] == ["min", "max"]  # 80 columns wide

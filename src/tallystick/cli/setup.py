@@ -208,7 +208,8 @@ def _show(console: Console, values: dict[str, Any]) -> None:
             console.print(f"and {more:,} more columns; --json lists all", markup=False)
         for name, value in profile.items():
             if isinstance(value, dict):
-                parts = ", ".join(f"{key.replace('_', ' ')} {_cell(part)}" for key, part in value.items() if part not in ("", ()))
+                present = {key.replace("_", " "): part for key, part in value.items() if part not in ("", (), {})}
+                parts = ", ".join(f"{key} {_cell(part)}" for key, part in present.items())
                 console.print(f"{name.replace('_', ' ')}: {parts}", markup=False)
         if profile["positive_class"] is not None:
             console.print(f"positive class: {profile['positive_class']}; a score is its probability", markup=False)
