@@ -189,19 +189,22 @@ class AskByAgreedBatch:
         new_answers = dict(zip(new, self.label_party.ask(questions), strict=True))
         self.kept.update({batch: answer for batch, answer in new_answers.items() if answer.is_here.all()})
         answers = [new_answers[batch] if batch in new_answers else self.kept[batch] for batch in batches_needed]
-        members = [self.batches.members[batch] for batch in batches_needed]
-        if not answers:
-            together = Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[torch.empty(0, 1)])
-        else:
-            position_M = np.concatenate(members)
-            score_M = torch.full((len(position_M), 1), torch.nan)
-            state_M = np.concatenate([answer.state_B for answer in answers])
-            score_M[torch.from_numpy(state_M == HERE)] = torch.cat([answer.cuts_ED[0] for answer in answers])
-            order_M = np.argsort(position_M)
-            state_M = state_M[order_M]
-            values_E1 = score_M[torch.from_numpy(order_M)][torch.from_numpy(state_M == HERE)]
-            together = picked(position_M[order_M], state_M, [values_E1], place_B)
+        together = _put_together([self.batches.members[batch] for batch in batches_needed], answers, place_B)
         return replace(together, waited_s=max((answer.waited_s for answer in new_answers.values()), default=0.0))
+
+
+def _put_together(members: Sequence[NDArray[np.int64]], answers: Sequence[Answered], place_B: NDArray[np.int64]) -> Answered:
+    """Put what came for some batches together at the wanted positions. -1 stands for none."""
+    if not answers:
+        return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[torch.empty(0, 1)])
+    position_M = np.concatenate(members)
+    score_M = torch.full((len(position_M), 1), torch.nan)
+    state_M = np.concatenate([answer.state_B for answer in answers])
+    score_M[torch.from_numpy(state_M == HERE)] = torch.cat([answer.cuts_ED[0] for answer in answers])
+    order_M = np.argsort(position_M)
+    state_M = state_M[order_M]
+    values_E1 = score_M[torch.from_numpy(order_M)][torch.from_numpy(state_M == HERE)]
+    return picked(position_M[order_M], state_M, [values_E1], place_B)
 
 
 class ScoresAsTheyCame:
@@ -249,36 +252,14 @@ def answer_with_scores(
         question = channel.receive(ScoreQuestion, within_s=math.inf)
         if question.last:
             return
-        peer = channel.peer
-        shape = question.values.shape
-        if shape == (0, 0):
-            cut_BD = torch.empty(0, width)
-        else:
-            what = f"{peer}: ScoreQuestion"
-            if (question.batch is None) != (rows is None):
-                raise ProtocolError(peer, f"{what} asks by another way than both sides agreed on")
-            if rows is not None and question.batch is not None and question.batch >= len(rows.batches.members):
-                raise ProtocolError(peer, f"{what} is of batch {question.batch}, and there are {len(rows.batches.members)}")
-            count = len(_members(question, rows)) if rows is not None else next(iter(shape), 0)
-            if rows is None and count > MOST_ASKED:
-                raise ProtocolError(peer, f"{what} has {count} rows; at most {MOST_ASKED} are taken")
-            try:
-                cut_BD = question.values.tensor(count, width, dtype=torch.float32)
-            except MalformedMessage as error:
-                raise ProtocolError(peer, f"{what}: {error}") from None
-            if not all_finite(cut_BD):
-                raise ProtocolError(peer, f"{what}: a cut embedding is not finite; it was not used")
+        cut_BD = _asked(question, channel.peer, rows, width)
         scorer = scorers.get(question.run)
         if not len(cut_BD) or scorer is None:
             refusal: Unanswered = "run" if len(cut_BD) else ""
             nothing = Array.of(np.empty(0, dtype=np.uint8)), Array.of(torch.empty(0, 1))
             channel.send(ScoreAnswer(number=question.number, state=nothing[0], values=nothing[1], refusal=refusal))
             continue
-        if rows is None:
-            names = [row.numpy().tobytes() for row in cut_BD]
-        else:
-            names = [rows.batches.names_N[position] for position in _members(question, rows).tolist()]
-        is_allowed_B = gate.allowed(names, run=question.run)
+        is_allowed_B = gate.allowed(_names(question, cut_BD, rows), run=question.run)
         state_B = np.where(is_allowed_B, HERE, OVER_BUDGET).astype(np.uint8)
         index_E = torch.from_numpy(np.flatnonzero(is_allowed_B))
         score_E = np.empty(0, dtype=np.float32)
@@ -291,6 +272,35 @@ def answer_with_scores(
         channel.send(answer)
 
 
+def _asked(question: ScoreQuestion, peer: str, rows: BatchedRows | None, width: int) -> Tensor:
+    """Return the embeddings of a question. Raises ProtocolError for one that was not agreed on."""
+    shape = question.values.shape
+    if shape == (0, 0):
+        return torch.empty(0, width)
+    what = f"{peer}: ScoreQuestion"
+    if (question.batch is None) != (rows is None):
+        raise ProtocolError(peer, f"{what} asks by another way than both sides agreed on")
+    if rows is not None and question.batch is not None and question.batch >= len(rows.batches.members):
+        raise ProtocolError(peer, f"{what} is of batch {question.batch}, and there are {len(rows.batches.members)}")
+    count = len(_members(question, rows)) if rows is not None else next(iter(shape), 0)
+    if rows is None and count > MOST_ASKED:
+        raise ProtocolError(peer, f"{what} has {count} rows; at most {MOST_ASKED} are taken")
+    try:
+        cut_BD = question.values.tensor(count, width, dtype=torch.float32)
+    except MalformedMessage as error:
+        raise ProtocolError(peer, f"{what}: {error}") from None
+    if not all_finite(cut_BD):
+        raise ProtocolError(peer, f"{what}: a cut embedding is not finite; it was not used")
+    return cut_BD
+
+
 def _members(question: ScoreQuestion, rows: BatchedRows) -> Tensor:
     assert question.batch is not None, "it was looked at"
     return torch.from_numpy(rows.batches.members[question.batch])
+
+
+def _names(question: ScoreQuestion, cut_BD: Tensor, rows: BatchedRows | None) -> Sequence[bytes]:
+    """Return what budgets and the journal know the rows by: their names, or their embeddings if nothing else is known of them."""
+    if rows is None:
+        return [row.numpy().tobytes() for row in cut_BD]
+    return [rows.batches.names_N[position] for position in _members(question, rows).tolist()]

@@ -65,34 +65,7 @@ class PostgresStore:
         if not self._lock.acquire(timeout=CALL_S):
             raise StoreError(f"serving.store: PostgreSQL has not answered earlier queries within {CALL_S:g} s")
         try:
-            key_texts = [key.decode() for key in dict.fromkeys(keys)]
-            self._left = [thread for thread in self._left if thread.is_alive()]
-            if len(self._left) >= MOST_LEFT:
-                raise StoreError(f"serving.store: PostgreSQL owes {MOST_LEFT} answers, and is asked no more until one ends")
-            connection, self._connection = self._connection, None
-            call: Future[tuple[Any, list[str], list[pl.Series]]] = Future()
-
-            def ask() -> None:
-                try:
-                    answered = self._asked(connection, key_texts)
-                except BaseException as error:  # raised by whoever waits
-                    if call.set_running_or_notify_cancel():
-                        call.set_exception(error)
-                    return
-                if not call.set_running_or_notify_cancel():
-                    answered[0].close()  # nobody waits any more
-                    return
-                call.set_result(answered)
-
-            thread = threading.Thread(target=ask, name="tallystick-postgres", daemon=True)
-            thread.start()
-            try:
-                self._connection, names, columns = call.result(CALL_S)
-            except TimeoutError:
-                if call.cancel():
-                    self._left.append(thread)
-                    raise StoreError(f"serving.store: PostgreSQL has not answered within {CALL_S:g} s") from None
-                self._connection, names, columns = call.result()
+            names, columns = self._in_time([key.decode() for key in dict.fromkeys(keys)])
         except self._errors as error:
             state = getattr(error, "sqlstate", None)
             why = type(error).__name__ + (f", SQLSTATE {state}" if state else "")
@@ -120,6 +93,37 @@ class PostgresStore:
             return StoredRows(is_found_B=is_found_B, features_E=self._encoder.encode(frame[place_B[is_found_B]]).unpacked())
         except DataError as error:
             raise StoreError(f"serving.store: its rows do not fit the trained columns: {error}") from None
+
+    def _in_time(self, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
+        """Ask in a thread of its own. Raises StoreError after CALL_S, and what the query raises before."""
+        self._left = [thread for thread in self._left if thread.is_alive()]
+        if len(self._left) >= MOST_LEFT:
+            raise StoreError(f"serving.store: PostgreSQL owes {MOST_LEFT} answers, and is asked no more until one ends")
+        connection, self._connection = self._connection, None
+        call: Future[tuple[Any, list[str], list[pl.Series]]] = Future()
+
+        def ask() -> None:
+            try:
+                answered = self._asked(connection, keys)
+            except BaseException as error:  # raised by whoever waits
+                if call.set_running_or_notify_cancel():
+                    call.set_exception(error)
+                return
+            if not call.set_running_or_notify_cancel():
+                answered[0].close()  # nobody waits any more
+                return
+            call.set_result(answered)
+
+        thread = threading.Thread(target=ask, name="tallystick-postgres", daemon=True)
+        thread.start()
+        try:
+            self._connection, names, columns = call.result(CALL_S)
+        except TimeoutError:
+            if call.cancel():
+                self._left.append(thread)
+                raise StoreError(f"serving.store: PostgreSQL has not answered within {CALL_S:g} s") from None
+            self._connection, names, columns = call.result()
+        return names, columns
 
     def _asked(self, connection: Any, keys: Sequence[str]) -> tuple[Any, list[str], list[pl.Series]]:
         """Return the answer, and the connection that it came over: the former one, or a new one if that is broken."""
