@@ -554,3 +554,17 @@ def test_categories_that_differ_in_spaces_case_or_codes_alone_are_said():
     column = pl.Series("city", ["Bonn", "Bonn ", " bonn", "K\u00f6ln", "Ko\u0308ln", None, "Bern"])
     assert text_warning(column).startswith("column 'city': 3 of its 6 different cells differ from another one in spaces, case")
     assert text_warning(pl.Series("city", ["Bonn", "Bern", None])) is None
+
+
+@pytest.mark.parametrize("mark", ["?", "n/a", "k.A.", "unknown", "\u2013"])
+@pytest.mark.parametrize(("named", "categories", "noted"), [({}, 3, True), ({"x": []}, 3, False), ({"x": ["MARK"]}, 2, False)])
+def test_a_mark_among_words_stays_a_value_and_is_said_until_the_party_says_what_it_is(
+    tmp_path: Path, mark: str, named: dict[str, list[str]], categories: int, noted: bool
+) -> None:
+    (tmp_path / "t.csv").write_text("id,x\n" + "".join(f"k{row},{('red', 'green', mark)[row % 3]}\n" for row in range(30)))
+    named = {name: [mark if word == "MARK" else word for word in words] for name, words in named.items()}
+    table = read_table(TableConfig(path=str(tmp_path / "t.csv"), missing_in=named))
+    assert table.get_column("x").drop_nulls().n_unique() == categories
+    says = [note for note in table.notes if "may mean a missing one" in note]
+    assert len(says) == noted
+    assert all(f"{mark!r} in column 'x'" in note and f"table.missing_in: {{x: [{mark!r}]}}" in note for note in says)

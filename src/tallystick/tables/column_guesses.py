@@ -8,7 +8,9 @@ from tallystick.tables.lazy_table import Frame
 from tallystick.tables.text import as_text
 
 KEY = re.compile(
-    r"(.*[ _.-])?(id|key|uid|uuid|guid|email|e-mail|phone|ssn|iban)|customer|client|.*[a-z]Id|.*[a-z]ID", flags=re.ASCII
+    r"(.*[ _.-])?(id|key|uid|uuid|guid|email|e-mail|phone|ssn|iban)|customer|client|kunde|kunden(nr|nummer)|cliente"
+    r"|.*[a-z]Id|.*[a-z]ID",
+    flags=re.ASCII,
 )
 NAME = re.compile(r"(.*[ _.-])?(name|title|company)", flags=re.ASCII)
 LABEL = re.compile(

@@ -133,7 +133,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         floats = {name for name, kind in table.schema.items() if kind.is_float()}
         exponents = _with_exponents(plain, separator, {name for name in floats if _is_whole(table.get_column(name))})
     decimal, typed = decimal_sign or ".", []
-    numbers, words, missing, of_text = (dict[str, tuple[str, ...]]() for _ in range(4))
+    numbers, words, doubtful, missing, of_text = (dict[str, tuple[str, ...]]() for _ in range(5))
     for name, kind in table.schema.items():
         look = looks.get(name)
         if kind.is_float() and table.get_column(name).is_nan().any():
@@ -151,6 +151,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         if look.words:
             typed.append(_without(cs.by_name(name).as_expr(), look.words))
             words |= {name: look.words}
+        doubtful |= {name: look.doubtful} if look.doubtful else {}
     table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing | of_text)
     notes = [*short]
     if exponents:
@@ -159,7 +160,9 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             f"cells of digits and an E, such as 12E4 for 120000, are read as numbers in column {columns}; list a column of codes "
             "under features.categorical"
         )
-    return _without_counts(replace(table, notes=(*notes, *_marks_notes(numbers, missing, words, form))), plain[0], paths[0])
+    return _without_counts(
+        replace(table, notes=(*notes, *_marks_notes(numbers, missing, words, doubtful, form))), plain[0], paths[0]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +172,7 @@ class _Look:
     readings: frozenset[str]
     marks: tuple[str, ...]  # if it is read as something else than text
     words: tuple[str, ...]  # if it stays text
+    doubtful: tuple[str, ...]  # if it stays text: these stay categories, and may mean a missing cell
     foreign: bool = False  # some cells have digits or signs beyond ASCII
     has_exponent: bool = False
     has_comma: bool = False
@@ -180,10 +184,11 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
     stripped = column.str.strip_chars()
     words = _among(stripped, NULL_WORDS if marks_of_column is None else marks_of_column)
     marks = (*(marks_of_column or ()), *MARKS)
+    doubtful = tuple(sorted(set(_among(stripped, MARKS)) - set(words))) if marks_of_column is None else ()
     sample = _unmarked(stripped.head(SAMPLE_CELLS), marks)
     readings = _readings(sample) or _readings(sample.filter(~sample.str.contains(A_WORD)))
     if not readings and (len(column) <= SAMPLE_CELLS or len(sample)):
-        return _Look(readings=frozenset(), marks=(), words=words)
+        return _Look(readings=frozenset(), marks=(), words=words, doubtful=doubtful)
     cells = _unmarked(stripped, marks)
     others = _other_words(cells) if "boolean" not in readings and column.name not in form.missing_in else ()
     cells = _unmarked(cells, others)
@@ -194,6 +199,7 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
         readings=fitting,
         marks=_among(stripped, (*marks, *others)) if fitting else (),
         words=words,
+        doubtful=doubtful,
         foreign=foreign,
         has_comma=bool(fitting) and bool(cells.str.contains(",", literal=True).any()),
         has_point=bool(fitting) and bool(cells.str.contains(".", literal=True).any()),
@@ -245,9 +251,16 @@ def _is_foreign(cells: pl.Series) -> bool:
 
 
 def _marks_notes(
-    numbers: dict[str, tuple[str, ...]], own: dict[str, tuple[str, ...]], words: dict[str, tuple[str, ...]], form: TableConfig
+    numbers: dict[str, tuple[str, ...]],
+    own: dict[str, tuple[str, ...]],
+    words: dict[str, tuple[str, ...]],
+    doubtful: dict[str, tuple[str, ...]],
+    form: TableConfig,
 ) -> tuple[str, ...]:
-    """Say which words counted as missing beside ``numbers``, those of ``own`` by their place alone, and which beside text."""
+    """Say which words counted as missing beside ``numbers``, those of ``own`` by their place alone, and which beside text.
+
+    Those of ``doubtful`` stay categories of their columns.
+    """
     notes = []
     known = {name: rest for name, marks in numbers.items() if (rest := tuple(sorted(set(marks) - set(own.get(name, ())))))}
     if known:
@@ -266,6 +279,13 @@ def _marks_notes(
         notes.append(
             f"text cells that count as missing: {_listed(words)}; where one is a value, list the words for a missing "
             f"cell of its column, such as table.missing_in: {{{first}: []}}"
+        )
+    if doubtful:
+        first, marks = next(iter(doubtful.items()))
+        listed = ", ".join(map(repr, marks))
+        notes.append(
+            f"text cells that stay values, and may mean a missing one: {_listed(doubtful)}; where they do, say so by "
+            f"table.missing_in: {{{first}: [{listed}]}}, and where they do not, by table.missing_in: {{{first}: []}}"
         )
     return tuple(notes)
 
