@@ -118,26 +118,29 @@ def test_whatever_ends_a_batch_all_who_wait_are_told(error):
     assert ended == ([] if isinstance(error, Refused) else [error])
 
 
-def test_who_comes_while_a_batch_is_late_is_told_at_once():
+@pytest.mark.parametrize("crosses", [True, False], ids=["asked", "ahead"])
+def test_who_comes_while_a_batch_is_late_is_told_at_once_if_it_is_the_partners_who_are_late(crosses):
+    """Where nothing crosses, the next batch scores the row: it was this side alone that took long."""
     rows, told, late = Numbers(), [], []
     run = ScoringRun(run_id=RUN, scorer=rows, store=rows)
-    batcher = Batcher(gate=OPEN, patience_s=0.05, most_waiting=10, observe=lambda *_: None)
+    batcher = Batcher(gate=OPEN, patience_s=0.05, most_waiting=10, crosses=crosses, observe=lambda *_: None)
 
     def want(told):
         batcher.want(PendingRows(run=run, keys=[b"1"], own=None, until=time.monotonic() + 30, done=told.append))
 
     def asking(keys, own):
         time.sleep(0.1)
-        assert not batcher.ready
-        want(late)
-        assert [outcome.why_B for outcome in late] == [["away"]]
+        if not told:
+            assert batcher.ready is not crosses
+            want(late)
+            assert [outcome.why_B for outcome in late] == ([["away"]] if crosses else [])
         return all_here(keys, own)
 
     batcher._standing = True
     want(told)
-    batcher.serve({RUN: asking}, Silent(), lambda: bool(told))
+    batcher.serve({RUN: asking}, Silent(), lambda: bool(told and late))
     assert told[0].why_B == ["joint"]
-    assert len(late) == 1
+    assert [outcome.why_B for outcome in late] == [["away" if crosses else "joint"]]
 
 
 @pytest.mark.parametrize(

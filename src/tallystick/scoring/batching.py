@@ -144,6 +144,8 @@ class Batcher:
 
     @property
     def _late(self) -> bool:
+        if not self._crosses:  # a batch that takes long here says nothing of the partners
+            return False
         untils = [until for until in (self._flight_until, self._beside_until) if until is not None]
         return self._late_since is not None or any(time.monotonic() > until for until in untils)
 

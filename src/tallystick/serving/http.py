@@ -46,7 +46,11 @@ _PROBLEMS: dict[Why, Problem] = {
         429, "this row was asked for as often as the contract allows in a day; come again tomorrow", after_s=3600
     ),
     "store": Problem.later(503, "the rows here cannot be looked up now; the reason is in the log of this server"),
-    "away": Problem.later(503, "the partners do not answer in time, and no row is scored here by own columns alone; come again"),
+    "away": Problem.later(
+        503,
+        "no joint score came in time (a partner, or this server, is late or away), and no row is scored here by own columns "
+        "alone; come again",
+    ),
 }
 
 

@@ -98,7 +98,7 @@ _STATUSES = {
     415: "another type of body",
     422: "unknown or missing columns, or cells of another type",
     429: "too often",
-    503: "the partners do not answer, or too much waits",
+    503: "no joint score came in time, or too much waits",
 }
 
 
