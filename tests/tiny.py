@@ -37,6 +37,7 @@ from tallystick.errors import TallystickError
 from tallystick.job.phases import align
 from tallystick.network.addresses import free_port
 from tallystick.network.session import Limits
+from tallystick.privacy.ledger import Ledger
 
 PATIENCE_S = 240  # a hang, on a machine that is very busy
 QUICK = Limits(heartbeat_s=0.2, deadline_s=1.5, wait_s=10.0, max_message_bytes=32 << 20)
@@ -308,9 +309,13 @@ class OnDisk:
         return self.root / party
 
     def change(self, party, file="party.yaml", **changes):
-        """Change keys of one party's file; None removes."""
+        """Change keys of one party's file; None removes. Beside a cap stands the ledger that lies there."""
         path = self.home(party) / file
         values = yaml.safe_load(path.read_text())
+        if "cap" in (privacy := changes.get("privacy") or {}):
+            ledger = self.home(party) / privacy.get("ledger", "privacy-ledger.sqlite")
+            named = {"identity": Ledger(ledger, party=party).identity} if ledger.exists() else {}
+            changes["privacy"] = {**named, **privacy}
         for name, value in changes.items():
             if value is None:
                 values.pop(name, None)

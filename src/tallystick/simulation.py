@@ -32,7 +32,7 @@ from tallystick.results import Result, merge
 from tallystick.run_folder.embedding_charge import noise_on_embeddings
 from tallystick.run_folder.folder import REPEATS, START, Draw, RunFolder, fresh_secret
 from tallystick.run_folder.initial_weights import keep_starting_point
-from tallystick.run_folder.ledger import create_ledger
+from tallystick.run_folder.ledger import create_ledger, with_ledger_named
 from tallystick.storage import scratch_folder
 from tallystick.tables.frame import as_frame
 from tallystick.tables.keys import Keys, keys_of
@@ -168,7 +168,8 @@ class _Simulation:
         if (
             role == "label" or on_keys or (role == "feature" and noise_on_embeddings(contract) is not None)
         ) and not party.privacy.ledger.exists():
-            create_ledger(party)  # nothing leaves a simulation
+            create_ledger(party)
+        party = with_ledger_named(party)  # nothing leaves a simulation
         frame: Frame = pl.DataFrame()
         keys: Keys | None = None
         if name in self.tables:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 
 import polars as pl
@@ -17,7 +18,7 @@ from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.config.sections import PrivateRelease
 from tallystick.defenses.defense_table import DEFENSES
-from tallystick.errors import DataError, StorageError
+from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.job.phases.budget import Ahead, budget_outlooks
 from tallystick.job.phases.budget import check_budget as check_ahead
@@ -26,8 +27,9 @@ from tallystick.job.phases.release import release_auc
 from tallystick.job.preflight import require
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
+from tallystick.run_folder import ledger as ledgers
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.ledger import create_ledger, known_ledger
+from tallystick.run_folder.ledger import create_ledger, known_ledger, with_ledger_named
 
 PARTIES = ("bank", "shop")
 LABEL_DP = {"method": "label-dp", "epsilon": 1.0}
@@ -45,7 +47,8 @@ def party_of(tmp_path):
 
     def make(name="bank", **privacy):
         table = {"table": {"path": "table.csv"}}
-        return parse_party({"party": name, **table, **columns(PARTIES)[name], "privacy": privacy}, folder=tmp_path, source=name)
+        values = {"party": name, **table, **columns(PARTIES)[name], "privacy": privacy}
+        return with_ledger_named(parse_party(values, folder=tmp_path, source=name))
 
     return make
 
@@ -357,32 +360,48 @@ def test_a_run_over_the_cap_ends_before_a_peer_is_waited_for(lay_out_job):
     assert found["budget"] == "label-DP epsilon of data set 'labels': 2 spent, 3 after this run, cap 3"
 
 
-def test_a_cap_whose_ledger_nobody_names_is_a_warning_of_check_and_of_a_run(lay_out_job):
-    """In another folder with other runs a new ledger begins at 0, and the cap with it; named, it is refused."""
+def test_a_cap_whose_ledger_nobody_names_is_refused_by_check_and_by_a_run(lay_out_job):
+    """In another folder with other runs a new ledger would begin at 0, and the cap with it."""
     job = lay_out_job(PARTIES, rows=60, defense=[LABEL_DP])
     files = (job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
     contract, identity = load_contract(files[1]), Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").identity
-
-    def warned():
-        heard = []
-        require(contract, load_party(files[0]), say=heard.append)
-        listed = [each for each in check_party_file(*files)["warnings"] if "privacy.cap" in each]
-        assert [each for each in heard if "privacy.cap" in each] == [f"warning: {each}" for each in listed]
-        return listed
-
-    assert warned() == []
+    assert check_party_file(*files)["problems"] == []
+    job.change("bank", privacy={"cap": 2.5, "identity": None})
+    (problem,) = check_party_file(*files)["problems"]
+    assert problem.startswith("privacy.cap = 2.5: ")
+    assert problem.endswith(f"put identity: {identity} under privacy")
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        require(contract, load_party(files[0]), say=print)
     job.change("bank", privacy={"cap": 2.5})
-    (line,) = warned()
-    assert line.startswith("privacy.cap = 2.5: ")
-    assert line.endswith(f"put identity: {identity} under privacy")
-    job.change("bank", privacy={"cap": 2.5, "identity": identity})
-    assert warned() == []
+    assert check_party_file(*files)["problems"] == []
     job.change("bank", privacy={"cap": 2.5, "identity": identity, "ledger": "other.sqlite"}, runs="others")
     with pytest.raises(StorageError, match=r"other.sqlite is gone: privacy.identity in the party file knows of it"):
         create_ledger(load_party(files[0]))
     Ledger.create(job.home("bank") / "other.sqlite", party="bank")
     with pytest.raises(StorageError, match=f"not privacy.identity = {identity}"):
         require(contract, load_party(files[0]), say=print)
+
+
+@pytest.mark.parametrize("command", ["charged", "known_budget", "takes_up"])
+def test_whatever_asks_a_ledger_under_a_cap_wants_its_name(tmp_path, command):
+    """Not `run` alone: promotion, decisions, overlap, the count of scores and noise come through the same doors."""
+    Ledger.create(tmp_path / "privacy-ledger.sqlite", party="bank")
+    values = {"party": "bank", "table": {"path": "table.csv"}, "runs": "runs", "privacy": {"cap": 1.0}}
+    party = parse_party(values, folder=tmp_path, source="bank")
+    folder = RunFolder.new(party.runs, contract_of(), "bank", key=None)
+
+    def asked():
+        if command == "known_budget":
+            return ledgers.known_budget(party, "")
+        if command == "takes_up":
+            return ledgers.takes_up(party, folder, "labels")
+        with ledgers.charged(party, folder, ""):
+            return None
+
+    with pytest.raises(ConfigError, match=r"privacy\.cap = 1: the party file does not say which ledger"):
+        asked()
+    party = with_ledger_named(party)
+    asked()
 
 
 def test_a_damaged_ledger_is_a_problem_that_check_lists(lay_out_job):

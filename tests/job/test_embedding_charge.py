@@ -21,7 +21,7 @@ from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.results import read_result
 from tallystick.run_folder.embedding_charge import EmbeddingCharge, Sent, count_anew, evaluation_ahead, sent_by, training_ahead
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.ledger import create_ledger
+from tallystick.run_folder.ledger import create_ledger, with_ledger_named
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
@@ -104,7 +104,7 @@ def test_seven_releases_of_epsilon_one_cost_what_seven_do():
 
 def party_of(folder, **privacy):
     values = {"party": "shop", "table": {"path": "t.parquet"}, "runs": "runs", "privacy": {"dataset": "customers", **privacy}}
-    return parse_party(values, folder=folder, source="shop")
+    return with_ledger_named(parse_party(values, folder=folder, source="shop"))
 
 
 def charge_of(folder, *, number=1, method="intersection", **privacy):
@@ -113,6 +113,7 @@ def charge_of(folder, *, number=1, method="intersection", **privacy):
     contract = parse_contract(contract_values(PARTIES, name=f"run-{number}", defense=[NOISE], alignment__method=method))
     if not party.privacy.ledger.exists():
         create_ledger(party)
+        party = with_ledger_named(party)
     begun = any(party.runs.glob(f"run-{number}-*"))
     run = RunFolder.latest(party.runs, contract, "shop") if begun else RunFolder.new(party.runs, contract, "shop", key=None)
     return EmbeddingCharge.of(contract, party, run, what=f"run {number}")

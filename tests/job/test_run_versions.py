@@ -32,6 +32,7 @@ from tallystick.network.channel import memory_channels
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.compare import read_run
+from tallystick.run_folder.ledger import with_ledger_named
 from tallystick.serving.side import ServingSide
 from tallystick.storage import ORIGIN, Origin, write_json
 from tallystick.watcher import Silent
@@ -355,6 +356,7 @@ def test_under_a_cap_a_named_run_is_refused_before_anybody_is_called_unless_the_
     contract, party = files_of(job, "bank")
     before = len(entries(job))
     capped = _serving(party).model_copy(update={"privacy": party.privacy.model_copy(update={"cap": 1.0})})
+    capped = with_ledger_named(capped)
     for each in (
         lambda: ServingSide.of(contract, capped, table=None, run=old, watcher=Silent()),
         lambda: predict(contract, capped, table=None, output=job.home("bank") / "capped.csv", run=old, watcher=Silent()),

@@ -24,7 +24,7 @@ from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.page import to_html
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.ledger import create_ledger
+from tallystick.run_folder.ledger import create_ledger, with_ledger_named
 from tallystick.simulation import simulate
 from tallystick.tables.frame import as_frame
 from tallystick.tables.keys import fingerprint, read_keys
@@ -175,6 +175,7 @@ def test_noise_on_keys_that_the_ledger_refuses_is_not_drawn(tmp_path):
     values = {"party": "shop", "table": {"path": "t.csv"}, **similar_columns()["shop"], "privacy": {"cap": 0.4, "delta": 1e-6}}
     party = parse_party(values, folder=tmp_path, source="shop")
     create_ledger(party)
+    party = with_ledger_named(party)
     folder = RunFolder.new(party.runs, contract, "shop", key=None)
     keys = read_keys(similar_tables()["shop"], columns=party.keys, alignment=contract.alignment, is_label=False)
     with pytest.raises(BudgetExceeded, match=r"epsilon of linking keys from 0 to 0\.5 .*over the cap of 0\.4"):

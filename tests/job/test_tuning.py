@@ -401,8 +401,8 @@ def test_values_that_cannot_be_together_are_a_trial_that_trains_nothing(lay_out_
 
 
 def test_the_cap_is_checked_for_all_trials(tmp_path):
-    Ledger.create(tmp_path / "privacy-ledger.sqlite", party="bank")
-    party = parse_party({"party": "bank", "label": "y", "privacy": {"cap": 5.0}}, folder=tmp_path)
+    identity = Ledger.create(tmp_path / "privacy-ledger.sqlite", party="bank").identity
+    party = parse_party({"party": "bank", "label": "y", "privacy": {"cap": 5.0, "identity": identity}}, folder=tmp_path)
     contract = parse_contract(contract_values(PARTIES, defense=[{"method": "label-dp", "epsilon": 2.0}]))
     check_budget(Ahead(contract=contract, party=party, trials=2))
     with pytest.raises(BudgetExceeded, match="3 trials"):

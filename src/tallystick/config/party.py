@@ -212,7 +212,9 @@ class PrivacyConfig(Model):
         default=Path("privacy-ledger.sqlite"), validate_default=True, description="file of this party's privacy ledger"
     )
     identity: Text | None = Field(
-        default=None, description="identity of that ledger, as `tallystick ledger --create` gave it; any other one is refused"
+        default=None,
+        description="identity of that ledger, as `tallystick ledger --create` gave it; any other one is refused, and so is a cap "
+        "without it",
     )
     dataset: Name = Field(
         default="labels",

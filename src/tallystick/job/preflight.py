@@ -41,7 +41,6 @@ from tallystick.reading import shown
 from tallystick.run_folder.embedding_charge import noise_on_embeddings
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.initial_weights import StartingPoint
-from tallystick.run_folder.ledger import unnamed_ledger
 from tallystick.run_folder.trained import Architecture
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.keys import Keys, keys_of
@@ -155,8 +154,6 @@ def preflight(
         _check_table(contract, party, report, report.frame, folder, before)
     ahead = Ahead(contract=contract, party=party, folder=folder, trials=trials, keys=report.keys)
     report.budget = report.tried(lambda: check_budget(ahead)) or ()
-    if report.budget and (unnamed := report.tried(lambda: unnamed_ledger(party))) is not None:
-        report.warnings.append(unnamed)
     return report
 
 

@@ -38,7 +38,8 @@ class LedgerNote(msgspec.Struct, frozen=True, kw_only=True):
 def known_ledger(party: PartyFile) -> Ledger:
     """Return the party's ledger: the one that its party file states and its run folders were charged to. Makes none.
 
-    Raises ConfigError if there never was one, StorageError if it is gone, damaged, another one or an older copy of itself.
+    Raises ConfigError if there never was one, or a cap stands in a party file that does not name it; StorageError if it is gone,
+    damaged, another one or an older copy of itself.
     """
     budget = party.privacy
     notes = {path: note for path, note in _ledger_notes(party).items() if note.dataset == budget.dataset}
@@ -58,6 +59,11 @@ def known_ledger(party: PartyFile) -> Ledger:
         raise StorageError(
             f"the privacy ledger {budget.ledger} is {ledger.identity}, not privacy.identity = {budget.identity}. {_LOST}"
         )
+    if budget.cap is not None and budget.identity is None:
+        raise ConfigError(
+            f"privacy.cap = {budget.cap:g}: the party file does not say which ledger the cap is of, so in another place, with "
+            f"other runs, a new ledger would begin at 0; put identity: {ledger.identity} under privacy"
+        )
     for path, note in notes.items():
         if note.identity != ledger.identity:
             raise StorageError(
@@ -72,25 +78,23 @@ def known_ledger(party: PartyFile) -> Ledger:
     return ledger
 
 
-def unnamed_ledger(party: PartyFile) -> str | None:
-    """Say that a cap holds as long as run folders know its ledger, where the party file does not name it."""
-    budget = party.privacy
-    if budget.cap is None or budget.identity is not None or not budget.ledger.exists():
-        return None
-    identity = Ledger(budget.ledger, party=party.party).identity
-    return (
-        f"privacy.cap = {budget.cap:g}: the party file does not say which ledger it is of, so in another place, with other runs, "
-        f"a new ledger would begin at 0: put identity: {identity} under privacy"
-    )
-
-
 def create_ledger(party: PartyFile) -> Ledger:
     """Make the party's ledger, once. Raises ConfigError if there is one, StorageError if there was one."""
     try:
         known_ledger(party)
     except ConfigError:
-        return Ledger.create(party.privacy.ledger, party=party.party)
+        if not party.privacy.ledger.exists():
+            return Ledger.create(party.privacy.ledger, party=party.party)
     raise ConfigError(f"{party.privacy.ledger} exists already; a ledger is created once and then kept")
+
+
+def with_ledger_named(party: PartyFile) -> PartyFile:
+    """Return the party file with the identity of the ledger that lies in its place, if it states a cap and names none."""
+    budget = party.privacy
+    if budget.cap is None or budget.identity is not None or not budget.ledger.exists():
+        return party
+    identity = Ledger(budget.ledger, party=party.party).identity
+    return party.model_copy(update={"privacy": budget.model_copy(update={"identity": identity})})
 
 
 def data_set(party: PartyFile, of: str) -> str:
