@@ -20,6 +20,8 @@ def openapi(now: RunsNow) -> dict[str, Any]:
     """Build the document."""
     reader, scores = now.current.reader, now.current.scorer.names
     columns = {name: _type_of(reader.schema.get(name)) for name in reader.columns}
+    # A client whose numbers end at 2^53 sends a large id as text
+    columns |= {name: _ID for name in reader.key_columns if reader.schema.get(name, pl.String()).is_numeric()}
     row = {"type": "object", "properties": columns, "required": reader.key_columns, "additionalProperties": False}
     body = {
         "type": "object",
@@ -59,6 +61,7 @@ def openapi(now: RunsNow) -> dict[str, Any]:
 
 
 _TEXT = {"type": "string"}
+_ID = {"type": ["string", "number"]}
 _RUN = {
     "type": "string",
     "pattern": "^[0-9a-f]{16}$",

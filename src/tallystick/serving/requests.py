@@ -15,9 +15,10 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import DataError, FeatureError
 from tallystick.scoring.scoring_messages import key_problem
-from tallystick.scoring.stores.cells import columns_read, typed_column
+from tallystick.scoring.stores.cells import columns_read, key_column, typed_column
 from tallystick.serving.arrow_stream import read_stream
 from tallystick.serving.problem_details import Problem
+from tallystick.tables.column_formats import form_of
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.features import Features
 from tallystick.tables.keys import key_of
@@ -125,7 +126,8 @@ class Reader:
         self._check_names(names)
         columns = {name: [row[name] for row in request.rows] for name in names}
         own = pl.DataFrame([self._column(name, columns[name]) for name in self.own_columns]) if self._brings_own(names) else None
-        return self._asked({name: columns[name] for name in self.key_columns}, own)
+        keys = {name: columns[name] for name in self.key_columns}
+        return self._asked(self._plain_keys(keys) or self._keys_of([self._key_column(name, keys[name]) for name in keys]), own)
 
     def arrow(self, body: bytes) -> RequestedRows:
         """Read an Arrow IPC stream. Raises Problem."""
@@ -133,7 +135,9 @@ class Reader:
         self._check_count(frame.height)
         self._check_names(frame.columns)
         own = frame.select(cs.by_name(*self.own_columns)) if self._brings_own(frame.columns) else None
-        return self._asked({name: frame.get_column(name).to_list() for name in self.key_columns}, own)
+        for name in set(self.key_columns):
+            self._check_form(name, frame.schema[name])
+        return self._asked(self._keys_of([frame.get_column(name) for name in dict.fromkeys(self.key_columns)]), own)
 
     def _check_count(self, rows: int) -> None:
         if not rows:
@@ -161,8 +165,14 @@ class Reader:
     def _brings_own(self, names: Collection[str]) -> bool:
         return self.encoder is not None and len(names) > len(set(self.key_columns))
 
-    def _asked(self, key_columns: Mapping[str, Sequence[Cell]], frame: pl.DataFrame | None) -> RequestedRows:
-        keys = self._plain_keys(key_columns) or self._keys_by_table(key_columns)
+    def _check_form(self, name: str, kind: pl.DataType) -> None:
+        """Refuse a key column of another form than the table's. Text is taken for each of them: so keys are compared."""
+        kind_here = self.schema.get(name, pl.String())
+        forms = {form_of(each, use="categorical") for each in (kind, kind_here)}
+        if kind not in (pl.String, pl.Null) and len(forms) > 1 and forms != {"date", "moment"}:
+            raise Problem(status=422, detail=f"column {name!r}: has type {kind}, and {kind_here} here; send it so, or as text")
+
+    def _asked(self, keys: list[bytes], frame: pl.DataFrame | None) -> RequestedRows:
         for number, key in enumerate(keys):
             if problem := key_problem(key):
                 raise Problem(status=422, detail=f"rows[{number}]: {problem}; send the key as the table has it")
@@ -179,22 +189,33 @@ class Reader:
             return None
         for name, cells in columns.items():
             kind = self.schema.get(name, pl.String())
-            plain = str if isinstance(kind, pl.String | pl.Categorical | pl.Enum) else int if kind.is_numeric() else None
-            if any(type(cell) is not plain for cell in cells):
+            is_number = kind.is_numeric()
+            if not is_number and not isinstance(kind, pl.String | pl.Categorical | pl.Enum):
+                return None
+            if any(type(cell) is not str and not (is_number and type(cell) is int) for cell in cells):
                 return None
         steps = [key.normalise for key in self.contract.alignment.keys]
         keys = [plain_key(cells, steps) for cells in zip(*(columns[name] for name in self.key_columns), strict=True)]
         present_keys = [key for key in keys if key is not None]
         return present_keys if len(present_keys) == len(keys) else None
 
-    def _keys_by_table(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes]:
-        frame = pl.DataFrame([self._column(name, cells) for name, cells in columns.items()])
-        key = key_of(frame, columns=self.party.keys, alignment=self.contract.alignment)
+    def _keys_of(self, columns: Sequence[pl.Series]) -> list[bytes]:
+        """Return the keys of key columns as every table's are read. Raises Problem."""
+        try:
+            key = key_of(pl.DataFrame(columns), columns=self.party.keys, alignment=self.contract.alignment)
+        except DataError as error:
+            raise Problem(status=422, detail=str(error)) from None
         if key.null_count():
             raise Problem(
                 status=422, detail=f"rows[{key.is_null().arg_max()}]: its key is null or empty; every row needs its key"
             )
         return [text.encode() for text in key.to_list()]
+
+    def _key_column(self, name: str, cells: Sequence[Cell]) -> pl.Series:
+        try:
+            return key_column(name, cells, self.schema.get(name, pl.String()))
+        except FeatureError as error:
+            raise Problem(status=422, detail=str(error)) from None
 
     def _column(self, name: str, cells: Sequence[Cell]) -> pl.Series:
         try:

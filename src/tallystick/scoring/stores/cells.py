@@ -8,6 +8,7 @@ import polars as pl
 
 from tallystick.errors import FeatureError
 from tallystick.tables.encoder import Encoder
+from tallystick.tables.text import as_text
 
 Cell = Any
 
@@ -21,14 +22,43 @@ def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Seri
         if kind.is_temporal():
             return pl.Series(name, [None if cell is None else _moment(cell, kind) for cell in cells], dtype=kind)
         if kind.is_numeric() or kind == pl.Boolean:
-            is_real = any(isinstance(cell, float) for cell in cells)
-            return pl.Series(name, cells, dtype=pl.Float64 if is_real else pl.Int64)
+            if any(isinstance(cell, float) or (isinstance(cell, int) and abs(cell) >= 2**63) for cell in cells):
+                return pl.Series(name, [None if cell is None else float(cell) for cell in cells], dtype=pl.Float64)
+            return pl.Series(name, cells, dtype=pl.Int64)
         if isinstance(kind, pl.List | pl.Array):
             return pl.Series(name, cells, dtype=pl.List(kind.inner))
         return pl.Series(name, cells, dtype=pl.String, strict=True)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
         hint = '; write it as text, such as "17"' if kind == pl.String else ""
         raise FeatureError(f"column {name!r}: a cell is not of the type {kind} that this column has here{hint}") from None
+
+
+def key_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Series:
+    """Return the column of these cells of a key, in types that are spelt as the table's own.
+
+    Numbers of any size may be text too, because many a client's numbers end at 2^53. Raises FeatureError for a cell of another
+    type, and for a fraction or a whole number beyond those that floating point tells apart.
+    """
+    if kind == pl.Boolean:
+        if all(cell is None or isinstance(cell, bool) for cell in cells):
+            return pl.Series(name, cells, dtype=pl.Boolean)
+        raise FeatureError(f"column {name!r}: a cell is neither true nor false")
+    if not kind.is_numeric():
+        return typed_column(name, cells, kind)
+    return pl.Series(name, [_spelt(name, cell, kind) for cell in cells], dtype=pl.String)
+
+
+def _spelt(name: str, cell: Cell, kind: pl.DataType) -> str | None:
+    """Spell one key of a column of numbers as ``as_text`` spells it."""
+    if cell is None or isinstance(cell, str):
+        return cell
+    if isinstance(cell, float) and abs(cell) < 2**53:
+        return str(as_text(pl.Series([cell], dtype=kind if kind.is_float() else pl.Float64)).item())
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return str(cell)
+    raise FeatureError(
+        f'column {name!r}: a cell is neither a whole number, nor a fraction below 2^53, nor text; write it as text, such as "17"'
+    )
 
 
 def _moment(cell: Cell, kind: pl.DataType) -> date | datetime | time:
