@@ -104,7 +104,7 @@ pins: $(TOOLS)/.ready
 	grep -vE '^($(CUDA))' constraints.txt | $(LOCK) --no-deps --generate-hashes --output-file requirements.txt -
 	grep -E '^($(CUDA))' constraints.txt | $(LOCK) --no-deps --generate-hashes --output-file requirements-cuda.txt -
 	$(call LOCK_PART,,requirements-base.txt)
-	$(call LOCK_PART,--extra delta --extra postgres --extra redis --extra serve,requirements-image.txt)
+	$(call LOCK_PART,--extra delta --extra postgres --extra redis --extra serve --extra sqlite,requirements-image.txt)
 	$(LOCK) --group align --constraint constraints.txt --generate-hashes --output-file requirements-align.txt
 	$(LOCK) $(UPGRADE) --group tools --generate-hashes --output-file requirements-tools.txt
 	$(LOCK) $(UPGRADE) --group docs --generate-hashes --output-file requirements-docs.txt

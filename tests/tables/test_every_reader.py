@@ -3,7 +3,9 @@
 Hypothesis draws the cells; a reader pair that disagrees must refuse the column by its name.
 """
 
+import sqlite3
 import tempfile
+from contextlib import closing
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -61,6 +63,16 @@ def written(rows: pl.DataFrame, folder: Path, way: str) -> dict[str, str]:
     if way == "csv":
         rows.with_columns(cs.duration().dt.to_string("iso")).write_csv(folder / "t.csv")
         return {"path": "t.csv"}
+    if way == "sqlite":
+        (folder / "t.db").unlink(missing_ok=True)
+        plain = rows.with_columns(cs.duration().dt.to_string("iso"), cs.decimal().cast(pl.Float64)).with_columns(
+            (cs.temporal() | cs.categorical()).cast(pl.String)
+        )
+        with closing(sqlite3.connect(folder / "t.db")) as connection:
+            connection.execute("CREATE TABLE rows (id TEXT, x)")
+            connection.executemany("INSERT INTO rows VALUES (?, ?)", plain.rows())
+            connection.commit()
+        return {"query": "SELECT * FROM rows", "database": "sqlite:t.db"}
     rows.write_parquet(folder / "t.parquet")
     return {"path": "t.parquet"} if way == "parquet" else {"query": "SELECT * FROM 't.parquet'"}
 
@@ -72,7 +84,7 @@ def party_of(table, folder):
 
 def read(rows: pl.DataFrame, folder: Path, way: str, trained: Encoder | None):
     """Bring the rows by a reader."""
-    if way in ("csv", "parquet", "duckdb"):
+    if way in ("csv", "parquet", "duckdb", "sqlite"):
         party = party_of(written(rows, folder, way), folder)
         return read_rows(party.table, party, trained=trained)
     arrow = rows.to_arrow()
@@ -215,6 +227,20 @@ def test_a_column_of_a_postgresql_server_is_encoded_alike(kind, examples, server
             compared(rows, data.draw(st.sampled_from(FRAMES)), ("postgres", "postgres store"), server=server)
 
     tried()
+
+
+TYPES_OF_SQLITE = {"whole", "real", "true", "words", "codes", "digits", "decimals", "single", "exponents", "dictionary"}
+"""It has numbers and text, and nothing for times: these are text there, as a training by another reader has read them."""
+
+
+@pytest.mark.parametrize("kind", short_lane_of([kind for kind in KINDS if kind != "durations"], 6))
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_a_column_of_sqlite_is_encoded_alike(kind, data):
+    rows, way = rows_of(kind, data), data.draw(st.sampled_from(FRAMES))
+    compared(rows, way, ["sqlite"])
+    if kind in TYPES_OF_SQLITE:
+        compared(rows, "sqlite", (*FRAMES, "sqlite", "json", "stream"), may_refuse=MAY_REFUSE.get(kind, set()))
 
 
 NAMES = (

@@ -38,9 +38,27 @@ def _place(value: Any, info: ValidationInfo) -> Any:
 def _database(secret: SecretStr) -> SecretStr:
     if redacted(url := secret.get_secret_value()) != url:
         raise Unshown(f"holds a password; {LITERAL}, under table.password")
-    if not re.match(r"(duckdb:.|postgres(ql)?://.)", url, re.DOTALL):
-        raise ValueError('must be "duckdb:FILE" or "postgresql://user@host/database"')
+    if not re.match(r"((duckdb|sqlite):.|postgres(ql)?://.|adbc:[a-z][a-z0-9_]*$)", url, re.DOTALL):
+        raise ValueError('must be "duckdb:FILE", "sqlite:FILE", "postgresql://user@host/database" or "adbc:DRIVER"')
+    if url in ("adbc:sqlite", "adbc:postgresql"):
+        raise ValueError(
+            f'must be "{"sqlite:FILE" if url == "adbc:sqlite" else "postgresql://user@host/database"}" for this driver'
+        )
     return secret
+
+
+def _option(text: str) -> str:
+    if redacted(text) != text:
+        raise Unshown(f"holds a password; {LITERAL}, under table.secret_options")
+    return text
+
+
+def _options(options: dict[str, str]) -> dict[str, str]:
+    """Refuse an option whose name says that its value is a secret."""
+    for name in options:
+        if re.search(r"password|secret|token|credential|private_key|authorization", name, re.IGNORECASE):
+            raise Unshown(f"holds {shown(name)}; {LITERAL}, under table.secret_options")
+    return options
 
 
 def _codec(name: str) -> str:
@@ -104,9 +122,17 @@ class TableConfig(Model):
     max_rows: Annotated[int, Field(strict=True, ge=1, le=1_000_000_000_000)] | None = Field(
         default=None, description="most rows that are read; null: as many as this machine's memory has 100 bytes for"
     )
-    query: Text | None = Field(default=None, description="SQL that DuckDB or PostgreSQL runs; instead of path")
+    query: Text | None = Field(default=None, description="SQL that DuckDB or a database runs; instead of path")
     database: Annotated[SecretStr, AfterValidator(_database)] | None = Field(
-        default=None, description="duckdb:FILE or postgresql://user@host/database for the query; left out, the query reads files"
+        default=None,
+        description="duckdb:FILE, sqlite:FILE, postgresql://user@host/database, or adbc:DRIVER for an installed ADBC driver "
+        "such as adbc:snowflake; left out, the query reads files",
+    )
+    options: Annotated[dict[Text, Annotated[str, AfterValidator(_option)]], AfterValidator(_options)] = Field(
+        default_factory=dict, description="options of an adbc: driver, by the driver's names, such as uri"
+    )
+    secret_options: dict[Text, Secret] = Field(
+        default_factory=dict, description="options of an adbc: driver whose values are secrets, such as password"
     )
     password: Secret | None = Field(default=None, description="of the PostgreSQL server, where PGPASSWORD or ~/.pgpass has none")
     _folder: Path = PrivateAttr(default=Path())
@@ -144,8 +170,14 @@ class TableConfig(Model):
                 problems.append(f"{use}: goes with path only")
         if self.database is not None and self.query is None:
             problems.append("database: goes with query only")
-        if self.password is not None and (self.database is None or self.database.get_secret_value().startswith("duckdb:")):
+        kind = self.database.get_secret_value().partition(":")[0] if self.database is not None else ""
+        if self.password is not None and not kind.startswith("postgres"):
             problems.append("password: goes with a postgresql:// database only")
+        for use in ("options", "secret_options"):
+            if getattr(self, use) and kind != "adbc":
+                problems.append(f"{use}: goes with an adbc: database only")
+        if both := sorted({*self.options} & {*self.secret_options}):
+            problems.append(f"options, secret_options: {', '.join(both)} stands in both; give each once")
         Problems.raise_any(problems)
         return self
 

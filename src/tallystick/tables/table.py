@@ -1,16 +1,17 @@
 """Tables: a party's rows.
 
-They come from CSV, TSV or Parquet files, here or in an object store, from a Delta table, or from a query that DuckDB or
-PostgreSQL runs.
+They come from CSV, TSV or Parquet files, here or in an object store, from a Delta table, or from a query that DuckDB, PostgreSQL,
+SQLite or any database with an ADBC driver runs.
 """
 
 import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
@@ -21,6 +22,7 @@ from tallystick.config.table import TABLE_SUFFIXES, TableConfig
 from tallystick.errors import DataError
 from tallystick.reading import did_you_mean, redacted
 from tallystick.storage import refuse_pipe, scratch_folder
+from tallystick.tables.adbc import DriverError, read_by_driver, read_sqlite
 from tallystick.tables.arrow import as_polars
 from tallystick.tables.delimited import NULL_WORDS, read_delimited
 from tallystick.tables.delta import is_delta, read_delta
@@ -32,6 +34,9 @@ from tallystick.tables.rows import refuse_rows_beyond
 from tallystick.tables.stores import Store, StoredFile, TableFile, copied
 from tallystick.tables.times import with_dates
 from tallystick.tables.vectors import with_vectors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 UNNAMED_INDEX = "__index_level_"  # what Arrow calls a pandas index that has no name
 
@@ -236,28 +241,33 @@ def _joined(paths: Sequence[TableFile], parts: Sequence[pl.LazyFrame]) -> pl.Laz
 
 def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     assert table.query is not None, "a table without a path has a query"
-    if table.database is not None and not table.database.get_secret_value().startswith("duckdb:"):
-        url = table.database.get_secret_value()
+    url = table.database.get_secret_value() if table.database is not None else "duckdb::memory:"
+    kind, _, place = url.partition(":")
+    name = _database_name(table)
+    if kind == "adbc":
+        secrets = {key: secret.read(f"table.secret_options.{key}") for key, secret in table.secret_options.items()}
+        return _rows_of_driver(name, partial(read_by_driver, place, table.query, {**table.options, **secrets}), secrets.values())
+    if kind.startswith("postgres"):
         if table.password is not None:
             url = with_password(url, table.password.read("table.password"))
-        name = _database_name(table)
         try:
             names, columns = read_postgres(url, table.query, text=text)
         except postgres_errors() as error:
             what = "cannot be reached" if type(error).__name__ == "OperationalError" else "the query failed"
-            raise DataError(f"{name}: {what}: {_reason(error, secret=url)}") from None
+            raise DataError(f"{name}: {what}: {_reason(error, [url])}") from None
         require_usable(names, source=name)
         return pl.DataFrame(columns)
+    file = table.folder / Path(place).expanduser() if place != ":memory:" else None
+    if file is not None and not file.is_file():
+        raise DataError(f"{name}: there is no such database file; check table.database in the party file")
+    if kind == "sqlite":
+        assert file is not None
+        return _rows_of_driver(name, partial(read_sqlite, file, table.query))
     try:
         import duckdb
     except ImportError:
         raise DataError("table.query: DuckDB, which runs it, is not installed; run: pip install duckdb") from None
 
-    rest = table.database.get_secret_value().removeprefix("duckdb:") if table.database is not None else ":memory:"
-    name = _database_name(table)
-    file = table.folder / Path(rest).expanduser() if rest != ":memory:" else None
-    if file is not None and not file.is_file():
-        raise DataError(f"{name}: there is no such database file; check table.database in the party file")
     try:
         with duckdb.connect(":memory:" if file is None else str(file), read_only=file is not None) as connection:
             connection.execute("SET file_search_path = $folder", {"folder": str(table.folder)})
@@ -268,6 +278,24 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     except AttributeError:
         # DuckDB answers None to a statement that yields no rows, such as CREATE.
         raise DataError(f"{name}: the query gives no table; start it with SELECT") from None
+    return _as_frame(rows, name)
+
+
+def _database_name(table: TableConfig) -> str:
+    return redacted(table.database.get_secret_value()) if table.database is not None else "table.query"
+
+
+def _rows_of_driver(name: str, read: Callable[[], "pa.Table"], secrets: Collection[str] = ()) -> pl.DataFrame:
+    try:
+        rows = read()
+    except DriverError as error:
+        raise DataError(f"{name}: the query failed: {_reason(error.error, secrets)}") from None
+    if not rows.column_names:
+        raise DataError(f"{name}: the query gives no table; start it with SELECT")
+    return _as_frame(rows, name)
+
+
+def _as_frame(rows: "pa.Table", name: str) -> pl.DataFrame:
     require_usable(rows.column_names, source=name)
     try:
         return as_polars(rows)
@@ -275,18 +303,15 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
         raise DataError(f"{name}: {error}") from None
 
 
-def _database_name(table: TableConfig) -> str:
-    return redacted(table.database.get_secret_value()) if table.database is not None else "table.query"
-
-
-def _reason(error: Exception, *, secret: str = "") -> str:
-    """Return the first line of an error, without the password and without quoted cells."""
+def _reason(error: Exception, secrets: Collection[str] = ()) -> str:
+    """Return the first line of an error, without secrets, the password of a URL among them, and without quoted cells."""
     lines = str(error).strip().splitlines() or [""]
     text = redacted(lines[0])
-    try:
-        password = urlsplit(secret).password or ""
-    except ValueError:
-        password = ""
-    for word in {secret, password, unquote(password)} - {""}:
+    words = set(secrets)
+    for secret in secrets:
+        with suppress(ValueError):
+            password = urlsplit(secret).password or ""
+            words |= {password, unquote(password)}
+    for word in sorted(words - {""}, key=len, reverse=True):
         text = text.replace(word, "***")
     return f"{type(error).__name__}: {re.sub(r'`[^`]*`', '`...`', text)[:300]}"

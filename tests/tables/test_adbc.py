@@ -1,0 +1,181 @@
+"""Tables by ADBC drivers: SQLite's file, and a Flight SQL server on loopback, which stands for every other driver."""
+
+import sqlite3
+from contextlib import closing
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from tallystick.config.table import TableConfig
+from tallystick.errors import ConfigError, DataError
+from tallystick.reading import validate
+from tallystick.tables.table import read_table
+
+ROWS = pa.table({"id": ["007", "8", "9"], "income": [1.5, None, 2.5], "paid": [True, False, None]})
+TOKEN = "Bearer a-token-of-some-length"
+
+
+def table_of(folder, **values):
+    return validate(TableConfig, values, source="party.yaml", context={"folder": folder})
+
+
+def sqlite_of(folder, *statements):
+    with closing(sqlite3.connect(folder / "t.db")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+def read_sqlite(folder, query):
+    return read_table(table_of(folder, query=query, database="sqlite:t.db")).collect()
+
+
+def test_a_table_of_sqlite_has_its_types_and_its_rows(tmp_path):
+    sqlite_of(
+        tmp_path,
+        "CREATE TABLE t (id TEXT, whole INTEGER, real REAL, mixed, note TEXT)",
+        "INSERT INTO t VALUES ('007', 9007199254740993, 1.5, 1, NULL), ('8', NULL, 2.5, 2, 'a'), ('9', 3, NULL, 2.5, '')",
+    )
+    rows = read_sqlite(tmp_path, "SELECT * FROM t")
+    assert rows.rows() == [("007", 9007199254740993, 1.5, 1.0, None), ("8", None, 2.5, 2.0, "a"), ("9", 3, None, 2.5, "")]
+    assert rows.dtypes == [pl.String, pl.Int64, pl.Float64, pl.Float64, pl.String]
+
+
+def test_a_column_that_is_whole_in_its_first_thousands_of_rows_keeps_its_fractions(tmp_path):
+    sqlite_of(tmp_path, "CREATE TABLE t (x)")
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        connection.executemany("INSERT INTO t VALUES (?)", [(row,) for row in range(5000)] + [(0.5,)])
+        connection.commit()
+    assert read_sqlite(tmp_path, "SELECT * FROM t")["x"].to_list() == [*map(float, range(5000)), 0.5]
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("DELETE FROM t", "readonly"),
+        ("CREATE TABLE u (x)", "readonly"),
+        ("SELECT nope FROM t", "no such column: nope"),
+        ("SELECT x, x FROM t", "x"),
+    ],
+)
+def test_a_query_that_does_more_than_read_is_refused(tmp_path, query, says):
+    sqlite_of(tmp_path, "CREATE TABLE t (x INTEGER)", "INSERT INTO t VALUES (1), (2)")
+    before = (tmp_path / "t.db").read_bytes()
+    with pytest.raises(DataError, match=rf"sqlite:t\.db: .*{says}"):
+        read_sqlite(tmp_path, query)
+    assert (tmp_path / "t.db").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["t.db"]
+
+
+def test_a_file_that_is_not_there_is_named_and_not_made(tmp_path):
+    with pytest.raises(DataError, match=r"sqlite:t\.db: there is no such database file; check table\.database"):
+        read_sqlite(tmp_path, "SELECT 1")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "t.db").write_text("no database" * 100)
+    with pytest.raises(DataError, match=r"sqlite:t\.db: the query failed: .*not a database"):
+        read_sqlite(tmp_path, "SELECT * FROM t")
+
+
+def varints(content):
+    """Yield the fields of a protocol buffer whose values are all strings: number, value."""
+    while content:
+        number, length, content = content[0] >> 3, content[1], content[2:]
+        if length > 127:
+            length, content = length - 128 + (content[0] << 7), content[1:]
+        yield number, content[:length]
+        content = content[length:]
+
+
+class Server(flight.FlightServerBase):
+    """A Flight SQL server of one table: it knows the command for a statement, and gives its rows whatever that is."""
+
+    def __init__(self):
+        super().__init__("grpc://127.0.0.1:0", middleware={"token": _Door()})
+        self.queries = []
+
+    def get_flight_info(self, _context, descriptor):
+        command = dict(varints(descriptor.command))
+        if not command[1].endswith(b".CommandStatementQuery"):
+            raise NotImplementedError("this server answers statements alone")
+        query = dict(varints(command[2]))[1].decode()
+        self.queries.append(query)
+        if "nope" in query:
+            raise flight.FlightServerError(f"no such column; you are {TOKEN}")
+        endpoint = flight.FlightEndpoint(b"rows", [])
+        return flight.FlightInfo(ROWS.schema, descriptor, [endpoint], ROWS.num_rows, -1)
+
+    def do_get(self, _context, _ticket):
+        return flight.RecordBatchStream(ROWS)
+
+
+class _Door(flight.ServerMiddlewareFactory):
+    def start_call(self, _info, headers):
+        if headers.get("authorization") != [TOKEN]:
+            raise flight.FlightUnauthenticatedError("who are you?")
+
+
+@pytest.fixture
+def server():
+    with Server() as server:
+        yield server
+
+
+def asked(server, folder, query="SELECT * FROM customers", **changes):
+    values = {
+        "query": query,
+        "database": "adbc:flightsql",
+        "options": {"uri": f"grpc://127.0.0.1:{server.port}"},
+        "secret_options": {"adbc.flight.sql.authorization_header": {"file": str(folder / "token")}},
+    }
+    (folder / "token").write_text(TOKEN + "\n")
+    return read_table(table_of(folder, **values, **changes)).collect()
+
+
+def test_a_server_of_flight_sql_is_asked_with_a_secret_from_a_file(server, tmp_path):
+    rows = asked(server, tmp_path)
+    assert rows.rows() == [("007", 1.5, True), ("8", None, False), ("9", 2.5, None)]
+    assert server.queries == ["SELECT * FROM customers"]
+
+
+def test_what_a_driver_says_comes_without_the_secret(server, tmp_path):
+    with pytest.raises(DataError, match=r"adbc:flightsql: the query failed: .*no such column; you are \*\*\*") as told:
+        asked(server, tmp_path, "SELECT nope FROM customers")
+    assert "a-token" not in str(told.value)
+    server.shutdown()
+    with pytest.raises(DataError, match="adbc:flightsql: the query failed: ") as told:
+        asked(server, tmp_path)
+    assert "a-token" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"database": "adbc:sqlite"}, 'must be "sqlite:FILE" for this driver'),
+        ({"database": "adbc:os.path"}, "must be"),
+        ({"database": "adbc:x", "options": {"password": "abc"}}, 'holds "password"; a secret does not stand in the party file'),
+        (
+            {"database": "adbc:x", "options": {"uri": "grpc://me:abc@host"}},
+            "holds a password; a secret does not stand in the party",
+        ),
+        ({"database": "adbc:x", "secret_options": {"password": "abc"}}, "a secret does not stand in the party file"),
+        ({"database": "sqlite:t.db", "options": {"uri": "x"}}, "options: goes with an adbc: database only"),
+        ({"options": {"uri": "x"}}, "options: goes with an adbc: database only"),
+        (
+            {"database": "adbc:x", "options": {"uri": "x"}, "secret_options": {"uri": {"env": "URI"}}},
+            "options, secret_options: uri stands in both",
+        ),
+        ({"database": "sqlite:t.db", "password": {"env": "WORD"}}, "password: goes with a postgresql:// database only"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_and_no_secret_is_shown(tmp_path, values, says):
+    with pytest.raises(ConfigError) as told:
+        table_of(tmp_path, query="SELECT 1", **values)
+    assert says in str(told.value)
+    assert "abc" not in str(told.value)
+
+
+def test_a_driver_that_is_not_installed_is_named_with_what_to_do(tmp_path):
+    with pytest.raises(DataError, match=r"the driver of no_such is not installed; run: pip install adbc-driver-no-such"):
+        read_table(table_of(tmp_path, query="SELECT 1", database="adbc:no_such"))
