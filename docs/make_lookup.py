@@ -119,8 +119,8 @@ PARTY = {
     " may not be features, keys, or a sequence's target. These keys hold no others:",
     "table": "[Tables](data.md) explains how a table is read. PostgreSQL runs the query in a transaction that may only read; "
     "it needs `pip install 'tallystick[postgres]'`, and SQLite `'tallystick[sqlite]'`. [Other "
-    "databases](../howto/where-data-lies.md#databases) need their ADBC driver. [Secrets](../howto/where-data-lies.md#secrets) says "
-    "how to give a password: it is refused in `database`.",
+    "databases](../howto/where-data-lies.md#databases) need their ADBC driver. [Secrets](../howto/where-data-lies.md#secrets) "
+    "says how to give a password: it is refused in `database`.",
     "repeats": "[Several rows of one key](data.md#several-rows-of-one-key) has an example.",
     "features": "`features: auto` takes every other column by its type. `drop` goes with `auto` only.",
     "sequences": "[Sequences](data.md#sequences) explains these keys.",
