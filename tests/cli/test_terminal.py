@@ -1,7 +1,10 @@
 """Words of others do not act on a terminal: not from a table, nor from a result that somebody sent."""
 
 import io
+import os
 import re
+import subprocess
+import sys
 
 import polars as pl
 import pytest
@@ -73,3 +76,17 @@ def test_a_plain_line_says_the_day(capsys):
     """A service stays up for days."""
     Lines().say("the partners are late")
     assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d {3}the partners are late\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_names_beyond_a_locale_s_letters_are_written_by_their_codes(tmp_path, encoding):
+    """Where a locale has no UTF-8, a command says what it has to say, and ends as it would."""
+    path = tmp_path / "pessoas.csv"
+    path.write_text("id,sal\u00e1rio,\u0928\u093e\u092e\n1,2.5,\u0915\n2,3.5,\u0916\n3,4.5,\u0915\n", encoding="utf-8")
+    command = [sys.executable, "-m", "tallystick", "init", tmp_path / "bank", "--role", "label", "--table", path]
+    ended = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, timeout=300)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    said = ended.stdout.decode(encoding)
+    names = ("sal\u00e1rio", "\u0928\u093e\u092e")
+    for name in names:
+        assert f"{name.encode(encoding, 'backslashreplace').decode(encoding)}: " in said

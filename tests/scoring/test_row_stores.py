@@ -280,6 +280,24 @@ def test_a_table_is_read_again_when_it_has_changed_and_stays_as_it_was_when_it_c
     store.close()
 
 
+def test_a_table_that_is_looked_at_each_time_is_said_to_have_changed_only_when_its_rows_have():
+    """As a query's answer is, of which nothing tells beforehand whether it is another one."""
+    tables, said = [TABLE], []
+    store = TableStore(
+        snapshot(), read=lambda: snapshot(tables[-1]), signature=object, refresh_s=3600, say=said.append
+    )
+    store.refresh()
+    assert said == []
+    for other in (TABLE.with_columns(x=pl.col("x") + 1), TABLE[1:], TABLE):
+        tables.append(other)
+        store.refresh()
+        store.refresh()
+        assert said == ["the table has changed and was read again"]
+        assert_same(store.find(KEYS), snapshot(other).find(KEYS))
+        said.clear()
+    store.close()
+
+
 def test_a_key_that_names_several_rows_names_none():
     keys = read_keys(
         pl.concat([TABLE, TABLE[:1]]),

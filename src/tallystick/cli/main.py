@@ -1,6 +1,7 @@
 """The command line's entry: it answers to signals while modules load, and ends as soon as it has nothing more to say."""
 
 import gc
+import io
 import sys
 
 from tallystick.cli.signals import EXIT_FAILED, EXIT_INTERRUPTED, NOTHING_BEGUN, ignore_signals, interruptible, signals_noted
@@ -11,6 +12,10 @@ def main() -> None:
     """Run the command line."""
     # Modules bring some 400,000 objects that stay: by default a sixth of their time goes into looking for garbage among them.
     gc.set_threshold(100_000)
+    # In a locale without UTF-8, names of columns have letters that a terminal or file there cannot take: their codes stand in place.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         with signals_noted():
             from tallystick.cli.app import app

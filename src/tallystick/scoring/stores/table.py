@@ -46,6 +46,13 @@ class Snapshot:
             digest.update(self.packed.who_M.numpy().tobytes())
         return digest.hexdigest()
 
+    def has_rows_of(self, other: "Snapshot") -> bool:
+        """Tell whether another snapshot has the same rows under the same keys."""
+        if self.places != other.places or self.packed is None or other.packed is None:
+            return self.places == other.places and self.packed is other.packed
+        pairs = [(self.packed.records_MR, other.packed.records_MR), (self.packed.place_M, other.packed.place_M)]
+        return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
+
     def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look keys up."""
         places = [self.places.get(key, -1) for key in keys]
@@ -102,8 +109,9 @@ class TableStore:
             signature_now = self._signature()
             if signature_now == self._seen:
                 return
-            self._now, self._seen = self._read(), signature_now
-            self._say("the table has changed and was read again")
+            before, self._now, self._seen = self._now, self._read(), signature_now
+            if not self._now.has_rows_of(before):  # a query's answer is looked at each time, and most often is that of before
+                self._say("the table has changed and was read again")
         except TallystickError as error:
             self._say(f"the table has changed and cannot be read ({category_of(error)}); rows are found in the former one")
         except OSError as error:  # a file went away between two looks at it
