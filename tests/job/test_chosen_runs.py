@@ -21,7 +21,7 @@ class Watching(Silent):
     """Hears phases and words; ends a training early if told to."""
 
     def __init__(self, *, stops=False):
-        self.heard, self._stops = [], stops
+        self.heard, self._stops, self.steps = [], stops, []
 
     def phase(self, name):
         self.heard.append(name)
@@ -29,7 +29,8 @@ class Watching(Silent):
     def say(self, text):
         self.heard.append(text)
 
-    def progress(self, what, *_):
+    def progress(self, what, *step):
+        self.steps.append((what, *step))
         if self._stops and what == "training":
             raise TallystickError("stopped")
 
@@ -70,6 +71,8 @@ def test_the_latest_complete_run_or_the_chosen_one_scores_and_says_so(job):
         said = f"{folders[2]} was not finished: predicting with the latest complete run, {folders[1]}"
         assert said in watchers[name].heard
     default = pl.read_csv(job.home("bank") / "default.csv")
+    for watcher in watchers.values():  # both see how far the scoring is
+        assert watcher.steps[-1] == ("scoring", default.height, default.height)
     assert default["run_id"].unique().to_list() == [run_id]
     assert stat_mode(job.home("bank") / "default.csv") == 0o600
 

@@ -318,6 +318,9 @@ def test_new_rows_get_a_score_over_tls_and_no_second_one(trained):
     job, frames = trained
     codes = predict_all(job, "new.parquet", "scores.csv")
     assert {name: code for name, (code, _) in codes.items()} == dict.fromkeys(job.parties, 0), codes["bank"][1].said
+    for name, (_, party) in codes.items():
+        what = "dealing for scores" if name == "aid" else "scoring on shares"
+        assert any(event.get("what") == what and event["done"] == event["total"] for event in party.events), party.events
     scores = pl.read_csv(job.home("bank") / "scores.csv").join(frames["bank"].select("id", "y"), on="id")
     # Some 36 rows, of which both sides have half of the label: an AUC of .75 is far from the .9 that is seen and from a guess.
     order = scores.sort("score").with_row_index("rank")

@@ -39,7 +39,7 @@ from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
 from tallystick.job.run_selection import chosen_run, named_run, offered
 from tallystick.job.versions import Versions
-from tallystick.network.channel import Channel, no_progress
+from tallystick.network.channel import Channel, Progress
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.run_folder.embedding_charge import EmbeddingCharge
 from tallystick.run_folder.folder import RunFolder
@@ -262,7 +262,7 @@ class _Prediction:
         local = LocalOptions(threads=party.threads, progress=log.progress)
         alignment = align_keys(contract, party.party, noisy, channels, local=local, expected=expected, kept_alignment=before)
         log.phase("prediction")
-        scores = model.scoring.score(channels, alignment, leave).with_columns(pl.lit(model.run_id).alias(RUN))
+        scores = model.scoring.score(channels, alignment, leave, log.progress).with_columns(pl.lit(model.run_id).alias(RUN))
         if self.output is None:
             return {**which, "rows": len(alignment), "output": None, "learnt": alignment.learnt}
         write_scores(scores, self.output)
@@ -305,7 +305,9 @@ class _Scoring:
         alignment = self.contract.alignment
         return alignment.similarity is not None or alignment.duplicates == "all"
 
-    def score(self, channels: Mapping[str, Channel], alignment: Alignment, leave: Callable[[], None]) -> pl.DataFrame:
+    def score(
+        self, channels: Mapping[str, Channel], alignment: Alignment, leave: Callable[[], None], progress: Progress
+    ) -> pl.DataFrame:
         """Return the scores that this party may have, of its own rows, beside their keys.
 
         Where no gradient crosses a label party takes its ``leave`` before it loads the model: how long scoring takes, and whether
@@ -318,7 +320,7 @@ class _Scoring:
         secret = row_noise_secret(self.contract, self.party)
         architecture = Architecture.of(self.contract, self.party.party, secret=secret)
         if self.contract.shares_head:
-            return self._score_on_shares(channels, dataset, own, architecture, leave)
+            return self._score_on_shares(channels, dataset, own, architecture, leave, progress)
         batches = tiled_batches(len(alignment), self.contract.training.resolved(len(alignment)).batch_size)
         scores, trained = None, None
         if is_label:
@@ -330,12 +332,12 @@ class _Scoring:
                 watched = Watched.of(torch.from_numpy(first), len(alignment), seed=self.contract.seed)
             cuts = cuts_of(ordered, kept_widths(self.folder), dataset)
             if self.contract.embeds_once:
-                cuts = received(cuts, batches)
+                cuts = received(cuts, batches, progress=progress)
                 leave()
             if watched is not None:
                 cuts = [watched.watching(peer, each) for peer, each in enumerate(cuts)]
             trained = TrainedLabelParty.load(self.folder, architecture)
-            scores = predict_label_party(trained, dataset, batches, cuts, rows=len(alignment))
+            scores = predict_label_party(trained, dataset, batches, cuts, rows=len(alignment), progress=progress)
             if watched is not None:
                 assert self.wanted is not None, "somebody asked for it"
                 explained = explanations(
@@ -353,7 +355,8 @@ class _Scoring:
             if batches:
                 what = f"prediction of rows with {self.folder.path.name}"
                 EmbeddingCharge.of(self.contract, self.party, self.folder, what=what)("prediction")
-            predict_feature_party(TrainedFeatureParty.load(self.folder, architecture, dataset), dataset, batches, channel)
+            trained_half = TrainedFeatureParty.load(self.folder, architecture, dataset)
+            predict_feature_party(trained_half, dataset, batches, channel, rows=len(alignment), progress=progress)
             if linkage.shares_scores:
                 scores = receive_scores(channel, len(alignment))
         own_N = alignment.rows_N >= 0
@@ -402,6 +405,7 @@ class _Scoring:
         own: OwnRows,
         architecture: Architecture,
         leave: Callable[[], None],
+        progress: Progress,
     ) -> pl.DataFrame:
         """Score the linked rows by a head on shares.
 
@@ -417,7 +421,7 @@ class _Scoring:
             head = SharedHead.load(self.folder, architecture, self.encoder, is_label=is_label)
             width = SharedRows(training=0, scored=len(index_N), columns=head.width)
             side, _ = begin_side(contract, self.party.party, channels, width)
-            due.keep(shares_of_scores(head, dataset, index_N, side, progress=no_progress))
+            due.keep(shares_of_scores(head, dataset, index_N, side, progress=progress))
         rows = self.keys.rows_R[own.alignment.rows_N]
         keys = self.frame[rows].select(self.party.keys.values())
         order = np.argsort(rows, kind="stable")  # the table's

@@ -8,13 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tallystick.cut.forward import Cuts, crossing, logits_over, send_embeddings, whole_tiles
+from tallystick.cut.forward import Cuts, FeatureSource, crossing, logits_over, send_embeddings, whole_tiles
 from tallystick.dataset.dataset import Dataset
 from tallystick.errors import ProtocolError
-from tallystick.network.channel import Channel
+from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.run_folder.local_scores import final_logits, logits_alone
 from tallystick.run_folder.trained import TrainedFeatureParty, TrainedLabelParty
+from tallystick.tables.features import Features
 from tallystick.tables.target import LabelCoder
 
 SCORES_A_MESSAGE = 1 << 20
@@ -27,12 +28,20 @@ class UnionScores(Message, frozen=True):
     scores: Array
 
 
-def predict_feature_party(trained: TrainedFeatureParty, dataset: Dataset, batches: Sequence[Tensor], channel: Channel) -> None:
+def predict_feature_party(
+    trained: TrainedFeatureParty,
+    dataset: Dataset,
+    batches: Sequence[Tensor],
+    channel: Channel,
+    *,
+    rows: int,
+    progress: Progress = no_progress,
+) -> None:
     """Embed this party's rows at the linked positions and stream the embeddings.
 
     Threat model: an honest-but-curious label party; no formal guarantee protects the cut embeddings that it sees.
     """
-    send_embeddings(trained.bottom, dataset.features_at, batches, channel)
+    send_embeddings(trained.bottom, _counted(dataset.features_at, rows, progress), batches, channel)
 
 
 def cuts_of(channels: Sequence[Channel], widths: Sequence[int], dataset: Dataset) -> list[Cuts]:
@@ -41,9 +50,12 @@ def cuts_of(channels: Sequence[Channel], widths: Sequence[int], dataset: Dataset
     return [crossing(channel, width, peer, cut_rows=dataset.cut_rows) for peer, (channel, width) in numbered]
 
 
-def received(cuts: Sequence[Cuts], batches: Sequence[Tensor]) -> list[Cuts]:
+def received(cuts: Sequence[Cuts], batches: Sequence[Tensor], *, progress: Progress = no_progress) -> list[Cuts]:
     """Receive the embeddings of all batches, and return Cuts for which nothing crosses any more."""
-    parts = [[each(number, index_B) for each in cuts] for number, index_B in enumerate(batches)]
+    parts = []
+    for number, index_B in enumerate(batches):
+        parts.append([each(number, index_B) for each in cuts])
+        progress("receiving embeddings", number + 1, len(batches))
 
     def kept(peer: int) -> Cuts:
         return lambda number, index_B: parts[number][peer]  # noqa: ARG005
@@ -58,6 +70,7 @@ def predict_label_party(
     cuts: Sequence[Cuts],
     *,
     rows: int,
+    progress: Progress = no_progress,
 ) -> pl.DataFrame:
     """Score the linked rows: a ``score`` column (probability of the positive class, or the value), or one per class.
 
@@ -65,9 +78,22 @@ def predict_label_party(
 
     The feature parties learn which of their rows are scored, not the scores.
     """
-    logits = logits_over(trained.model, dataset.features_at, batches, cuts)
+    logits = logits_over(trained.model, _counted(dataset.features_at, rows, progress), batches, cuts)
     index_N = torch.cat(list(batches)) if batches else torch.empty(0, dtype=torch.int64)
     return scores_of(trained.coder, final_logits(trained, dataset, logits, index_N)[:rows])
+
+
+def _counted(features_at: FeatureSource, rows: int, progress: Progress) -> FeatureSource:
+    """Return the source, which says of how many of the rows it gave the features."""
+    given = 0
+
+    def counted_at(index_B: Tensor) -> Features:
+        nonlocal given
+        given += len(index_B)
+        progress("scoring", min(given, rows), rows)  # the last batch is filled up
+        return features_at(index_B)
+
+    return counted_at
 
 
 def predict_alone(trained: TrainedLabelParty, dataset: Dataset) -> pl.DataFrame:

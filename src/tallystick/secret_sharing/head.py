@@ -306,12 +306,13 @@ def open_edge_feature_party(edge_E1: Words, peer: Channel) -> None:
         send_words(peer, EdgeShares, edge_E1)
 
 
-def deal_scoring(dealer: Dealer, columns: tuple[int, int], rows: int, outputs: int) -> None:
+def deal_scoring(dealer: Dealer, columns: tuple[int, int], rows: int, outputs: int, *, progress: Progress = no_progress) -> None:
     """Deal what the scoring of so many rows takes, as the helper."""
     for rows_B in _tiles(rows):
         masks = _deal_matrices(dealer, len(rows_B), columns)
         deal_scores(masks, np.arange(len(rows_B)), outputs)
         deal_truncation(dealer, len(rows_B), outputs, bits=SCORE_BITS - OPENED_BITS)
+        progress("dealing for scores", int(rows_B[-1]) + 1, rows)
 
 
 def _matrices(side: ShareHolder, features_ND: NDArray[np.float64], columns: tuple[int, int]) -> Matrices:

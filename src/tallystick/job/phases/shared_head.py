@@ -260,7 +260,7 @@ def help_shared_head(contract: Contract, channels: Mapping[str, Channel], *, pro
     dealer = Dealer.begin(label, feature)
     if sizes.training:
         deal_training(dealer, plan_of(contract, sizes), progress=progress)
-    deal_scoring(dealer, (sizes.label_columns, sizes.feature_columns), sizes.scored, sizes.outputs)
+    deal_scoring(dealer, (sizes.label_columns, sizes.feature_columns), sizes.scored, sizes.outputs, progress=progress)
     return sizes
 
 
