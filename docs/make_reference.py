@@ -73,7 +73,6 @@ PROTOCOLS = {
     ),
     "Linking by similarity": (
         "alignment.similarity",
-        "alignment.encoding",
         "alignment.federal",
         "alignment.distances",
         "alignment.nearest",
@@ -103,18 +102,11 @@ BLOCKS = (
 )
 
 RULES = {
-    "Tables": (
-        "tables.delimited",
-        "tables.parquet",
-        "tables.stores",
-        "tables.delta",
-    ),
-    "Keys": ("tables.text", "tables.normalise", "tables.keys", "tables.repeats"),
+    "Keys": ("tables.text", "tables.normalise", "tables.keys"),
     "Labels and weights": ("tables.target",),
     "Columns": (
         "tables.encoder",
         "tables.bins",
-        "models.numbers",
         "tables.categories",
         "tables.sequences",
         "models.sequences",
@@ -125,7 +117,6 @@ RULES = {
     "Split": ("tables.split",),
     "The report": (
         "evaluation.decisions",
-        "tables.groups",
         "evaluation.importance",
         "evaluation.explain",
         "tables.target_leakage",

@@ -29,9 +29,8 @@ A simulator that knows a side's ids and secrets and the sizes, and nothing else,
   pseudonyms, or 0 from an empty bin. The permutation is uniform and R learns nothing of it, so all of these places are
   shuffled.
 
-Why equality is not decided by S's shares in the clear, or by their hashes: their sum with R's is s_j + t_j. R can work that out
-for the three bins of every pseudonym that it takes. So it would know in which bins these stand, and that no other id of S's
-stands there.
+Equality is not decided by S's shares in the clear, or by their hashes: R could work out s_j + t_j for the three bins of every
+pseudonym that it takes, and so learn in which bins these stand.
 
 Each switch takes one oblivious transfer: 26 million for a million ids. Pseudonyms are tags of ``psi_malicious``, so even a side
 that deviates learns nothing of ids that it did not bring.

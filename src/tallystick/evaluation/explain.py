@@ -3,11 +3,11 @@
 Lundberg and Lee (2017), "A unified approach to interpreting model predictions", with the interventional game of Janzing, Minorics
 and Blöbaum (2020): a coalition S of columns and embeddings is worth v(S), the mean logit over reference rows whose values in S
 are replaced by the row's own. What is left out comes from the reference row, so a combination may be one that no row has. Up to
-EXACT_PLAYERS all coalitions are tried. Beyond, orders are drawn at random, each with one reference row (Štrumbelj and Kononenko
-2014), forwards and backwards. Contributions add up to the score's logit less the reference's mean, exactly in both cases.
+EXACT_PLAYERS all coalitions are tried. Beyond, orders are drawn at random (Štrumbelj and Kononenko 2014). Contributions add up to
+the score's logit less the reference's mean, exactly in both cases.
 
-What it tells: what the model did with the row's values, not what would happen if a value changed. Nothing crosses: embeddings
-that came for the score are used again. What a partner's single column did stays with the partner.
+It tells what the model did with the row's values, not what would happen if a value changed. Nothing crosses: embeddings that came
+for the score are used again.
 
 Shapes: P players, R reference rows, M rows that are put together, D cut width.
 """

@@ -5,12 +5,10 @@ while the feature parties' embeddings of the same rows stay as they are. A featu
 party: it shuffles the column and sends the embeddings of all rows again, once per repeat; the label party scores them and learns
 the fall, by the column's number.
 
-Threat model: honest-but-curious parties; no formal guarantee. **Measuring a feature party's columns discloses them.** Of a row
-that is embedded with one column shuffled all else stays, so what its embedding loses, on average over the repeats, is what that
-column added to it: its order among the rows is the column's order, and how a column is distributed is often public
-(attacks/feature_inference/contrast.py). The order of the shuffle is secret, and nobody needs it. A contract asks for it by name,
-and not beside a defence of columns; the audit of columns attacks what crossed. A fall is computed from validation labels: where
-it is sent, it is an exact figure of them.
+Threat model: honest-but-curious parties; no formal guarantee. **Measuring a feature party's columns discloses them.** What a
+row's embedding loses, on average over the repeats, is what that column added to it (attacks/feature_inference/contrast.py). A
+contract asks for it by name, and not beside a defence of columns; the audit of columns attacks what crossed. A fall is computed
+from validation labels: where it is sent, it is an exact figure of them.
 
 Shapes: V validation rows, D cut width.
 """

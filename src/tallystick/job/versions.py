@@ -2,7 +2,7 @@
 
 A party's promotions are a list, the newest first; rollback takes the newest away. Parties tell each other these lists in the
 handshake of whatever uses a model, and the first of the label party's that all others have, too, is taken. So nobody is made to
-use a run that it did not promote, and nothing has to happen at one moment on all sides.
+use a run that it did not promote.
 
 Besides, a party may name one candidate, which serving scores beside the run in use and answers to nobody, once all have named it.
 
@@ -10,9 +10,8 @@ With each run goes a commitment to this party's own half of it (model, encoder, 
 bytes, so it tells nothing of the half. The label party hashes all commitments into the version, which every party keeps from the
 first time on: another half under a run's name is refused.
 
-Without gradients a promotion of the label party means that the run's embeddings have arrived, and no more: it may be made before
-training at home has ended, and whatever became of it. So neither the label party's model nor its coding of labels, which has the
-mean of numbers, is part of its commitment there, and what uses a model asks ``require_usable`` before anybody is called.
+Without gradients a promotion of the label party means that the run's embeddings have arrived, and no more. So neither its model
+nor its coding of labels is part of its commitment there, and what uses a model asks ``require_usable`` before anybody is called.
 """
 
 import hashlib

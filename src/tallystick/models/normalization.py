@@ -4,10 +4,10 @@ With ``model.normalization: batch`` every layer of a built-in bottom model is Li
 and ReLU. In training the batch's mean and deviation count, elsewhere running ones, which are part of the weights. Rows without a
 partner's row have statistics of their own (FedAds, section 5.1.4).
 
-Top models stay without: there, the batch's statistics would put other rows' labels into a row's cut gradient, which no label
-defence counts. Below the cut, a row's columns are in the embeddings of its whole batch while it trains. ``gaussian-embeddings``
-does not cover that, so the two are refused together. A bottom of one's own that mixes rows is refused beside that defence, and a
-top of one's own that mixes rows beside ``gaussian``. ``check`` puts another row in each row's place and compares.
+Top models stay without: there, the batch's statistics would put other rows' labels into a row's cut gradient. Below the cut, a
+row's columns are in the embeddings of its whole batch while it trains, so it is refused beside ``gaussian-embeddings``. A bottom
+of one's own that mixes rows is refused beside that defence, and a top of one's own that mixes rows beside ``gaussian``. ``check``
+puts another row in each row's place and compares.
 
 Shapes: B batch, W width of a layer.
 """

@@ -15,12 +15,10 @@ _UNIT = 16
 class SequencePooling(nn.Module):
     """Embeds items by one table and pools them: weighed by how they go with the target item, or their mean where there is none.
 
-    With a target: Zhou et al. (2018), "Deep interest network for click-through rate prediction", equation 3. A small network, the
-    activation unit, weighs each item by its embedding beside the target's, their difference and their product; weights are not
-    normalised, so that much interest stays more than little, and the target's embedding stands beside the sum. Without a target:
-    Covington, Adams and Sargin (2016), "Deep neural networks for YouTube recommendations", section 3.2, the backbone of FedAds'
-    networks (section 5.1.4), whose text says no more of it.
-    Padding counts in neither; a row without items gives zeros.
+    With a target: Zhou et al. (2018), "Deep interest network for click-through rate prediction", equation 3. A small network
+    weighs each item by its embedding beside the target's, their difference and their product; weights are not normalised. Without
+    a target: Covington, Adams and Sargin (2016), "Deep neural networks for YouTube recommendations", section 3.2. Padding counts
+    in neither; a row without items gives zeros.
 
     Args:
         table: of the items' codes, (codes, E).

@@ -1,8 +1,7 @@
 """Messages: frozen structs with a schema, a name on the wire and a size limit.
 
 A message is encoded as its type's name and its fields in MessagePack (msgspec); the bytes of arrays follow as they are. Decoding
-can run no code: it yields the fields that the type declares or an error. Sizes are checked before anything is decoded, and an
-array's bytes are a view of the received buffer, so decoding never allocates more than was received.
+can run no code. Sizes are checked before anything is decoded, and an array's bytes are a view of the received buffer.
 """
 
 from math import prod

@@ -1,7 +1,7 @@
 """Links over plain TLS 1.3: a frame is its length and its bytes.
 
-Python's ssl module on sockets that never block, driven by the network's loop. A tensor's bytes go from its memory to the cipher,
-and from the cipher to where the received tensor will be: nothing is copied between.
+Python's ssl module on sockets that never block, driven by the network's loop. A tensor's bytes are not copied between its memory
+and the cipher.
 
 A listener takes calls as long as it runs, to let a peer back in. It holds at most 64 callers whose TLS handshake is not
 finished, and at most a sixteenth of the process's file descriptors. Each may stay for ``deadline_s``, and the next one takes

@@ -27,9 +27,8 @@ def windows(names_N: Sequence[bytes], *, size: int, key: bytes) -> list[NDArray[
     """Cut rows into windows of at least ``size``, no row in two: the places of each window's rows.
 
     A name's hash under the key settles its window. The names are cut in two by the first bit of their hashes, each part by the
-    next bit, and so on, as long as both parts have ``size`` rows. So of two windows of one row, before and after other rows came
-    or went, one holds all rows of the other that were there both times: to compare windows of several days tells no more of the
-    row than the smallest of them does, but that it is none of those who came or went between.
+    next bit, and so on, as long as both parts have ``size`` rows. So to compare windows of several days tells no more of the row
+    than the smallest of them does, but that it is none of those who came or went between.
 
     No formal guarantee: what else is known of these rows can tell which one is wanted.
 

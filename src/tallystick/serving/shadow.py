@@ -1,9 +1,9 @@
 """A candidate scored beside the run in use: for a share of the requests, behind their answers, and never answered to a client.
 
-It costs a request no time of its own: it is done when nothing waits, and rows that come faster than that are left out. But it
-discloses: the label party gets a second embedding of each such row, by another model, and the budgets of the day count both. With
-``gaussian-embeddings`` each version is charged to the ledger when it is loaded. By ``ahead`` all rows cross once more. Who reads
-``/metrics`` before and after a request of its own learns how far the candidate's score of that row is from the answer.
+It is done when nothing waits, and rows that come faster than that are left out. It discloses: the label party gets a second
+embedding of each such row, by another model, and the budgets of the day count both. With ``gaussian-embeddings`` each version is
+charged to the ledger when it is loaded. By ``ahead`` all rows cross once more. Who reads ``/metrics`` before and after a request
+of its own learns how far the candidate's score of that row is from the answer.
 
 Shapes: B rows compared.
 """

@@ -1,9 +1,8 @@
 """Screening: a party closes those of its columns that say nothing, where they are many.
 
 A network beside hundreds of columns of noise learns some of it by heart. Each party compares its own columns with *shadows*: the
-same columns beside the vectors of other rows of the batch. What no column can say, shadows do not say either, whatever the noise;
-so they tell how large a figure is by chance. Of a cut gradient its direction counts, row by row: for two classes it is nearly
-the label, while its length says more of the network's state than of the row.
+same columns beside the vectors of other rows of the batch, which tell how large a figure is by chance. Of a cut gradient its
+direction counts, row by row.
 
 Threat model: that of training. Nothing is sent of it, and it reads what its party has anyway: a feature party the cut gradients,
 the label party its labels as the defences leave them. No formal guarantee. Not protected: later embeddings no longer depend on
