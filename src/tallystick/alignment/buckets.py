@@ -261,7 +261,11 @@ def take_up(
     """
     sizes = f"{buckets.label_ids} {buckets.feature_ids} {buckets.per_bucket} ".encode()
     about = hashlib.blake2b(protocol + sizes + prints_N16.tobytes(), digest_size=32, person=b"tally/buckets").digest()
-    note, kept_buckets = _note_of(store), 0
+    try:
+        note = msgspec.msgpack.decode(store.note(), type=_Note)
+    except msgspec.DecodeError:
+        note = None
+    kept_buckets = 0
     if note is not None and note.about != about:
         if note.settled:
             raise DataError(
@@ -321,13 +325,6 @@ def require_bucket(channel: Channel, got: int, due: int) -> None:
     """Raise ProtocolError for a peer that leaves a bucket out, or runs one twice."""
     if got != due:
         raise ProtocolError(channel.peer, f"{channel.peer} began bucket {got} of the alignment where bucket {due} is due")
-
-
-def _note_of(store: BucketStore) -> _Note | None:
-    try:
-        return msgspec.msgpack.decode(store.note(), type=_Note)
-    except msgspec.DecodeError:
-        return None
 
 
 def _commitment(key: bytes, coin: bytes, tags: Tags) -> bytes:

@@ -1,7 +1,7 @@
 """The K most similar rows of another table for every row of one, exact to the last tie.
 
-Ties: by distance, then by number, the place of a row in the other table. A distance is always the value of one formula, that of
-``euclidean`` or ``rank_distance``, so how candidates were found changes nothing; the tests check it by brute force.
+Ties: by distance, then by number, the place of a row in the other table. A distance is always the value of one formula, so how
+candidates were found changes nothing.
 
 Shapes: N rows of one table, M of the other, D dimensions, K neighbours, Q distinct rows of the first table, G distinct points of
 the other, P pairs, L entries of a flat list of candidates, B rows of a block.
@@ -54,19 +54,17 @@ class Neighbors:
             at_BL = order_L[np.where(there_BL, at_BL, 0)]
             number_BL = np.where(there_BL, numbers_L[at_BL], PAD)
             distance_BL = np.where(there_BL, distance_L[at_BL], np.inf)
-            self._place(rows_B[some_B], number_BL, distance_BL)
-
-    def _place(self, rows_B: Integers, number_BL: Integers, distance_BL: Floats) -> None:
-        order_BL = np.lexsort((number_BL, distance_BL))
-        number_BL = np.take_along_axis(number_BL, order_BL, axis=1)
-        distance_BL = np.take_along_axis(distance_BL, order_BL, axis=1)
-        new_BL = number_BL != PAD
-        new_BL[:, 1:] &= number_BL[:, 1:] != number_BL[:, :-1]
-        place_BL = np.cumsum(new_BL, axis=1) - 1
-        at_L, from_L = np.nonzero(new_BL & (place_BL < self.numbers_NK.shape[1]))
-        place_L = place_BL[at_L, from_L]
-        self.numbers_NK[rows_B[at_L], place_L] = number_BL[at_L, from_L]
-        self.distance_NK[rows_B[at_L], place_L] = distance_BL[at_L, from_L]
+            some_rows_B = rows_B[some_B]
+            order_BL = np.lexsort((number_BL, distance_BL))
+            number_BL = np.take_along_axis(number_BL, order_BL, axis=1)
+            distance_BL = np.take_along_axis(distance_BL, order_BL, axis=1)
+            new_BL = number_BL != PAD
+            new_BL[:, 1:] &= number_BL[:, 1:] != number_BL[:, :-1]
+            place_BL = np.cumsum(new_BL, axis=1) - 1
+            at_L, from_L = np.nonzero(new_BL & (place_BL < self.numbers_NK.shape[1]))
+            place_L = place_BL[at_L, from_L]
+            self.numbers_NK[some_rows_B[at_L], place_L] = number_BL[at_L, from_L]
+            self.distance_NK[some_rows_B[at_L], place_L] = distance_BL[at_L, from_L]
 
     def gather(self, rows_N: Integers) -> "Neighbors":
         """Select the neighbours of these rows."""

@@ -251,18 +251,14 @@ def overlap_comparing_side(
         if len(size_G) != len(groups) or size_G.sum() != others + pool.size or len(common_G) != len(groups):
             raise ProtocolError(channel.peer, f"{channel.peer} sent {_PLACES!r} that its {others} ids and its groups cannot have")
         if terms.noise is None:
-            is_shown_G = _may_be_shown(common_G, size_G, own=len(own_ids), least=terms.least)
+            is_shown_G: Bits = (
+                (common_G >= terms.least) & (size_G - common_G >= terms.least) & (len(own_ids) - common_G.sum() >= terms.least)
+            )
             counts = np.where(is_shown_G, common_G, -1).tolist()
         else:
             counts = (common_G - pool.middle).tolist()  # the noise of both sides is in it
         channel.send(OverlapCounts(counts=counts if terms.told else []))
     return Overlap(own=len(own_ids), others=others, groups=groups, counts=pool.told(counts))
-
-
-def _may_be_shown(common_G: Counts, size_G: Counts, *, own: int, least: int) -> Bits:
-    """Tell which groups' exact counts are of at least so many ids, and leave as many of each set that are not common."""
-    is_shown_G: Bits = (common_G >= least) & (size_G - common_G >= least) & (own - common_G.sum() >= least)
-    return is_shown_G
 
 
 @dataclass(frozen=True, kw_only=True)

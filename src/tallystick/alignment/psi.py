@@ -107,7 +107,18 @@ def intersect_label_party(
         if not may_be_empty:
             require_some(len(common_K), len(ids), [f"{c.peer} {size}" for c, size in zip(channels, sizes, strict=True)])
     pairwise = [len(match.own_K) for match in matches]
-    outcome = _label_outcome(row_N[common_K], len(ids), channels, sizes, pairwise, multiplications)
+    rows_K, own = row_N[common_K], len(ids)
+    sentences = [f"{channel.peer} has {size:,} ids." for channel, size in zip(channels, sizes, strict=True)]
+    sizes_by_name = {"own": own, **{channel.peer: size for channel, size in zip(channels, sizes, strict=True)}}
+    if len(channels) > 1:
+        for channel, both in zip(channels, pairwise, strict=True):
+            sizes_by_name[f"intersection with {channel.peer}"] = both
+            sentences.append(f"which {both:,} of this side's {own:,} ids {channel.peer} holds, too.")
+    sizes_by_name["intersection"] = len(rows_K)
+    sentences.append(f"which {len(rows_K):,} of this side's {own:,} ids all parties hold.")
+    outcome = Alignment(
+        method="intersection", rows_N=rows_K, sizes=sizes_by_name, learnt=sentences, multiplications=multiplications
+    )
     if security == "malicious":
         outcome.learnt.extend(
             cheaters_room(channel.peer, size, own=len(ids)) for channel, size in zip(channels, sizes, strict=True)
@@ -204,17 +215,3 @@ def require_some(count: int, own: int, others: Sequence[str]) -> None:
             f"no id is common to all parties (this side has {own} ids, {', '.join(others)}); "
             "check that the key columns mean the same and are normalised alike in the contract"
         )
-
-
-def _label_outcome(
-    rows_K: Index, own: int, channels: Sequence[Channel], sizes: list[int], pairwise: list[int], multiplications: int
-) -> Alignment:
-    sentences = [f"{channel.peer} has {size:,} ids." for channel, size in zip(channels, sizes, strict=True)]
-    sizes_by_name = {"own": own, **{channel.peer: size for channel, size in zip(channels, sizes, strict=True)}}
-    if len(channels) > 1:
-        for channel, both in zip(channels, pairwise, strict=True):
-            sizes_by_name[f"intersection with {channel.peer}"] = both
-            sentences.append(f"which {both:,} of this side's {own:,} ids {channel.peer} holds, too.")
-    sizes_by_name["intersection"] = len(rows_K)
-    sentences.append(f"which {len(rows_K):,} of this side's {own:,} ids all parties hold.")
-    return Alignment(method="intersection", rows_N=rows_K, sizes=sizes_by_name, learnt=sentences, multiplications=multiplications)

@@ -110,7 +110,14 @@ def answer_by_diffie_hellman(side: Side, channel: Channel, size: int, *, one_of_
             tags = [workers.multiply(elements_B32, key, keep=tags_of) for _, elements_B32 in arriving]
             tags_16 = gathered(tags, size, width=TAG_BYTES)
         require_distinct(channel, _LABEL_IDS, tags_16)
-        common_K = None if one_of_several else _own_common(channel, tags_16, len(ids))
+        common_K = None
+        if not one_of_several:
+            # Each side's tags of the other's ids prove that it knows its key: a tag that matches cannot be made up before one has
+            # seen it. So this side settles on its tags by their digest, sees the label party's, and only then shows its own.
+            channel.send(TagsDigest(digest=_digest(tags_16)))
+            returned_N16 = receive_list(channel, _RETURNED, len(ids), shape=(TAG_BYTES,))
+            with attribute_errors(channel, f"{_RETURNED} and {_LABEL_IDS}"):
+                common_K, _ = match(returned_N16, tags_16)
         send_list(channel, _TAGS, tags_16)
     return Answer(order_N=order_N, check=partial(_check_places, channel, common_K)), workers.multiplications
 
@@ -142,19 +149,6 @@ def _match_with(
         raise ProtocolError(channel.peer, f"{channel.peer} sent other {_TAGS!r} than it had settled on before it saw this side's")
     with attribute_errors(channel, f"{_FEATURE_IDS} and {_TAGS}"):
         return match(own_tags_N16, their_tags_N16)
-
-
-def _own_common(channel: Channel, tags_M16: Tags, own: int) -> Index:
-    """Return the places of this feature party's ids that the label party has too.
-
-    Each side's tags of the other's ids prove that it knows its key: a tag that matches cannot be made up before one has seen
-    it. So this side settles on its tags by their digest, sees the label party's, and only then shows its own.
-    """
-    channel.send(TagsDigest(digest=_digest(tags_M16)))
-    returned_N16 = receive_list(channel, _RETURNED, own, shape=(TAG_BYTES,))
-    with attribute_errors(channel, f"{_RETURNED} and {_LABEL_IDS}"):
-        common_K, _ = match(returned_N16, tags_M16)
-    return common_K
 
 
 def _digest(tags_N16: Tags) -> bytes:

@@ -24,8 +24,7 @@ It takes 512 operations with public keys, whatever the number of ids, and hashin
 - The proof keeps the label party from claiming a match. One wrong guess ends the run.
 - Nothing checks the corrections. A label party that flips bits of them learns the secret choices from a dozen ids that it knows
   to be common, unnoticed. Then it can test any guess at the feature party's ids.
-- Reads at secret places do not take constant time. They happen in the process of whoever owns the secret; the other side sees
-  messages of fixed sizes in a fixed order.
+- Reads at secret places do not take constant time, in the process of whoever owns the secret.
 
 Shapes: N ids of the label party, M of the feature party; K common ids; S bytes of an output; P pairs of an id and a bin.
 """
@@ -182,12 +181,9 @@ def _match_with(side: Side, channel: Channel, buckets: Buckets, counter: "_Count
         receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=side.rng))
     for bucket in range(taken_up.first, buckets.count):
         own_B = split.rows(bucket)
-        prints_B16 = side.prints_N16.take(own_B, axis=0)
-        found_K, place_K = _Matching(
-            channel, shape, bucket, prints_B16, receiver, side.rng, key=taken_up.key, counter=counter
-        ).run()
-        taken_up.keep(bucket, rows=own_B[found_K], places=place_K)
-        rows.append(own_B[found_K])
+        own_K, place_K = _match_bucket(side, channel, shape, bucket, own_B, receiver, key=taken_up.key, counter=counter)
+        taken_up.keep(bucket, rows=own_B[own_K], places=place_K)
+        rows.append(own_B[own_K])
         places.append(place_K + np.int32(bucket * shape.feature_ids))
     all_rows_K, all_places_K = (np.concatenate(each).astype(np.int64) for each in (rows, places))
     return Match(own_K=all_rows_K, place_K=all_places_K, prove=partial(_prove, channel, side.prints_N16, taken_up.key))
@@ -230,65 +226,46 @@ def _in_secret_order(side: Side, rows_B: Index, room: int) -> tuple[Places, Tags
     return row_M, prints_M16
 
 
-class _Matching:
-    """The label party's side of one bucket: corrections go out, and outputs that come back are looked up."""
+def _match_bucket(
+    side: Side, channel: Channel, shape: Shape, bucket: int, own_B: Index, receiver: Receiver, *, key: bytes, counter: "_Counter"
+) -> tuple[Index, Places]:
+    """Return which ids of a bucket the feature party has too, and their places in its order.
 
-    def __init__(
-        self,
-        channel: Channel,
-        shape: Shape,
-        bucket: int,
-        prints_B16: Tags,
-        receiver: Receiver,
-        rng: SecureRandom,
-        *,
-        key: bytes,
-        counter: "_Counter",
-    ) -> None:
-        self._channel, self._shape, self._prints_N16, self._told = channel, shape, prints_B16, counter
-        self._salt = _salt(key, bucket)
-        self._codes, attempt, self._table = _tabled(key, bucket, prints_B16, shape, rng=rng)
-        channel.send(Table(bucket=bucket, attempt=attempt))
-        self._receiver = receiver
-        self._lookups = [Lookup(shape.output_bytes) for _ in range(REGIONS)]
-
-    def run(self) -> tuple[Index, Places]:
-        """Return which of the ids the feature party has too, and their places in its order."""
-        shape, places = self._shape, []
-        steps, behind = REGIONS * shape.pieces, shape.pieces + AHEAD
-        for step in range(steps + behind):
-            if step < steps:
-                self._send_corrections(*divmod(step, shape.pieces))
-            if step >= behind:
-                places.append(self._look_up(*divmod(step - behind, shape.pieces)))
-        own_K, place_K = (np.concatenate(each).astype(np.int64, copy=False) for each in zip(*places, strict=True))
-        if not (are_distinct_indices(own_K, len(self._prints_N16)) and are_distinct_indices(place_K, shape.feature_ids)):
-            peer = self._channel.peer
-            raise ProtocolError(peer, f"{peer} sent {_OUTPUTS!r} that match an id twice; its ids must be unique")
-        self._told.buckets(1)
-        return own_K, place_K.astype(np.int32)
-
-    def _send_corrections(self, region: int, piece: int) -> None:
-        span = self._shape.spans(self._shape.per_region)[piece]
-        slots_B = np.arange(span.start, span.stop, dtype=np.int32) + np.int32(region * self._shape.per_region)
-        rows_B = self._table[slots_B]
-        filled_F = np.flatnonzero(rows_B >= 0)
-        # What stands for the id of an empty bin does not matter: to the feature party any correction looks random.
-        code_B64 = np.zeros((len(slots_B), CODE_BYTES), dtype=np.uint8)
-        code_B64[filled_F] = self._codes.words(self._prints_N16.take(rows_B[filled_F], axis=0))
-        input_B64, correction_B64 = self._receiver.next_bins(code_B64)
-        _send_piece(self._channel, _CORRECTIONS, correction_B64)
-        output_FS = outputs(input_B64.take(filled_F, axis=0), slots_B[filled_F], salt=self._salt, size=self._shape.output_bytes)
-        self._lookups[region].add(output_FS, rows_B[filled_F])
-        self._told.bins(len(slots_B))
-
-    def _look_up(self, region: int, piece: int) -> tuple[Places, Index]:
-        span = self._shape.spans(self._shape.feature_ids)[piece]
-        output_BS = _receive_piece(self._channel, _OUTPUTS, span, width=self._shape.output_bytes)
-        rows_K, index_K = self._lookups[region].find(output_BS)
-        if piece == self._shape.pieces - 1:
-            self._lookups[region] = Lookup(self._shape.output_bytes)  # its memory is the next one's
-        return rows_K, index_K + span.start
+    The label party's side: corrections go out a piece at a time, and outputs that come back some pieces later are looked up.
+    """
+    prints_B16, salt = side.prints_N16.take(own_B, axis=0), _salt(key, bucket)
+    codes, attempt, table = _tabled(key, bucket, prints_B16, shape, rng=side.rng)
+    channel.send(Table(bucket=bucket, attempt=attempt))
+    lookups = [Lookup(shape.output_bytes) for _ in range(REGIONS)]
+    places = []
+    steps, behind = REGIONS * shape.pieces, shape.pieces + AHEAD
+    for step in range(steps + behind):
+        if step < steps:
+            region, piece = divmod(step, shape.pieces)
+            span = shape.spans(shape.per_region)[piece]
+            slots_B = np.arange(span.start, span.stop, dtype=np.int32) + np.int32(region * shape.per_region)
+            rows_B = table[slots_B]
+            filled_F = np.flatnonzero(rows_B >= 0)
+            # What stands for the id of an empty bin does not matter: to the feature party any correction looks random.
+            code_B64 = np.zeros((len(slots_B), CODE_BYTES), dtype=np.uint8)
+            code_B64[filled_F] = codes.words(prints_B16.take(rows_B[filled_F], axis=0))
+            input_B64, correction_B64 = receiver.next_bins(code_B64)
+            _send_piece(channel, _CORRECTIONS, correction_B64)
+            output_FS = outputs(input_B64.take(filled_F, axis=0), slots_B[filled_F], salt=salt, size=shape.output_bytes)
+            lookups[region].add(output_FS, rows_B[filled_F])
+            counter.bins(len(slots_B))
+        if step >= behind:
+            region, piece = divmod(step - behind, shape.pieces)
+            span = shape.spans(shape.feature_ids)[piece]
+            rows_K, index_K = lookups[region].find(_receive_piece(channel, _OUTPUTS, span, width=shape.output_bytes))
+            places.append((rows_K, index_K + span.start))
+            if piece == shape.pieces - 1:
+                lookups[region] = Lookup(shape.output_bytes)  # its memory is the next one's
+    own_K, place_K = (np.concatenate(each).astype(np.int64, copy=False) for each in zip(*places, strict=True))
+    if not (are_distinct_indices(own_K, len(prints_B16)) and are_distinct_indices(place_K, shape.feature_ids)):
+        raise ProtocolError(channel.peer, f"{channel.peer} sent {_OUTPUTS!r} that match an id twice; its ids must be unique")
+    counter.buckets(1)
+    return own_K, place_K.astype(np.int32)
 
 
 def _answer(

@@ -45,7 +45,6 @@ from tallystick.alignment.exchange import (
 )
 from tallystick.alignment.group import ELEMENT_BYTES
 from tallystick.alignment.matching import TAG_BYTES, match, sorted_order, tags_of
-from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.union import UIDS, WHAT, Named, UnionSide
 from tallystick.alignment.workers import Workers, gathered, results
 from tallystick.network.channel import Channel
@@ -70,7 +69,43 @@ def merge_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Chan
     does not allow.
     """
     with Workers(threads=side.threads, what=WHAT, total=3 * len(members) + others, progress=side.progress) as workers:
-        return _merging_side(members, others, channel, side.rng, workers)
+        first, second = side.rng.scalar(), side.rng.scalar()
+        order_M = side.rng.permutation(len(members))
+
+        blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
+        arriving = exchange(
+            [channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,)
+        )
+        with attribute_errors(channel, _BLINDED):
+            both = first * second
+            theirs_32 = gathered([workers.multiply(rows_B32, both) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
+
+        returned = chunks(tags_of(theirs_32))
+        arriving = exchange(
+            [channel], sends=_RETURNED, outgoing=returned, receives=_MIXED, incoming=[len(members)], shape=(ELEMENT_BYTES,)
+        )
+        with attribute_errors(channel, _MIXED):
+            ours_32 = gathered(
+                [workers.multiply(rows_B32, second) for _, rows_B32 in arriving], len(members), width=ELEMENT_BYTES
+            )
+        with attribute_errors(channel, f"{_BLINDED} or {_MIXED}"):
+            common, _ = match(tags_of(ours_32), tags_of(theirs_32))
+
+        merged_N32 = np.concatenate((theirs_32, np.delete(ours_32, common, axis=0)))
+        del ours_32, theirs_32
+        merged_N32 = merged_N32[side.rng.permutation(len(merged_N32))]
+        send_size(channel, _MERGED, len(merged_N32))
+        union.check_union(len(merged_N32), len(members), others, channel.peer)
+        send_list(channel, _MERGED, merged_N32)
+        arriving = exchange([channel], sends="", outgoing=(), receives=_OWN, incoming=[len(members)], shape=(ELEMENT_BYTES,))
+        with attribute_errors(channel, _OWN):
+            own = [workers.multiply(rows_B32, second, keep=tags_of) for _, rows_B32 in arriving]
+            own_uids_M16 = gathered(own, len(members), width=TAG_BYTES)
+        require_distinct(channel, _OWN, own_uids_M16)
+        uids_N16 = union.receive_uids(channel, len(merged_N32))
+        position_M = np.empty(len(members), dtype=np.int64)
+        position_M[order_M] = union.places(own_uids_M16, uids_N16, channel, UIDS)
+        return Named(uids_N16=uids_N16, position_M=position_M, multiplications=workers.multiplications)
 
 
 def name_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
@@ -78,86 +113,46 @@ def name_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Chann
     # The last term is the union's size, unknown yet: what it can be at most.
     total = 2 * len(members) + 3 * others
     with Workers(threads=side.threads, what=WHAT, total=total, progress=side.progress) as workers:
-        return _naming_side(members, others, channel, side.rng, workers)
+        first, second = side.rng.scalar(), side.rng.scalar()
+        order_M = side.rng.permutation(len(members))
 
+        blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
+        arriving = exchange(
+            [channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,)
+        )
+        with attribute_errors(channel, _BLINDED):
+            theirs_32 = gathered([workers.multiply(rows_B32, first) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
+        require_distinct(channel, _BLINDED, tags_of(theirs_32))
 
-def _merging_side(members: Sequence[bytes], others: int, channel: Channel, rng: SecureRandom, workers: Workers) -> Named:
-    """Merge both sets, which this side sees under one key, its own shuffled by the other side."""
-    first, second = rng.scalar(), rng.scalar()
-    order_M = rng.permutation(len(members))
+        under_both = results([workers.multiply(rows_B32, second) for rows_B32 in chunks(theirs_32)])  # while the peer merges
+        mixed_32 = theirs_32[side.rng.permutation(others)]
+        del theirs_32
+        returned_M16 = np.empty((len(members), TAG_BYTES), dtype=np.uint8)
+        arriving = exchange(
+            [channel], sends=_MIXED, outgoing=chunks(mixed_32), receives=_RETURNED, incoming=[len(members)], shape=(TAG_BYTES,)
+        )
+        for span, (_, tags_B16) in zip(spans(len(members)), arriving, strict=True):
+            returned_M16[span] = tags_B16
 
-    blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
-    arriving = exchange([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
-    with attribute_errors(channel, _BLINDED):
-        both = first * second
-        theirs_32 = gathered([workers.multiply(rows_B32, both) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
-
-    returned = chunks(tags_of(theirs_32))
-    arriving = exchange(
-        [channel], sends=_RETURNED, outgoing=returned, receives=_MIXED, incoming=[len(members)], shape=(ELEMENT_BYTES,)
-    )
-    with attribute_errors(channel, _MIXED):
-        ours_32 = gathered([workers.multiply(rows_B32, second) for _, rows_B32 in arriving], len(members), width=ELEMENT_BYTES)
-    with attribute_errors(channel, f"{_BLINDED} or {_MIXED}"):
-        common, _ = match(tags_of(ours_32), tags_of(theirs_32))
-
-    merged_N32 = np.concatenate((theirs_32, np.delete(ours_32, common, axis=0)))
-    del ours_32, theirs_32
-    merged_N32 = merged_N32[rng.permutation(len(merged_N32))]
-    send_size(channel, _MERGED, len(merged_N32))
-    union.check_union(len(merged_N32), len(members), others, channel.peer)
-    send_list(channel, _MERGED, merged_N32)
-    arriving = exchange([channel], sends="", outgoing=(), receives=_OWN, incoming=[len(members)], shape=(ELEMENT_BYTES,))
-    with attribute_errors(channel, _OWN):
-        own = [workers.multiply(rows_B32, second, keep=tags_of) for _, rows_B32 in arriving]
-        own_uids_M16 = gathered(own, len(members), width=TAG_BYTES)
-    require_distinct(channel, _OWN, own_uids_M16)
-    uids_N16 = union.receive_uids(channel, len(merged_N32))
-    position_M = np.empty(len(members), dtype=np.int64)
-    position_M[order_M] = union.places(own_uids_M16, uids_N16, channel, UIDS)
-    return Named(uids_N16=uids_N16, position_M=position_M, multiplications=workers.multiplications)
-
-
-def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: SecureRandom, workers: Workers) -> Named:
-    """Mix the other's ids, then name every id of the merged union."""
-    first, second = rng.scalar(), rng.scalar()
-    order_M = rng.permutation(len(members))
-
-    blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
-    arriving = exchange([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
-    with attribute_errors(channel, _BLINDED):
-        theirs_32 = gathered([workers.multiply(rows_B32, first) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
-    require_distinct(channel, _BLINDED, tags_of(theirs_32))
-
-    under_both = results([workers.multiply(rows_B32, second) for rows_B32 in chunks(theirs_32)])  # while the peer merges
-    mixed_32 = theirs_32[rng.permutation(others)]
-    del theirs_32
-    returned_M16 = np.empty((len(members), TAG_BYTES), dtype=np.uint8)
-    arriving = exchange(
-        [channel], sends=_MIXED, outgoing=chunks(mixed_32), receives=_RETURNED, incoming=[len(members)], shape=(TAG_BYTES,)
-    )
-    for span, (_, tags_B16) in zip(spans(len(members)), arriving, strict=True):
-        returned_M16[span] = tags_B16
-
-    size = union.receive_union(channel, _MERGED, len(members), others)
-    union.check_union(size, len(members), others, channel.peer)
-    merged_N16 = np.empty((size, TAG_BYTES), dtype=np.uint8)
-    arriving = exchange([channel], sends="", outgoing=(), receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,))
-    tags = []
-    for span, (_, rows_B32) in zip(spans(size), arriving, strict=True):
-        merged_N16[span] = rows_B32[:, :TAG_BYTES]
-        tags.append(workers.multiply(rows_B32, second, keep=tags_of))
-    # Before the other side gets anything by which it could find its ids: each own id must be there, and nothing twice.
-    place_M = union.places(returned_M16, merged_N16, channel, f"{_RETURNED} and {_MERGED}")
-    for _ in exchange([channel], sends=_OWN, outgoing=under_both, receives="", incoming=[0]):
-        raise AssertionError("nothing is due")
-    with attribute_errors(channel, _MERGED):
-        uids_N16 = gathered(tags, size, width=TAG_BYTES)
-    by_uid_N = sorted_order(uids_N16)
-    uids_N16 = uids_N16[by_uid_N]
-    send_list(channel, UIDS, uids_N16)
-    rank_N = np.empty(size, dtype=np.int64)
-    rank_N[by_uid_N] = np.arange(size)
-    position_M = np.empty(len(members), dtype=np.int64)
-    position_M[order_M] = rank_N[place_M]
-    return Named(uids_N16=uids_N16, position_M=position_M, multiplications=workers.multiplications)
+        size = union.receive_union(channel, _MERGED, len(members), others)
+        union.check_union(size, len(members), others, channel.peer)
+        merged_N16 = np.empty((size, TAG_BYTES), dtype=np.uint8)
+        arriving = exchange([channel], sends="", outgoing=(), receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,))
+        tags = []
+        for span, (_, rows_B32) in zip(spans(size), arriving, strict=True):
+            merged_N16[span] = rows_B32[:, :TAG_BYTES]
+            tags.append(workers.multiply(rows_B32, second, keep=tags_of))
+        # Before the other side gets anything by which it could find its ids: each own id must be there, and nothing twice.
+        place_M = union.places(returned_M16, merged_N16, channel, f"{_RETURNED} and {_MERGED}")
+        for _ in exchange([channel], sends=_OWN, outgoing=under_both, receives="", incoming=[0]):
+            raise AssertionError("nothing is due")
+        with attribute_errors(channel, _MERGED):
+            uids_N16 = gathered(tags, size, width=TAG_BYTES)
+        by_uid_N = sorted_order(uids_N16)
+        uids_N16 = uids_N16[by_uid_N]
+        send_list(channel, UIDS, uids_N16)
+        rank_N = np.empty(size, dtype=np.int64)
+        rank_N[by_uid_N] = np.arange(size)
+        position_M = np.empty(len(members), dtype=np.int64)
+        position_M[order_M] = rank_N[place_M]
+        return Named(uids_N16=uids_N16, position_M=position_M, multiplications=workers.multiplications)

@@ -27,7 +27,7 @@ from tallystick.alignment.exchange import (
     send_size,
 )
 from tallystick.alignment.hashing import hash_each
-from tallystick.alignment.matching import TAG_BYTES, DuplicateTags, Index, Tags, are_distinct_indices, match
+from tallystick.alignment.matching import TAG_BYTES, DuplicateTags, are_distinct_indices, match
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import ProtocolError, SharedDataError
@@ -122,7 +122,19 @@ def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows
     with notify_peers(parties):
         sizes = [receive_size(party, _HASHES, at_most=max_rows, remedy=REMEDY) for party in parties]
         hashes = [receive_list(party, _HASHES, size, shape=(TAG_BYTES,)) for party, size in zip(parties, sizes, strict=True)]
-        size, positions = _positions(hashes[0], hashes[1], parties, rng)
+        first_M16, second_M16 = hashes
+        try:
+            of_first, of_second = match(first_M16, second_M16)
+        except DuplicateTags as error:
+            with attribute_errors(parties[error.side], _HASHES):
+                raise
+        member_of_second = np.full(len(second_M16), -1, dtype=np.int64)
+        member_of_second[of_second] = of_first
+        new = member_of_second < 0
+        size = len(first_M16) + int(new.sum())
+        member_of_second[new] = np.arange(len(first_M16), size)
+        position_N = rng.permutation(size)  # random numbers for the union's members
+        positions = [position_N[: len(first_M16)], position_N[member_of_second]]
         for party in parties:
             send_size(party, _POSITIONS, size)
         both = sum(sizes) - size
@@ -142,22 +154,6 @@ def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows
             f"{both} of them are common; neither which ones nor any id.",
         ],
     )
-
-
-def _positions(first_M16: Tags, second_M16: Tags, parties: Sequence[Channel], rng: SecureRandom) -> tuple[int, list[Index]]:
-    """Draw random numbers for the union's members, and return the union's size and each list's positions."""
-    try:
-        first, second = match(first_M16, second_M16)
-    except DuplicateTags as error:
-        with attribute_errors(parties[error.side], _HASHES):
-            raise
-    member_of_second = np.full(len(second_M16), -1, dtype=np.int64)
-    member_of_second[second] = first
-    new = member_of_second < 0
-    size = len(first_M16) + int(new.sum())
-    member_of_second[new] = np.arange(len(first_M16), size)
-    position_N = rng.permutation(size)
-    return size, [position_N[: len(first_M16)], position_N[member_of_second]]
 
 
 def agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:

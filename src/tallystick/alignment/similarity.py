@@ -38,7 +38,7 @@ from tallystick.alignment.exchange import (
     send_size,
 )
 from tallystick.alignment.matching import are_distinct_indices
-from tallystick.alignment.nearest import PAD, Neighbors
+from tallystick.alignment.nearest import PAD
 from tallystick.alignment.outcome import Alignment, Candidates, Rows, Similarities, SimilarityScale
 from tallystick.alignment.psu_helper import HelperOutcome, agree_on_key
 from tallystick.alignment.randomness import SecureRandom
@@ -144,9 +144,12 @@ def _learnt_of(candidates: Mapping[str, Candidates], terms: SimilarityConfig, *,
     sentences = [f"{name} has {c.rows} rows." for name, c in candidates.items()]
     for name, c in candidates.items():
         pairs = int((c.numbers_NK != PAD).sum())
+        noise = "with exact similarities" if terms.noise.keys == "none" else "with similarities of keys under noise"
+        if c.scale is not None and c.scale.sigma:
+            noise = f"with similarities under noise of {c.scale.sigma:.3g} standard deviations"
         sentences.append(
-            f"{pairs} links of own rows to numbered rows of {name}, at most {terms.links} each, "
-            f"{_said_of_noise(c.scale, terms)}: from these, places of its keys beside own ones can be estimated."
+            f"{pairs} links of own rows to numbered rows of {name}, at most {terms.links} each, {noise}: from these, places of "
+            "its keys beside own ones can be estimated."
         )
     if terms.least_similarity is not None:
         some = int(np.logical_or.reduce([c.numbers_NK[:, 0] != PAD for c in candidates.values()]).sum())
@@ -240,7 +243,12 @@ def link_helper(
             by_number[number_M] = np.arange(len(number_M))
             links = nearest_keys(own, other_keys.gather(by_number), terms)
             mean, deviation = (scale_before.mean, scale_before.deviation) if scale_before.deviation else fit(links)
-            _require_finite(links, mean, deviation, label)
+            distance_L = links.distance_NK[links.numbers_NK != PAD]
+            if len(distance_L) and max(-mean, float(distance_L.max())) > MAX_SIMILARITY * deviation > 0:
+                raise ProtocolError(
+                    label.peer,
+                    f"{label.peer} sent the scale of similarities with deviation {deviation!r}, far too small for these links",
+                )
             links = alike_enough(links, own, other_keys.gather(by_number), terms)
             for party in parties:
                 party.send(Scale(mean=mean, deviation=deviation))
@@ -283,12 +291,6 @@ def _said_of_helper(helper: str, terms: SimilarityConfig) -> str:
 def _said_of_floor(terms: SimilarityConfig, none: str) -> str:
     exact = ", whatever noise is on similarities" if terms.noise.tau not in (None, 1) else ""
     return f"That the keys of every link are alike by {terms.least_similarity:g} or more{exact}; {none}."
-
-
-def _said_of_noise(scale: SimilarityScale | None, terms: SimilarityConfig) -> str:
-    if scale is None or not scale.sigma:
-        return "with exact similarities" if terms.noise.keys == "none" else "with similarities of keys under noise"
-    return f"with similarities under noise of {scale.sigma:.3g} standard deviations"
 
 
 def _meet(keys: SimilarKeys, peers: Sequence[Channel], terms: SimilarityConfig, *, max_rows: int) -> list[int]:
@@ -334,15 +336,6 @@ def _receive_scale(channel: Channel, terms: SimilarityConfig) -> Scale:
             f"the distances of keys under this contract cannot have: at most {farthest(terms):.4g}",
         )
     return scale
-
-
-def _require_finite(links: Neighbors, mean: float, deviation: float, label: Channel) -> None:
-    """Raise ProtocolError for a scale by which these links have no similarity that a number could be."""
-    distance_L = links.distance_NK[links.numbers_NK != PAD]
-    if len(distance_L) and max(-mean, float(distance_L.max())) > MAX_SIMILARITY * deviation > 0:
-        raise ProtocolError(
-            label.peer, f"{label.peer} sent the scale of similarities with deviation {deviation!r}, far too small for these links"
-        )
 
 
 def _receive_links(helper: Channel, positions: int, rows: int, terms: SimilarityConfig) -> tuple[Rows, Similarities]:

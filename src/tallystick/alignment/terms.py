@@ -105,7 +105,30 @@ class SimilarityConfig(Model):
 
     @model_validator(mode="after")
     def _cross_checks(self) -> "SimilarityConfig":
-        Problems.raise_any(_dimension_problems(self) + _noise_problems(self))
+        noise, problems = self.noise, []
+        if noise.keys != "none" and self.texts:
+            problems.append(f"noise.keys = {noise.keys}: is for numbers, and {self.texts[0].name} is text; use tau")
+        if noise.keys == "planar-laplace" and len(self.numbers) != 2:
+            problems.append(
+                f"noise.keys = planar-laplace: is for places of 2 dimensions, found {len(self.numbers)}; use gaussian"
+            )
+        if noise.keys == "gaussian" and noise.delta == 0:
+            problems.append("noise.delta = 0: must be above 0 for noise.keys = gaussian")
+        elif noise.keys == "gaussian" and noise.delta < LEAST_DELTA:
+            problems.append(
+                f"noise.delta = {noise.delta:g}: must be at least {LEAST_DELTA:g}, beside which the error of sampling (2^-100) "
+                "does not count"
+            )
+        # By value, not by what is written: a run folder's contract has all its defaults written out.
+        fields = SimilarityNoiseConfig.model_fields
+        settings = {name for name in ("epsilon", "delta", "radius") if getattr(noise, name) != fields[name].default}
+        if noise.keys == "none" and settings:
+            problems.append(f"noise.{min(settings)}: goes with noise.keys; leave it out, or say which noise keys get")
+        if self.helper_sees == "clear" and noise.tau not in (None, 1) and "resolution" not in noise.model_fields_set:
+            problems.append(
+                "noise.resolution: is missing; without filters, noise.tau needs to know what counts as hitting a distance"
+            )
+        Problems.raise_any(_dimension_problems(self) + problems)
         return self
 
     @property
@@ -159,29 +182,4 @@ def _dimension_problems(terms: SimilarityConfig) -> list[str]:
         problems.append(f"keep = {terms.keep}: must be at most neighbors = {terms.neighbors}")
     if terms.block and not terms.texts:
         problems.append(f"block = {terms.block}: goes with text; leave it out")
-    return problems
-
-
-def _noise_problems(terms: SimilarityConfig) -> list[str]:
-    noise, problems = terms.noise, []
-    if noise.keys != "none" and terms.texts:
-        problems.append(f"noise.keys = {noise.keys}: is for numbers, and {terms.texts[0].name} is text; use tau")
-    if noise.keys == "planar-laplace" and len(terms.numbers) != 2:
-        problems.append(f"noise.keys = planar-laplace: is for places of 2 dimensions, found {len(terms.numbers)}; use gaussian")
-    if noise.keys == "gaussian" and noise.delta == 0:
-        problems.append("noise.delta = 0: must be above 0 for noise.keys = gaussian")
-    elif noise.keys == "gaussian" and noise.delta < LEAST_DELTA:
-        problems.append(
-            f"noise.delta = {noise.delta:g}: must be at least {LEAST_DELTA:g}, beside which the error of sampling (2^-100) does "
-            "not count"
-        )
-    # By value, not by what is written: a run folder's contract has all its defaults written out.
-    fields = SimilarityNoiseConfig.model_fields
-    settings = {name for name in ("epsilon", "delta", "radius") if getattr(noise, name) != fields[name].default}
-    if noise.keys == "none" and settings:
-        problems.append(f"noise.{min(settings)}: goes with noise.keys; leave it out, or say which noise keys get")
-    if terms.helper_sees == "clear" and noise.tau not in (None, 1) and "resolution" not in noise.model_fields_set:
-        problems.append(
-            "noise.resolution: is missing; without filters, noise.tau needs to know what counts as hitting a distance"
-        )
     return problems

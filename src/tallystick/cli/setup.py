@@ -5,7 +5,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,6 +17,9 @@ from tallystick.cli.options import LINKAGE_NAMES, JsonFlag
 from tallystick.cli.output import EXIT_USAGE, LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 from tallystick.terminal import printable_lines
+
+if TYPE_CHECKING:
+    from tallystick.config.templates import FileRequest
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
 WIDE = 100  # characters of a terminal that has room for the words minimum and maximum
@@ -67,27 +70,7 @@ def init(
         for path in paths.values():
             if path.exists():
                 raise ConfigError(f"{path} exists already; choose another folder")
-        columns: list[str] = []
-        if request.table is not None:
-            from tallystick.config.table import TableConfig
-            from tallystick.errors import DataError
-            from tallystick.reading import validate
-            from tallystick.tables.column_guesses import guess_columns
-            from tallystick.tables.profile import samples_of
-            from tallystick.tables.table import read_table
-            from tallystick.tables.text import text_warning
-
-            try:
-                frame = read_table(validate(TableConfig, {"path": str(request.table.absolute())}, source="--table"))
-            except DataError as error:  # there is no party file yet in which anything could be wrong
-                raise DataError(str(error).replace("check table.path, or the option that names it", "check --table")) from None
-            columns = list(frame.notes)
-            for name in frame.columns[:MOST_COLUMNS]:
-                column = frame.get_column(name)
-                columns.append(f"{name}: {column.dtype}, such as {', '.join(samples_of(column))}")
-                columns += [warning] if (warning := text_warning(column)) is not None else []
-            guessed = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
-            request = replace(request, columns=guessed)
+        request, columns = _guessed(request)
         if table is not None and not table.is_absolute():
             request = replace(request, table=Path(os.path.relpath(table, folder)))
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,21 +78,49 @@ def init(
         paths["contract"].write_text(contract_text(request), encoding="utf-8")
         written = {kind: str(path) for kind, path in paths.items()}
         if chosen_role == "label":
-            from tallystick.config.party import load_party
-            from tallystick.run_folder.ledger import create_ledger
-
-            # Make the ledger that the fresh party file names, and write its identity there
-            path = paths["party"]
-            ledger = create_ledger(load_party(path))
-            text = path.read_text()
-            assert text.count("identity: null") == 1
-            path.write_text(re.sub(r"identity: null +", f"identity: {ledger.identity}  ", text))
-            written["ledger"] = str(ledger.path)
+            written["ledger"] = str(_make_ledger(paths["party"]))
         finish({**written, **({"columns": columns} if columns else {})}, as_json=as_json)
 
     ledger = ("tallystick.run_folder.ledger",) if role == "label" else ()
     looks = ("polars", "tallystick.tables.column_guesses") if table is not None else ()
     guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger, *looks))
+
+
+def _guessed(request: "FileRequest") -> tuple["FileRequest", list[str]]:
+    """Add to a request what can be read off its table, and say how each column is read."""
+    if request.table is None:
+        return request, []
+    from tallystick.config.table import TableConfig
+    from tallystick.errors import DataError
+    from tallystick.reading import validate
+    from tallystick.tables.column_guesses import guess_columns
+    from tallystick.tables.profile import samples_of
+    from tallystick.tables.table import read_table
+    from tallystick.tables.text import text_warning
+
+    try:
+        frame = read_table(validate(TableConfig, {"path": str(request.table.absolute())}, source="--table"))
+    except DataError as error:  # there is no party file yet in which anything could be wrong
+        raise DataError(str(error).replace("check table.path, or the option that names it", "check --table")) from None
+    lines = list(frame.notes)
+    for name in frame.columns[:MOST_COLUMNS]:
+        column = frame.get_column(name)
+        lines.append(f"{name}: {column.dtype}, such as {', '.join(samples_of(column))}")
+        lines += [warning] if (warning := text_warning(column)) is not None else []
+    columns = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
+    return replace(request, columns=columns), lines
+
+
+def _make_ledger(path: Path) -> Path:
+    """Make the ledger that a fresh party file names, write its identity there, and return the ledger's place."""
+    from tallystick.config.party import load_party
+    from tallystick.run_folder.ledger import create_ledger
+
+    ledger = create_ledger(load_party(path))
+    text = path.read_text()
+    assert text.count("identity: null") == 1
+    path.write_text(re.sub(r"identity: null +", f"identity: {ledger.identity}  ", text))
+    return ledger.path
 
 
 def cert(

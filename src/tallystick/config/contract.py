@@ -93,7 +93,35 @@ class Contract(Model):
         Problems.raise_any(
             _party_problems(self) + _value_problems(self) + defense_problems(self.defense, self.target.type, self.linkage)
         )
-        Problems.raise_any(_tuning_problems(self) + _no_gradient_problems(self) + _training_problems(self))
+        problems = []
+        for key, tuned in self.tuning.keys.items():  # the contract could have every value in its own place
+            if key not in TUNABLE:
+                problems.append(unknown_key("tuning.keys", key))
+                continue
+            if wrong := tuned.problems(key):
+                problems += [f"tuning.keys.{line}" for line in wrong]
+                continue
+            for value in tuned.ends(key):
+                try:
+                    self.tuned({key: value})
+                except ConfigError as error:
+                    problems += [f"tuning.keys.{key}: {line.partition(': ')[2]}" for line in str(error).splitlines()]
+        if self.tuning.keys and not self.split.validation:
+            problems.append("tuning.keys: trials are compared by their loss on validation rows; split.validation must be above 0")
+        problems += _no_gradient_problems(self)
+        training = self.training
+        problems += [f"training.refit = true, {problem}" for problem in _against_refit(self) if training.refit is True]
+        if training.validations not in ("auto", 1) and not self.split.validation:
+            problems.append(
+                f"training.validations = {training.validations}: split.validation is 0, so there are no validation rows; "
+                "leave it out"
+            )
+        problems += [
+            f"training.folds = {training.folds}, {problem}; leave training.folds out"
+            for problem in _against_folds(self)
+            if training.folds not in ("auto", 1)
+        ]
+        Problems.raise_any(problems)
         return self
 
     @property
@@ -383,25 +411,6 @@ def _any_key_problems(contract: Contract) -> list[str]:
     return problems
 
 
-def _ensemble_problems(contract: Contract) -> list[str]:
-    """List what has a single network above the cut, where the contract asks for several."""
-    model, where = contract.model, f"model.ensemble = {contract.model.ensemble}"
-    if model.ensemble == 1:
-        return []
-    problems = []
-    if model.top is not None:
-        problems.append(f"{where}: model.top = {model.top} is all that stands above the cut; leave one of the two out")
-    if model.cut_after >= len(model.hidden):
-        problems.append(f"{where}: no layer of model.hidden is above the cut, so all would be one; lower model.cut_after")
-    if contract.alignment.similarity is not None:
-        problems.append(f"{where}: links of similar rows are merged by a single network; leave model.ensemble out")
-    if contract.unaligned.used:
-        problems.append(
-            f"{where}: unaligned.method = {contract.unaligned.method} brings networks of its own; leave model.ensemble out"
-        )
-    return problems
-
-
 def _value_problems(contract: Contract) -> list[str]:
     split, model, target, network = contract.split, contract.model, contract.target, contract.network
     problems = []
@@ -432,7 +441,18 @@ def _value_problems(contract: Contract) -> list[str]:
             "model.normalization = batch: by it a row's columns are in the embeddings of its whole batch, which "
             f"{GaussianEmbeddings.method} does not cover; use none, or another defence"
         )
-    problems += _ensemble_problems(contract)
+    if model.ensemble > 1:
+        where = f"model.ensemble = {model.ensemble}"
+        if model.top is not None:
+            problems.append(f"{where}: model.top = {model.top} is all that stands above the cut; leave one of the two out")
+        if model.cut_after >= len(model.hidden):
+            problems.append(f"{where}: no layer of model.hidden is above the cut, so all would be one; lower model.cut_after")
+        if contract.alignment.similarity is not None:
+            problems.append(f"{where}: links of similar rows are merged by a single network; leave model.ensemble out")
+        if contract.unaligned.used:
+            problems.append(
+                f"{where}: unaligned.method = {contract.unaligned.method} brings networks of its own; leave model.ensemble out"
+            )
     if model.cut_after > len(model.hidden):
         problems.append(
             f"model.cut_after = {model.cut_after}: must be at most {len(model.hidden)}, the number of layers in model.hidden"
@@ -494,26 +514,6 @@ def _disclosure_problems(contract: Contract) -> list[str]:
         )
     if columns == "both" and contract.hides_labels:
         problems.append(f"{where}: exact figures of validation labels undo what the label defence promises; use label-party")
-    return problems
-
-
-def _tuning_problems(contract: Contract) -> list[str]:
-    """Check that the contract could have every value in its own place."""
-    problems = []
-    for key, tuned in contract.tuning.keys.items():
-        if key not in TUNABLE:
-            problems.append(unknown_key("tuning.keys", key))
-            continue
-        if wrong := tuned.problems(key):
-            problems += [f"tuning.keys.{line}" for line in wrong]
-            continue
-        for value in tuned.ends(key):
-            try:
-                contract.tuned({key: value})
-            except ConfigError as error:
-                problems += [f"tuning.keys.{key}: {line.partition(': ')[2]}" for line in str(error).splitlines()]
-    if contract.tuning.keys and not contract.split.validation:
-        problems.append("tuning.keys: trials are compared by their loss on validation rows; split.validation must be above 0")
     return problems
 
 
@@ -689,22 +689,6 @@ def _against_refit_of_rows(contract: Contract) -> list[str]:
             f"alignment.method = {contract.alignment.method}: what stands in for a union's absent rows would be drawn a "
             "second time, and what changes between the two trainings shows which rows they are; leave training.refit out"
         )
-    return problems
-
-
-def _training_problems(contract: Contract) -> list[str]:
-    """List what a contract has that its refit, its comparisons on validation rows or its folds cannot go with."""
-    training = contract.training
-    problems = [f"training.refit = true, {problem}" for problem in _against_refit(contract) if training.refit is True]
-    if training.validations not in ("auto", 1) and not contract.split.validation:
-        problems.append(
-            f"training.validations = {training.validations}: split.validation is 0, so there are no validation rows; leave it out"
-        )
-    problems += [
-        f"training.folds = {training.folds}, {problem}; leave training.folds out"
-        for problem in _against_folds(contract)
-        if training.folds not in ("auto", 1)
-    ]
     return problems
 
 

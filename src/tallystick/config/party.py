@@ -34,10 +34,6 @@ from tallystick.reading import (
 )
 
 
-def _one_or_more(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
 def _date_format(words: str) -> str:
     if not all(f"%{part}" in words for part in "dmY") or "%z" in words:
         raise ValueError('must have a %d, a %m and a %Y, such as "%d.%m.%Y" or "%d/%m/%Y %H:%M", and no zone')
@@ -143,7 +139,9 @@ Statistic = Literal["mean", "median", "sum", "min", "max", "std", "count", "dist
 Statistics = Annotated[
     tuple[Statistic, ...],
     Field(min_length=1),
-    BeforeValidator(_one_or_more, json_schema_input_type=Statistic | tuple[Statistic, ...]),
+    BeforeValidator(
+        lambda value: (value,) if isinstance(value, str) else value, json_schema_input_type=Statistic | tuple[Statistic, ...]
+    ),
 ]
 
 

@@ -22,7 +22,22 @@ def check_party(contract: "Contract", party: PartyFile, *, network: bool = True,
         )
     problems = _table_problems(contract, party) + _worker_problems(contract, party)
     if network:
-        problems += _network_problems(contract, party)
+        role = contract.role_of(party.party)
+        if party.tls is None:
+            problems.append("tls: is missing; give ca, certificate and key (tallystick cert makes some for a test)")
+        if role in ("label", "helper") and party.listen is None:
+            problems.append(f'listen: is missing; a {role} party listens, for example on "0.0.0.0:7443"')
+        problems += [
+            f"peers.{name}.address: is missing; {party.party} dials {name}"
+            for name in dialled(contract, party.party)
+            if name not in party.peers
+        ]
+        peers = set(contract.parties) - {party.party}
+        problems += [
+            f"peers.{name}: is not another party of the contract; {did_you_mean(name, peers)}"
+            for name in party.peers
+            if name not in peers
+        ]
     if problems:
         raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
 
@@ -61,7 +76,22 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
         problems.append(
             "repeats: by alignment.duplicates = all every row of the label party takes part; leave it out, or agree on first"
         )
-    problems += _unit_problems(contract, party) + _shared_head_problems(contract, party)
+    terms = contract.alignment.similarity
+    units = {part.name: part.unit for part in terms.dimensions if part.unit is not None} if terms is not None else {}
+    problems += [
+        f"units.{name}: is missing; say in what unit your column is, which the contract's {name} has in {unit}"
+        for name, unit in units.items()
+        if name not in party.units
+    ]
+    for name, unit in party.units.items():
+        if name not in units:
+            problems.append(f"units.{name}: is not a key with a unit in the contract; {did_you_mean(name, units)}")
+        elif unit != units[name]:
+            problems.append(
+                f"units.{name} = {shown(unit)}: differs from the contract's {shown(units[name])}; convert the column, or agree "
+                "on another unit"
+            )
+    problems += _shared_head_problems(contract, party)
     if contract.linkage.imputes:
         if party.weight is not None:
             problems.append("weight: imputed rows of a union have none; leave it out, or align by intersection")
@@ -134,45 +164,4 @@ def _shared_head_problems(contract: "Contract", party: PartyFile) -> list[str]:
     problems = [f"sequences: {where} there is none; leave it out"] if party.sequences else []
     if party.device != "cpu":
         problems.append(f"device = {shown(party.device)}: {where} a party computes on the processor; give cpu, or leave it out")
-    return problems
-
-
-def _unit_problems(contract: "Contract", party: PartyFile) -> list[str]:
-    """List units that differ: the contract states one, and each party says what its own column is in."""
-    terms = contract.alignment.similarity
-    units = {part.name: part.unit for part in terms.dimensions if part.unit is not None} if terms is not None else {}
-    problems = [
-        f"units.{name}: is missing; say in what unit your column is, which the contract's {name} has in {unit}"
-        for name, unit in units.items()
-        if name not in party.units
-    ]
-    for name, unit in party.units.items():
-        if name not in units:
-            problems.append(f"units.{name}: is not a key with a unit in the contract; {did_you_mean(name, units)}")
-        elif unit != units[name]:
-            problems.append(
-                f"units.{name} = {shown(unit)}: differs from the contract's {shown(units[name])}; convert the column, or agree "
-                "on another unit"
-            )
-    return problems
-
-
-def _network_problems(contract: "Contract", party: PartyFile) -> list[str]:
-    role = contract.role_of(party.party)
-    problems = []
-    if party.tls is None:
-        problems.append("tls: is missing; give ca, certificate and key (tallystick cert makes some for a test)")
-    if role in ("label", "helper") and party.listen is None:
-        problems.append(f'listen: is missing; a {role} party listens, for example on "0.0.0.0:7443"')
-    problems += [
-        f"peers.{name}.address: is missing; {party.party} dials {name}"
-        for name in dialled(contract, party.party)
-        if name not in party.peers
-    ]
-    peers = set(contract.parties) - {party.party}
-    problems += [
-        f"peers.{name}: is not another party of the contract; {did_you_mean(name, peers)}"
-        for name in party.peers
-        if name not in peers
-    ]
     return problems

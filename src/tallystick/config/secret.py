@@ -112,9 +112,10 @@ def _of_command(command: tuple[str, ...], key: str) -> bytes:
     return content
 
 
-def _path_is_file(value: Any) -> Any:
-    return {"file": value} if isinstance(value, str | Path) else value
-
-
-SecretInFile = Annotated[Secret, BeforeValidator(_path_is_file, json_schema_input_type=Secret | str)]
+SecretInFile = Annotated[
+    Secret,
+    BeforeValidator(
+        lambda value: {"file": value} if isinstance(value, str | Path) else value, json_schema_input_type=Secret | str
+    ),
+]
 """A secret whose plain value is taken for the path of its file."""

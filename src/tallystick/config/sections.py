@@ -35,14 +35,15 @@ else:
     RoleName = Literal[("label", "feature", "helper", *ROLE_ALIASES)]
 
 
-def _canonical_role(role: Any) -> Any:
-    return ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
-
-
 class ContractParty(Model):
     """One party of the contract."""
 
-    role: Annotated[Role, BeforeValidator(_canonical_role, json_schema_input_type=RoleName)] = Field(
+    role: Annotated[
+        Role,
+        BeforeValidator(
+            lambda role: ROLE_ALIASES.get(role, role) if isinstance(role, str) else role, json_schema_input_type=RoleName
+        ),
+    ] = Field(
         description="label (also active, primary, guest, leader), feature (passive, secondary, host, follower) "
         "or helper (server, coordinator, arbiter)"
     )

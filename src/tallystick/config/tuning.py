@@ -69,7 +69,8 @@ class TunedKey(Model):
     def admits(self, key: str, value: Any) -> bool:
         """Tell whether a key may be set to this value."""
         if self.values:
-            return any(type(value) is type(one) and value == one for one in map(_plain, self.values))
+            plain = [list(each) if isinstance(each, tuple) else each for each in self.values]
+            return any(type(value) is type(one) and value == one for one in plain)
         is_number = type(value) is int or (type(value) is float and TUNABLE[key] == "number")
         return is_number and self.low is not None and self.high is not None and self.low <= value <= self.high
 
@@ -117,7 +118,3 @@ class TuningPermission(Model):
 def unknown_key(where: str, key: str) -> str:
     """Say that a key cannot be tuned."""
     return f"{where}: {shown(key)} cannot be tuned; {did_you_mean(key, TUNABLE)}"
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

@@ -3,11 +3,10 @@
 from functools import partial
 
 from tallystick.alignment.any_key import learnt_by_keys
-from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import learnt_of
 from tallystick.alignment.repeats import counts_learnt
 from tallystick.config.contract import Contract
-from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of
+from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of, stated
 from tallystick.disclosure.protection import UNPROTECTED
 from tallystick.results import Learnt
 
@@ -36,10 +35,8 @@ def _protocol_outcome(contract: Contract, facts: RunFacts, *, method: str) -> li
 
 
 def _intersection(contract: Contract) -> list[str]:
-    if contract.alignment.method != "intersection":
+    if contract.alignment.method != "intersection" or contract.alignment.any_of:
         return []
-    if contract.alignment.any_of:
-        return _by_any_key(contract)
     label, several = contract.label_party, len(contract.feature_parties) > 1
     lines = [
         f"{label} learns how many ids {name} has, and which of its own ids {name} has too" for name in contract.feature_parties
@@ -52,6 +49,8 @@ def _intersection(contract: Contract) -> list[str]:
 
 
 def _by_any_key(contract: Contract) -> list[str]:
+    if not contract.alignment.any_of:
+        return []
     label, (feature,) = contract.label_party, contract.feature_parties
     names = [key.name for key in contract.alignment.any_of]
     order = ", then ".join(names)
@@ -66,16 +65,6 @@ def _by_any_key(contract: Contract) -> list[str]:
     ]
 
 
-def _other_learnt(contract: Contract, facts: RunFacts, alignment: Alignment, peer: str) -> list[str]:
-    """Say what the other side of an intersection learnt of this one."""
-    sizes, any_of = alignment.sizes, contract.alignment.any_of
-    if any_of:
-        counts = {key.name: sizes[f"intersection by {key.name}"] for key in any_of}
-        finds = peer == contract.label_party
-        return learnt_by_keys(facts.party, sizes["own"], own=sizes[peer], counts=counts, finds=finds)
-    return learnt_of(facts.party, sizes["own"], own=sizes[peer], common=sizes["intersection"])
-
-
 def _intersection_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     """Add what the other side of an intersection learnt, which follows from what this side knows.
 
@@ -86,11 +75,15 @@ def _intersection_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     if alignment is None or alignment.method != "intersection":
         return items
     peers = contract.feature_parties if facts.party == label else (label,) if len(contract.feature_parties) == 1 else ()
-    return items + [
-        Learnt(step="alignment", party=peer, what=sentence, guarantee=contract.linkage.guarantee)
-        for peer in peers
-        for sentence in _other_learnt(contract, facts, alignment, peer)
-    ]
+    own, sizes, any_of = alignment.sizes["own"], alignment.sizes, contract.alignment.any_of
+    for peer in peers:
+        if any_of:
+            counts = {key.name: sizes[f"intersection by {key.name}"] for key in any_of}
+            sentences = learnt_by_keys(facts.party, own, own=sizes[peer], counts=counts, finds=peer == label)
+        else:
+            sentences = learnt_of(facts.party, own, own=sizes[peer], common=sizes["intersection"])
+        items += [Learnt(step="alignment", party=peer, what=what, guarantee=contract.linkage.guarantee) for what in sentences]
+    return items
 
 
 def repeats_lines(contract: Contract) -> list[str]:
@@ -116,27 +109,6 @@ def _counts_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     learners = contract.feature_parties if facts.party == contract.label_party else (facts.party,)
     counts = _counts(contract, facts)
     return [Learnt(step="alignment", party=name, what=what, guarantee=UNPROTECTED) for what in counts for name in learners]
-
-
-def _union(contract: Contract) -> list[str]:
-    if contract.alignment.method != "union":
-        return []
-    label, features = parties_of(contract)
-    return [
-        f"{label} and {features} learn how many ids each has (dummies included), how many both have, and where their own ids "
-        "stand among "
-        "the pseudonyms of the union; neither learns which ids both have"
-    ]
-
-
-def _union_with_helper(contract: Contract) -> list[str]:
-    if contract.alignment.method != "union-with-helper":
-        return []
-    label, features = parties_of(contract)
-    return [
-        f"{label} and {features} learn how many ids each has (dummies included), how many both have, and where their own ids "
-        f"stand in the union; {contract.helper} learns these numbers, and keyed hashes of all ids"
-    ]
 
 
 def _similarity(contract: Contract) -> list[str]:
@@ -171,13 +143,6 @@ def membership_lines(contract: Contract, *, own_columns: bool | None) -> list[st
         f"{label} knows which rows of the union {features} has, whatever fills the others "
         f"(union.features = {contract.union.features})"
     ]
-
-
-def _split(contract: Contract) -> list[str]:
-    if contract.split.method != "time":
-        return []
-    label, features = parties_of(contract)
-    return [f"{features} learns which of three groups in time each row of {label} is in (split.method: time)"]
 
 
 def _split_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
@@ -236,6 +201,7 @@ ALIGNMENT = (
         "none of the earlier keys that its own has",
         guarantee="as `intersection`, for each key; nothing of rows that have a later key in common and both have an earlier one",
         fields=_LISTS,
+        sentences=_by_any_key,
     ),
     Disclosure(
         name="with `duplicates: all`",
@@ -253,7 +219,11 @@ ALIGNMENT = (
         guarantee="nothing else, under the same assumptions; for more than a few ids AES-128 has to be an ideal cipher "
         "([why](../reference/alignment-protocols.md#union)); dummy ids blur the sizes, without a guarantee",
         fields=(*_LISTS, "ProgrammedTable.attempt", "ProgrammedStore.seed", *_AGAINST_CHEATERS),
-        sentences=_union,
+        sentences=stated(
+            lambda contract: contract.alignment.method == "union",
+            "{label} and {features} learn how many ids each has (dummies included), how many both have, and where their own ids "
+            "stand among the pseudonyms of the union; neither learns which ids both have",
+        ),
         learnt=partial(_protocol_outcome, method="union"),
     ),
     Disclosure(
@@ -262,7 +232,11 @@ ALIGNMENT = (
         feature_party="the same",
         guarantee="nothing else, if a keyed hash (BLAKE2b) is a pseudorandom function and the helper works with nobody",
         fields=(*_LISTS, "KeyShare.share"),
-        sentences=_union_with_helper,
+        sentences=stated(
+            lambda contract: contract.alignment.method == "union-with-helper",
+            "{label} and {features} learn how many ids each has (dummies included), how many both have, and where their own ids "
+            "stand in the union; {contract.helper} learns these numbers, and keyed hashes of all ids",
+        ),
         learnt=partial(_protocol_outcome, method="union-with-helper"),
     ),
     Disclosure(
@@ -288,7 +262,10 @@ ALIGNMENT = (
         feature_party="by hash: nothing; by time: which of three groups in time each row is in",
         guarantee="none needed",
         fields=("SplitParts.parts",),
-        sentences=_split,
+        sentences=stated(
+            lambda contract: contract.split.method == "time",
+            "{features} learns which of three groups in time each row of {label} is in (split.method: time)",
+        ),
         learnt=_split_learnt,
     ),
 )

@@ -56,14 +56,6 @@ class RunFacts:
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
 
 
-def _nothing(_: Contract) -> Sequence[str]:
-    return ()
-
-
-def _no_facts(_contract: Contract, _facts: RunFacts) -> Sequence[Learnt]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Disclosure:
     """A row of the table of disclosures, which ``check``, reports and pages are made of.
@@ -83,8 +75,22 @@ class Disclosure:
     feature_party: str
     guarantee: str
     fields: tuple[str, ...] = ()
-    sentences: Callable[[Contract], Sequence[str]] = _nothing
-    learnt: Callable[[Contract, RunFacts], Sequence[Learnt]] = _no_facts
+    sentences: Callable[[Contract], Sequence[str]] = lambda _: ()
+    learnt: Callable[[Contract, RunFacts], Sequence[Learnt]] = lambda _contract, _facts: ()
+
+
+def stated(applies: Callable[[Contract], bool], *texts: str) -> Callable[[Contract], Sequence[str]]:
+    """Return a row's sentences where the contract has what they are about, and none elsewhere.
+
+    A text names ``{label}``, ``{features}`` and values of the ``{contract}``.
+    """
+
+    def sentences(contract: Contract) -> Sequence[str]:
+        label, features = parties_of(contract)
+        values = {"label": label, "features": features, "contract": contract}
+        return [text.format_map(values) for text in texts] if applies(contract) else ()
+
+    return sentences
 
 
 def parties_of(contract: Contract) -> tuple[str, str]:

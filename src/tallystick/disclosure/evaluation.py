@@ -1,7 +1,7 @@
 """State what an evaluation discloses."""
 
 from tallystick.config.contract import Contract
-from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of
+from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of, stated
 from tallystick.disclosure.protection import UNPROTECTED, protection
 from tallystick.results import Learnt
 
@@ -48,14 +48,6 @@ def _evaluation_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
         answered = f"{answered[:-1]}, and {'a noisy AUC' if finished.auc is not None else 'that the noise left no AUC'}."
         released = f"{UNPROTECTED}; the AUC: {finished.epsilon:g}-DP for {finished.protects}"
     return items + [Learnt(step="evaluation", party=name, what=answered, guarantee=released) for name in contract.feature_parties]
-
-
-def _private_auc(contract: Contract) -> list[str]:
-    release = contract.evaluation.privacy
-    if release is None:
-        return []
-    label, features = parties_of(contract)
-    return [f"{label} sends {features} one AUC of the test rows with noise, {release.epsilon:g}-DP (evaluation.privacy)"]
 
 
 def _shared_metrics(contract: Contract) -> list[str]:
@@ -123,7 +115,11 @@ EVALUATION = (
             *("Finished.auc", "Finished.low", "Finished.high", "Finished.epsilon", "Finished.mechanism", "Finished.protects"),
             "Finished.reveals",
         ),
-        sentences=_private_auc,
+        sentences=stated(
+            lambda contract: contract.evaluation.privacy is not None,
+            "{label} sends {features} one AUC of the test rows with noise, {contract.evaluation.privacy.epsilon:g}-DP "
+            "(evaluation.privacy)",
+        ),
     ),
     Disclosure(
         name="`evaluation.share_metrics`",

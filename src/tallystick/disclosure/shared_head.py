@@ -1,7 +1,7 @@
 """State what a head on shares discloses: to the parties, and to the helper."""
 
 from tallystick.config.contract import Contract
-from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of
+from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of, stated
 from tallystick.results import Learnt
 
 ASSUMES = "all sides follow the protocol, the helper works with neither party, and AES-256 is a pseudorandom generator"
@@ -11,35 +11,11 @@ CHOSEN_LABEL = (
 )
 
 
-def _input(contract: Contract) -> list[str]:
-    if not contract.shares_head:
-        return []
-    label, features = parties_of(contract)
-    return [
-        f"labels are an input of training.gradients = shared: {label} chooses them, and {CHOSEN_LABEL}. No protocol prevents it. "
-        f"{features} can choose whom to trust, and bound how many scores of a row are ever opened (privacy.scores_per_row)"
-    ]
-
-
 def _scores_of_a_row(contract: Contract) -> str:
     """Say how many scores of a row the label party learns: each is one more number that depends on the columns."""
     if contract.target.type != "multiclass":
         return "one score"
     return f"{contract.scores_of_a_row} scores (one for each class)"
-
-
-def _training(contract: Contract) -> list[str]:
-    if not contract.shares_head:
-        return []
-    label, features = parties_of(contract)
-    return [
-        f"in training, {label} receives nothing about the columns of {features}, and {features} receives nothing about labels or "
-        f"columns of {label}: what crosses are secret shares, each of them uniform (training.gradients = shared). This holds if "
-        f"{ASSUMES}. A party that does not follow the protocol can read columns",
-        f"{contract.helper} learns how many rows, columns and steps there are, and which rows are in a batch together. Together "
-        "with one party it knows the other's columns, labels and weights, and later too if it kept the seeds",
-        f"{features} and {contract.helper} learn whether rows have weights, and none of them",
-    ]
 
 
 def _scores(contract: Contract) -> list[str]:
@@ -96,7 +72,12 @@ CHOSEN_LABELS = (
         feature_party="nothing",
         guarantee="none: labels are an input",
         fields=(),
-        sentences=_input,
+        sentences=stated(
+            lambda contract: contract.shares_head,
+            f"labels are an input of training.gradients = shared: {{label}} chooses them, and {CHOSEN_LABEL}. No protocol "
+            "prevents it. {features} can choose whom to trust, and bound how many scores of a row are ever opened "
+            "(privacy.scores_per_row)",
+        ),
     ),
 )
 """What comes before all else."""
@@ -113,7 +94,15 @@ SHARED_HEAD = (
             *("MaskSeed.seed", "Correction.words"),
             *("MaskedFeatures.words", "MaskedWeights.words", "MaskedScores.words", "MaskedErrors.words", "MaskedSteps.words"),
         ),
-        sentences=_training,
+        sentences=stated(
+            lambda contract: contract.shares_head,
+            "in training, {label} receives nothing about the columns of {features}, and {features} receives nothing about labels "
+            "or columns of {label}: what crosses are secret shares, each of them uniform (training.gradients = shared). This "
+            f"holds if {ASSUMES}. A party that does not follow the protocol can read columns",
+            "{contract.helper} learns how many rows, columns and steps there are, and which rows are in a batch together. "
+            "Together with one party it knows the other's columns, labels and weights, and later too if it kept the seeds",
+            "{features} and {contract.helper} learn whether rows have weights, and none of them",
+        ),
         learnt=_shared_learnt,
     ),
     Disclosure(

@@ -2,7 +2,7 @@
 
 from tallystick.config.contract import Contract
 from tallystick.config.sections import FULL, LEAST_FOLDED
-from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of
+from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of, stated
 from tallystick.disclosure.protection import UNPROTECTED, protection
 from tallystick.imputation.imputer_table import label_strategy
 from tallystick.results import Learnt
@@ -66,19 +66,13 @@ def _training_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
             "estimated from the others. After each validation: which networks have their best weights so far."
         )
     of_labels, of_columns = protection(contract, of="labels"), protection(contract, of="features")
-    return [
-        Learnt(step="training", party=contract.label_party, what=embedded, guarantee=of_columns),
-        *(Learnt(step="training", party=name, what=answered, guarantee=of_labels) for name in contract.feature_parties),
-        *(
-            Learnt(step="training", party=name, what=_columns_told(contract, name), guarantee=UNPROTECTED)
-            for name in contract.feature_parties
-        ),
-    ]
-
-
-def _columns_told(contract: Contract, name: str) -> str:
-    owners = " and ".join([contract.label_party, *(other for other in contract.feature_parties if other != name)])
-    return f"Something about the columns of {owners}: cut gradients depend on the score, which is computed from all columns."
+    items = [Learnt(step="training", party=contract.label_party, what=embedded, guarantee=of_columns)]
+    items += [Learnt(step="training", party=name, what=answered, guarantee=of_labels) for name in contract.feature_parties]
+    for name in contract.feature_parties:
+        owners = " and ".join([contract.label_party, *(other for other in contract.feature_parties if other != name)])
+        what = f"Something about the columns of {owners}: cut gradients depend on the score, which is computed from all columns."
+        items.append(Learnt(step="training", party=name, what=what, guarantee=UNPROTECTED))
+    return items
 
 
 def _once(contract: Contract) -> list[str]:
@@ -171,16 +165,6 @@ def screening_line(contract: Contract) -> str:
     )
 
 
-def _search(contract: Contract) -> list[str]:
-    if not contract.tuning.keys:
-        return []
-    _, features = parties_of(contract)
-    return [
-        f"`tallystick tune`, if you use it: each of up to {contract.tuning.trials} trials discloses as much as a training, and "
-        f"the search tells {features} which values were tried and which were best (tuning.keys)"
-    ]
-
-
 def _search_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     """Say what a search tells beyond one training: as much again with every trial."""
     if facts.search is None:
@@ -225,17 +209,13 @@ def _unaligned(contract: Contract) -> list[str]:
     _, features = parties_of(contract)
     settles = draws_labels_first(contract)
     why = f"union.labels = {contract.union.labels}" if settles else f"unaligned.method = {contract.unaligned.method}"
-    return [f"{features}: {sentence} ({why})" for sentence in _embedded_once_more(contract)] + _without_unaligned(contract)
-
-
-def _without_unaligned(contract: Contract) -> list[str]:
-    """Say what is disclosed besides by a run that finds every id of the label party common, and so trains as with none."""
+    lines = [f"{features}: {sentence} ({why})" for sentence in _embedded_once_more(contract)]
     if not contract.unaligned.facts.dispensable:
-        return []
+        return lines
     derived = contract.without_unaligned()
     screened = [screening_line(contract)] if any(derived.screens(name) for name in contract.feature_parties) else []
     where = f"if every id of {contract.label_party} is common, the run trains as with unaligned.method = none"
-    return [f"{where}: {sentence}" for sentence in _refit(derived) + _folds(derived) + screened]
+    return lines + [f"{where}: {sentence}" for sentence in _refit(derived) + _folds(derived) + screened]
 
 
 def _unaligned_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
@@ -337,7 +317,11 @@ TRAINING = (
         feature_party="the same; which values were tried and which were best, which depends on validation losses",
         guarantee="as for training; each trial is charged",
         fields=("TuningTerms.keys", "TuningTerms.trials", "NextTrial.number", "NextTrial.values", "NextTrial.over"),
-        sentences=_search,
+        sentences=stated(
+            lambda contract: bool(contract.tuning.keys),
+            "`tallystick tune`, if you use it: each of up to {contract.tuning.trials} trials discloses as much as a training, "
+            "and the search tells {features} which values were tried and which were best (tuning.keys)",
+        ),
         learnt=_search_learnt,
     ),
 )

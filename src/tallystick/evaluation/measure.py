@@ -5,7 +5,6 @@ computed from labels and stays with the label party; no formal guarantee protect
 Shapes: N rows, C classes.
 """
 
-from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -126,7 +125,12 @@ def compare_models(
         local_baseline=own,
         difference=None
         if own is None
-        else {name: _difference(by_model["joint"][name], own[name], _paired(replicates, name)) for name in table},
+        else {
+            name: _difference(
+                by_model["joint"][name], own[name], replicates.get(("joint", name)), replicates.get(("local_baseline", name))
+            )
+            for name in table
+        },
         curves={model: each.curves() for model, each in models.items()},
         weighted=weights is not None,
     )
@@ -188,16 +192,11 @@ def _with_interval(model: _Model, name: str, metric: Metric, replicates_R: Float
     return valued(model.values[name], replicates_R, metric.low, metric.high)
 
 
-def _paired(replicates: Mapping[tuple[str, str], Floats], name: str) -> Floats | None:
-    """Return how much more of a metric the joint model has in each resample, or None where one of the two has none."""
-    joint_R, own_R = (replicates.get((model, name)) for model in ("joint", "local_baseline"))
-    return None if joint_R is None or own_R is None else joint_R - own_R
-
-
-def _difference(joint: MetricValue, own: MetricValue, replicates_R: Floats | None) -> MetricValue:
-    if joint["value"] is None or own["value"] is None or replicates_R is None:
+def _difference(joint: MetricValue, own: MetricValue, joint_R: Floats | None, own_R: Floats | None) -> MetricValue:
+    """Return how much more of a metric the joint model has, paired by resample."""
+    if joint["value"] is None or own["value"] is None or joint_R is None or own_R is None:
         return MetricValue(value=None, low=None, high=None, reason=joint["reason"] or own["reason"])
-    return valued(joint["value"] - own["value"], replicates_R, -np.inf, np.inf)
+    return valued(joint["value"] - own["value"], joint_R - own_R, -np.inf, np.inf)
 
 
 def without_value(reason: str) -> MetricValue:

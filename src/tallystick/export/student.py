@@ -105,7 +105,16 @@ def make_student(
     run, and a folder that is there; DataError for a table that is not the run's, or training rows without a score.
     """
     check_party(contract, party, network=False)
-    _check_contract(contract, party)
+    if contract.role_of(party.party) != "label":
+        raise ConfigError(f"party = {party.party}: has no joint scores; a student is the label party's, {contract.label_party}")
+    if contract.linkage.imputes or contract.linkage.similar:
+        raise ConfigError(
+            f"alignment.method = {contract.alignment.method}: a student learns rows that all parties have; intersect"
+        )
+    if contract.alignment.duplicates == "all":
+        raise ConfigError("alignment.duplicates = all: several rows have one key, by which scores could not be told apart")
+    if party.party in contract.model.bottoms or contract.model.top is not None:
+        raise ConfigError("model: a student is a built-in network; leave bottoms and top of your own out of the contract")
     if to.exists():
         raise ConfigError(f"--to {to}: exists already; name a folder that is to be made")
     if not scores.is_file():
@@ -152,19 +161,6 @@ def make_student(
         write_bytes(new / "README.md", student_card(contract, exported, facts).encode())
     files = sorted(path.name for path in to.iterdir())
     return {"folder": str(to), "files": files, **facts}
-
-
-def _check_contract(contract: Contract, party: PartyFile) -> None:
-    if contract.role_of(party.party) != "label":
-        raise ConfigError(f"party = {party.party}: has no joint scores; a student is the label party's, {contract.label_party}")
-    if contract.linkage.imputes or contract.linkage.similar:
-        raise ConfigError(
-            f"alignment.method = {contract.alignment.method}: a student learns rows that all parties have; intersect"
-        )
-    if contract.alignment.duplicates == "all":
-        raise ConfigError("alignment.duplicates = all: several rows have one key, by which scores could not be told apart")
-    if party.party in contract.model.bottoms or contract.model.top is not None:
-        raise ConfigError("model: a student is a built-in network; leave bottoms and top of your own out of the contract")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ def served_look_of(
 def _folder_in_use(contract: Contract, party: PartyFile, run: str | None) -> RunFolder:
     """Return the run that is named, or the newest promoted one, or the newest."""
     promoted = [] if run is not None else Versions(contract=contract, party=party).intact()
-    return chosen_run(contract, party, promoted[0].run_id if promoted else run, say=_unheard)
+    return chosen_run(contract, party, promoted[0].run_id if promoted else run, say=lambda _: None)
 
 
 def _labels(contract: Contract, party: PartyFile, place: str) -> pl.DataFrame:
@@ -78,7 +78,3 @@ def _labels(contract: Contract, party: PartyFile, place: str) -> pl.DataFrame:
     if labels.get_column(KEY).is_duplicated().any():
         raise DataError(f"--labels: a key stands in {place} with several labels; give each row's label once")
     return labels
-
-
-def _unheard(_: str) -> None:
-    """Drop a note."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tallystick.alignment.overlap import (
     MOST_GROUPS,
@@ -31,6 +32,8 @@ from tallystick.privacy.ledger import BudgetExceeded, outlook
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import KEYS, charged, data_set, known_budget
 from tallystick.tables.groups import groups_of
+from tallystick.tables.keys import Keys
+from tallystick.tables.lazy_table import Frame
 from tallystick.tables.table import require_column
 from tallystick.watcher import Watcher
 
@@ -50,35 +53,8 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
     frame, keys = require_to_align(contract, party)
     assert keys is not None, "a contract with an overlap has no helper"
     (peer,) = (name for name in contract.parties if name != party.party)
-    # The names of this side's groups and the number of each id's; one nameless group where it has none
-    names: tuple[str, ...] = ("",)
-    group_M = None
-    if config.groups == party.party:
-        if party.overlap_groups is None:
-            raise ConfigError(
-                f"overlap_groups: is missing; overlap.groups = {config.groups} in the contract asks {party.party} for a column"
-            )
-        group_names, code_N = groups_of(require_column(frame, party.overlap_groups, use="overlap_groups"))
-        if len(group_names) > MOST_GROUPS or not group_names:
-            raise DataError(
-                f"overlap_groups = {party.overlap_groups}: has {len(group_names)} groups; 1 to {MOST_GROUPS} can be counted"
-            )
-        rows_M = keys.rows_R
-        if keys.id_R is not None:  # several rows of an id: the first counts
-            rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
-        names, group_M = tuple(name[:200] for name in group_names), code_N[rows_M].astype(np.uint8)
-    if config.epsilon is None:
-        earlier = 0
-        for path in party.runs.glob(f"*-{COMMAND}-*"):
-            noted = RunFolder.open(path, key=party.run_key).noted(NOTE)
-            earlier += noted.get("peer") == peer and bool(noted.get("exact"))
-        if earlier >= config.answers:
-            raise ConfigError(
-                f"overlap.answers = {config.answers}: {party.runs} has {earlier} exact counts with {peer} already; two on sets "
-                "that differ by one id tell whether it is common, so agree on more only where the tables stay the same, or on an "
-                "epsilon"
-            )
-    _require_budget(config, party)
+    names, group_M = _own_groups(config, party, frame, keys)
+    _require_allowed(config, party, peer)
     log = RunLog(watcher)
     with ExitStack() as stack, log.recording():
 
@@ -131,16 +107,49 @@ def permuting_role(contract: Contract) -> Literal["label", "feature"]:
     return "feature" if contract.overlap.told_to == "label" else "label"
 
 
-def _require_budget(config: OverlapConfig, party: PartyFile) -> None:
-    """Refuse a noisy count that the cap of this party's file does not allow. Raises BudgetExceeded."""
-    if config.noise is None:
+def _own_groups(
+    config: OverlapConfig, party: PartyFile, frame: Frame, keys: Keys
+) -> tuple[tuple[str, ...], NDArray[np.uint8] | None]:
+    """Return the names of this side's groups and the number of each id's: one nameless group where it has none.
+
+    Raises ConfigError where the party file names no column, DataError for a column that has none or too many.
+    """
+    if config.groups != party.party:
+        return ("",), None
+    if party.overlap_groups is None:
+        raise ConfigError(
+            f"overlap_groups: is missing; overlap.groups = {config.groups} in the contract asks {party.party} for a column"
+        )
+    names, code_N = groups_of(require_column(frame, party.overlap_groups, use="overlap_groups"))
+    if len(names) > MOST_GROUPS or not names:
+        raise DataError(f"overlap_groups = {party.overlap_groups}: has {len(names)} groups; 1 to {MOST_GROUPS} can be counted")
+    rows_M = keys.rows_R
+    if keys.id_R is not None:  # several rows of an id: the first counts
+        rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
+    return tuple(name[:200] for name in names), code_N[rows_M].astype(np.uint8)
+
+
+def _require_allowed(config: OverlapConfig, party: PartyFile, peer: str) -> None:
+    """Refuse an exact count too many, and a noisy one that the cap of this party's file does not allow.
+
+    Raises ConfigError, BudgetExceeded.
+    """
+    if config.noise is not None:
+        spent, cap = known_budget(party, KEYS)
+        ahead = outlook(data_set(party, KEYS), spent, [config.noise.event], cap=cap) if cap is not None else None
+        if ahead is not None and not ahead.fits:
+            raise BudgetExceeded(f"privacy.cap: {ahead.describe()}; take a smaller overlap.epsilon, or raise the cap")
         return
-    spent, cap = known_budget(party, KEYS)
-    if cap is None:
-        return
-    ahead = outlook(data_set(party, KEYS), spent, [config.noise.event], cap=cap)
-    if not ahead.fits:
-        raise BudgetExceeded(f"privacy.cap: {ahead.describe()}; take a smaller overlap.epsilon, or raise the cap")
+    earlier = 0
+    for path in party.runs.glob(f"*-{COMMAND}-*"):
+        noted = RunFolder.open(path, key=party.run_key).noted(NOTE)
+        earlier += noted.get("peer") == peer and bool(noted.get("exact"))
+    if earlier >= config.answers:
+        raise ConfigError(
+            f"overlap.answers = {config.answers}: {party.runs} has {earlier} exact counts with {peer} already; two on sets "
+            "that differ by one id tell whether it is common, so agree on more only where the tables stay the same, or on an "
+            "epsilon"
+        )
 
 
 def _described(config: OverlapConfig, overlap: Overlap, peer: str) -> dict[str, Any]:

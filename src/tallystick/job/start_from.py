@@ -1,6 +1,5 @@
 """`--start-from`: which finished run a new one begins at, and whether its network is the contract's."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -62,23 +61,15 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
 def _found(party: PartyFile, name: str) -> RunFolder:
     if (at_hand := run_at(party, name, option="--start-from")) is not None:
         return at_hand
-    for folder in _all(party):
-        with suppress(StorageError):
-            if folder.run_id == name:
+    for path in sorted(party.runs.glob("*/contract.json")):
+        with suppress(ConfigError, StorageError):  # of whatever contract, if this version can read it
+            folder = RunFolder.open(path.parent, key=party.run_key)
+            if folder.origin.party == party.party and folder.run_id == name:
                 return folder
     raise ConfigError(
         f"--start-from {name}: there is no such run in {party.runs}; give the id of a finished run, which all sides have, or "
         f"{_SCRATCH}"
     )
-
-
-def _all(party: PartyFile) -> Iterator[RunFolder]:
-    """List all runs of this party, of whatever contract, that this version can read."""
-    for path in sorted(party.runs.glob("*/contract.json")):
-        with suppress(ConfigError, StorageError):
-            folder = RunFolder.open(path.parent, key=party.run_key)
-            if folder.origin.party == party.party:
-                yield folder
 
 
 def _network(contract: Contract) -> dict[str, Any]:

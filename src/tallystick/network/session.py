@@ -188,7 +188,11 @@ class Session:
                 while not self._inbox:
                     self._expect(f"to send a {kind.__name__}")
                     if time.monotonic() >= began + quiet_s:
-                        self._say_quiet(kind, quiet_s)
+                        if self._link is not None and self._link.arriving is None:
+                            self._note_quiet(
+                                f"{self._peer} is there, and this side has waited {quiet_s:g} s for its {kind.__name__}: it "
+                                "computes, or hangs"
+                            )
                         quiet_s *= 2
                     until = min(self._due(kind, began, math.inf if within_s is None else within_s), began + quiet_s)
                     self._loop.spin(until=until if until < math.inf else None)
@@ -213,13 +217,6 @@ class Session:
         if self._peer_said_bye:
             raise ProtocolError(self._peer, f"{self._peer} ended its side while this side waits for it {what}")
         self._raise_elsewhere()
-
-    def _say_quiet(self, kind: type[Message], seconds: float) -> None:
-        """Name a long wait, unless the link's own trouble is said already: whoever computes for long is as quiet as who hangs."""
-        if self._link is not None and self._link.arriving is None:
-            self._note_quiet(
-                f"{self._peer} is there, and this side has waited {seconds:g} s for its {kind.__name__}: it computes, or hangs"
-            )
 
     def _due(self, kind: type[Message], began: float, within_s: float) -> float:
         """Return when a message that is waited for since ``began`` must have come. Raises PeerLost once it is overdue."""

@@ -398,7 +398,17 @@ class Ledger:
             "SELECT id, time, party, dataset, what, event FROM entries WHERE ? IS NULL OR dataset = ? ORDER BY id",
             (dataset, dataset),
         )
-        return [_entry(row) for row in rows]
+        return [
+            Entry(
+                number=number,
+                time=time,
+                party=party,
+                dataset=dataset_of_row,
+                what=what,
+                event=msgspec.json.decode(event, type=prepared(Entered)),
+            )
+            for number, time, party, dataset_of_row, what, event in rows
+        ]
 
     def _cap(self, connection: sqlite3.Connection, dataset: str) -> Cap | None:
         row = connection.execute(
@@ -494,18 +504,6 @@ def _opened(connection: sqlite3.Connection, dataset: str) -> list[OpenedScores]:
     connection.execute(_OPENED)
     rows = connection.execute("SELECT shares, scores, key, rows FROM opened WHERE dataset = ?", (dataset,))
     return [OpenedScores(shares=shares, scores=scores, key=key, rows=digests) for shares, scores, key, digests in rows]
-
-
-def _entry(row: tuple[int, str, str, str, str, str]) -> Entry:
-    number, time, party, dataset, what, event = row
-    return Entry(
-        number=number,
-        time=time,
-        party=party,
-        dataset=dataset,
-        what=what,
-        event=msgspec.json.decode(event, type=prepared(Entered)),
-    )
 
 
 def _link(chain: str, row: tuple[int, str, str, str, str, str]) -> str:

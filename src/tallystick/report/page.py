@@ -6,6 +6,7 @@ from the result is escaped. It shows what the result holds and computes nothing 
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,13 @@ def to_html(result: Result | dict[str, Any]) -> str:
             gain=charts.gain_plot(decisions, f"The highest-scored tenth of the rows holds {first['gain']:.0%} of the positives."),
             scores=charts.score_plot(decisions, "Shares of the positives and of the negatives per score."),
         )
+    linkage, linked = shown_result.sections.linkage, None
+    if linkage is not None:
+        weights = shown_result.sections.link_weights
+        linked = Linked(
+            similarities={name: charts.similarity_plot(name, each, weights) for name, each in linkage.similarities.items()},
+            maps=[charts.link_map(one) for one in linkage.maps],
+        )
     return render_template(
         "page.html.j2",
         r=shown_result,
@@ -66,14 +74,35 @@ def to_html(result: Result | dict[str, Any]) -> str:
         stick=charts.stick(shown_result.contract.hash),
         lift=_lift(shown_result),
         metrics=metric_rows,
-        roc=_roc(shown_result),
-        reliability=_reliability(shown_result),
-        precision_recall=_precision_recall(shown_result),
+        roc=_curve_plot(
+            shown_result,
+            "roc",
+            charts.roc_plot,
+            xs="false_positive_rate",
+            ys="true_positive_rate",
+            text="True positive rate against false positive rate: {}. The metrics table holds the areas.",
+        ),
+        reliability=_curve_plot(
+            shown_result,
+            "reliability",
+            charts.reliability_plot,
+            xs="predicted",
+            ys="observed",
+            text="Observed rate against predicted probability per bin of equal mass: {}.",
+        ),
+        precision_recall=_curve_plot(
+            shown_result,
+            "precision_recall",
+            charts.precision_recall_plot,
+            xs="recall",
+            ys="precision",
+            text="Precision against recall: {}. The metrics table holds the average precision.",
+        ),
         deciding=deciding,
         falls=[_falls(one) for one in shown_result.sections.importance if one.columns],
         titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
         promise=leaks.promise(shown_result),
-        linked=_linked(shown_result),
+        linked=linked,
         loss=charts.loss_plot(shown_result.training, shown_result.local_baseline_training) if shown_result.training else None,
         bars=bars,
         clock=clock,
@@ -95,17 +124,6 @@ class Linked:
 
     similarities: dict[str, charts.Plot]
     maps: list[charts.PlacedLinks]
-
-
-def _linked(result: Result) -> Linked | None:
-    linkage = result.sections.linkage
-    if linkage is None:
-        return None
-    weights = result.sections.link_weights
-    return Linked(
-        similarities={name: charts.similarity_plot(name, each, weights) for name, each in linkage.similarities.items()},
-        maps=[charts.link_map(one) for one in linkage.maps],
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,42 +184,17 @@ def _track(axis: charts.Axis, value: MetricValue, since: float | None = None) ->
     )
 
 
-def _roc(result: Result) -> charts.Plot | None:
+def _curve_plot(
+    result: Result, curve: str, plot: Callable[[list[charts.Line], str], charts.Plot], *, xs: str, ys: str, text: str
+) -> charts.Plot | None:
+    """Draw one curve of each model. ``text`` says what is drawn, with the place for the models' names."""
+    curves: dict[str, Any] = result.evaluation["curves"] if result.evaluation else {}
     lines = [
-        charts.Line(name=name, colour=colour, xs=curve["false_positive_rate"], ys=curve["true_positive_rate"])
-        for name, colour, curves in _curves(result)
-        if (curve := curves["roc"]) is not None
+        charts.Line(name=name, colour=colour, xs=points[xs], ys=points[ys])
+        for model, name, colour in (("local_baseline", "own columns only", "own"), ("joint", "joint", "joint"))
+        if model in curves and (points := curves[model].get(curve)) is not None
     ]
-    if not lines:
-        return None
-    names = " and ".join(line.name for line in lines)
-    return charts.roc_plot(lines, f"True positive rate against false positive rate: {names}. The metrics table holds the areas.")
-
-
-def _reliability(result: Result) -> charts.Plot | None:
-    lines = [
-        charts.Line(name=name, colour=colour, xs=curve["predicted"], ys=curve["observed"])
-        for name, colour, curves in _curves(result)
-        if (curve := curves["reliability"]) is not None
-    ]
-    if not lines:
-        return None
-    names = " and ".join(line.name for line in lines)
-    return charts.reliability_plot(lines, f"Observed rate against predicted probability per bin of equal mass: {names}.")
-
-
-def _precision_recall(result: Result) -> charts.Plot | None:
-    lines = [
-        charts.Line(name=name, colour=colour, xs=curve["recall"], ys=curve["precision"])
-        for name, colour, curves in _curves(result)
-        if (curve := curves.get("precision_recall")) is not None
-    ]
-    if not lines:
-        return None
-    names = " and ".join(line.name for line in lines)
-    return charts.precision_recall_plot(
-        lines, f"Precision against recall: {names}. The metrics table holds the average precision."
-    )
+    return plot(lines, text.format(" and ".join(line.name for line in lines))) if lines else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,12 +228,3 @@ def _falls(one: ImportanceSummary) -> Falls:
         axis=axis,
         rows=[(fall, charts.fall_track(fall, axis)) for fall in ordered],
     )
-
-
-def _curves(result: Result) -> list[tuple[str, str, Any]]:
-    curves = result.evaluation["curves"] if result.evaluation else {}
-    return [
-        (title, colour, curves[model])
-        for model, title, colour in (("local_baseline", "own columns only", "own"), ("joint", "joint", "joint"))
-        if model in curves
-    ]

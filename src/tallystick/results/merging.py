@@ -46,6 +46,7 @@ def merge(results: Sequence[Result]) -> Result:
             columns=_unique([columns for each in summaries for columns in each.columns]),
             notes=_unique([note for each in summaries for note in each.notes]),
         )
+    audits = [audit for audit in [result.sections.membership for result in ordered] if audit is not None]
     return msgspec.structs.replace(
         first,
         party=None,
@@ -66,7 +67,16 @@ def merge(results: Sequence[Result]) -> Result:
         evaluation=_first([result.evaluation for result in ordered]),
         versions={name: version for result in reversed(ordered) for name, version in result.versions.items()},
         sections=Sections(
-            membership=_merged_audit([result.sections.membership for result in ordered]),
+            membership=(
+                None
+                if not audits
+                else Audit(
+                    summary=" ".join(_unique([audit.summary for audit in audits])),
+                    defense=audits[0].defense,
+                    attacks=[attack for audit in audits for attack in audit.attacks],
+                    not_measured=_unique([line for audit in audits for line in audit.not_measured]),
+                )
+            ),
             leakage=_first([result.sections.leakage for result in ordered]),
             linkage=_merged_linkage([result.sections.linkage for result in ordered]),
             features=[audit for result in ordered for audit in result.sections.features],
@@ -90,19 +100,6 @@ def _instant(result: Result) -> float:
         raise DataError(
             f"started is {result.started!r}; it must be an ISO 8601 time, such as 2026-01-31T09:30:00+00:00"
         ) from None
-
-
-def _merged_audit(parts: list[Audit | None]) -> Audit | None:
-    """Put the audits together: each party audits what it sent, and together these are all parties' views."""
-    audits = [audit for audit in parts if audit is not None]
-    if not audits:
-        return None
-    return Audit(
-        summary=" ".join(_unique([audit.summary for audit in audits])),
-        defense=audits[0].defense,
-        attacks=[attack for audit in audits for attack in audit.attacks],
-        not_measured=_unique([line for audit in audits for line in audit.not_measured]),
-    )
 
 
 def _merged_linkage(summaries: list[LinkageSummary | None]) -> LinkageSummary | None:

@@ -1,15 +1,13 @@
 """Keep what a run starts from that does not start from scratch: weights, encoder and label coder of a finished run.
 
 A run keeps its own copy: it is resumed to the same bits whatever becomes of the earlier run's folder. The optimizer's state is
-not among it. Its moments belong to the last step's weights, while a finished run leaves the best epoch's averages; they end where
-the learning rate has fallen to its least; and new categories have none. A new optimizer finds its moments in some hundred steps.
+not among it: its moments belong to the last step's weights, while a finished run leaves the best epoch's averages.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
-from torch import Tensor, nn
+from torch import nn
 
 from tallystick.dataset.own_rows import Before
 from tallystick.errors import DataError
@@ -124,14 +122,10 @@ def put_starting_weights(folder: RunFolder, module: nn.Module) -> None:
         put_weights(module, grown(module, weights), source=path)
     except DataError:
         run_id = msgspec.json.decode(metadata["facts"], type=prepared(_Facts)).run_id
+        shapes = [{name: each.shape for name, each in state.items()} for state in (module.state_dict(), grown(module, weights))]
+        parts = sorted({name.partition(".")[0] for name, _ in shapes[0].items() ^ shapes[1].items()})
         raise DataError(
             f"run {run_id} is of another network than the contract, the columns and the other parties' cut widths give now "
-            f"(these parts differ: {', '.join(_differing(module, weights))}): nothing can start from it; start a new run on all "
+            f"(these parts differ: {', '.join(parts)}): nothing can start from it; start a new run on all "
             "sides, without --start-from"
         ) from None
-
-
-def _differing(module: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
-    """List the top-level parts whose weights only one of the two networks has, or has in another shape."""
-    shapes = [{name: each.shape for name, each in found.items()} for found in (module.state_dict(), grown(module, weights))]
-    return sorted({name.partition(".")[0] for name, _ in shapes[0].items() ^ shapes[1].items()})

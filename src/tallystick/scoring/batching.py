@@ -86,14 +86,6 @@ class PendingRows:
     done: Callable[[Outcome], None]
 
 
-def _nothing_else(_is_idle: bool) -> bool:
-    return False
-
-
-def _nobody(_line: str) -> None:
-    return
-
-
 class Batcher:
     """Gathers wanted rows, and has them scored while sessions stand.
 
@@ -116,7 +108,7 @@ class Batcher:
         gather_s: float = 0.0,
         crosses: bool = True,
         observe: Callable[[int, float, float], None],
-        say: Callable[[str], None] = _nobody,
+        say: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self._gate, self._patience_s, self._observe, self._crosses = gate, patience_s, observe, crosses
         self._say, self._said_late, self._said_refusal = say, False, ""
@@ -183,7 +175,7 @@ class Batcher:
         partners: AskedParties,
         stopped: Callable[[], bool],
         *,
-        between: Callable[[bool], bool] = _nothing_else,
+        between: Callable[[bool], bool] = lambda _is_idle: False,
     ) -> None:
         """Score what is wanted until it is ``stopped``. Raises what a channel raises, once all who wait were told.
 

@@ -259,7 +259,12 @@ def answer_with_scores(
             nothing = Array.of(np.empty(0, dtype=np.uint8)), Array.of(torch.empty(0, 1))
             channel.send(ScoreAnswer(number=question.number, state=nothing[0], values=nothing[1], refusal=refusal))
             continue
-        is_allowed_B = gate.allowed(_names(question, cut_BD, rows), run=question.run)
+        # Budgets and the journal know rows by their names, or by their embeddings if nothing else is known of them
+        if rows is None:
+            names_B = [row.numpy().tobytes() for row in cut_BD]
+        else:
+            names_B = [rows.batches.names_N[position] for position in _members(question, rows).tolist()]
+        is_allowed_B = gate.allowed(names_B, run=question.run)
         state_B = np.where(is_allowed_B, HERE, OVER_BUDGET).astype(np.uint8)
         index_E = torch.from_numpy(np.flatnonzero(is_allowed_B))
         score_E = np.empty(0, dtype=np.float32)
@@ -297,10 +302,3 @@ def _asked(question: ScoreQuestion, peer: str, rows: BatchedRows | None, width: 
 def _members(question: ScoreQuestion, rows: BatchedRows) -> Tensor:
     assert question.batch is not None, "it was looked at"
     return torch.from_numpy(rows.batches.members[question.batch])
-
-
-def _names(question: ScoreQuestion, cut_BD: Tensor, rows: BatchedRows | None) -> Sequence[bytes]:
-    """Return what budgets and the journal know the rows by: their names, or their embeddings if nothing else is known of them."""
-    if rows is None:
-        return [row.numpy().tobytes() for row in cut_BD]
-    return [rows.batches.names_N[position] for position in _members(question, rows).tolist()]

@@ -74,7 +74,7 @@ class Journal:
         assert self._file is not None
         assert self._day is not None
         if self._file.size >= PART_BYTES:
-            following = LineFile(self._path(self._day, self._part + 1), origin=self.origin, each=_nothing)
+            following = LineFile(self._path(self._day, self._part + 1), origin=self.origin, each=lambda _line: None)
             self._file.close()
             self._file, self._part = following, self._part + 1
         self._file.append(
@@ -100,7 +100,12 @@ class Journal:
         """Open the last of the day's files, and count what they have already."""
         self.close()
         self._rows, self._of_row = 0, Counter()
-        *former, last = self._parts_of(day) or [1]
+        # The numbers of the day's files, in their order: one that was moved away leaves a gap
+        start = f"{PREFIX}{day.isoformat()}"
+        marks = (path.name.removeprefix(start).removesuffix(LINES) for path in self.origin.folder.glob(f"{start}*{LINES}"))
+        *former, last = sorted(
+            int(mark[1:] or 1) for mark in marks if mark == "" or (mark[0] == "-" and mark[1:].isdecimal())
+        ) or [1]
 
         def count(line: bytes) -> None:
             for digest in json.loads(line)["rows"]:
@@ -119,12 +124,6 @@ class Journal:
     def _path(self, day: date, part: int) -> Path:
         return self.origin.folder / f"{PREFIX}{day.isoformat()}{f'-{part}' if part > 1 else ''}{LINES}"
 
-    def _parts_of(self, day: date) -> list[int]:
-        """List the numbers of a day's files, in their order: one that was moved away leaves a gap."""
-        start = f"{PREFIX}{day.isoformat()}"
-        marks = (path.name.removeprefix(start).removesuffix(LINES) for path in self.origin.folder.glob(f"{start}*{LINES}"))
-        return sorted(int(mark[1:] or 1) for mark in marks if mark == "" or (mark[0] == "-" and mark[1:].isdecimal()))
-
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
         try:
@@ -134,7 +133,3 @@ class Journal:
                 f"{path} holds a line that is none of a journal; move the file away, what it counts of its day's budgets "
                 "begins anew"
             ) from None
-
-
-def _nothing(_line: bytes) -> None:
-    return

@@ -233,7 +233,8 @@ def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_pro
     for number, rows_B in enumerate(plan.batches()):
         deal_scores(masks, rows_B, plan.outputs)
         if plan.loss == "logistic":
-            _deal_sigmoid(dealer, len(rows_B), plan.outputs)
+            drawn = [each.masks.draw_below(TURN_BITS, len(rows_B), plan.outputs) for each in (dealer.label, dealer.feature)]
+            deal(dealer, dealt_values((drawn[0] + drawn[1]) & np.uint64((1 << TURN_BITS) - 1)))
         else:
             deal_truncation(dealer, len(rows_B), plan.outputs, bits=_rescaling(plan, plan.scale_at(number, len(rows_B)))[1])
         if plan.weighted:
@@ -355,7 +356,8 @@ def _logistic_errors(
     """Return shares of (sigmoid(z) - y) times the scale, and of how near the edge each score is. It takes one exchange."""
     turn = np.uint64((1 << TURN_BITS) - 1)
     mask_BC = side.masks.draw_below(TURN_BITS, *scores_BC.shape)
-    waves_KBC = draw_dealt(side, *_dealt_shape(*scores_BC.shape))  # cosines, then sines
+    waves = len(dealt_values(np.zeros((1, 1), dtype=np.uint64)))  # cosines, then sines
+    waves_KBC = draw_dealt(side, waves, *scores_BC.shape)
     masked_BC = side.open(MaskedScores, (scores_BC + mask_BC) & turn) & turn
     of_values_KBC, of_edges_KBC = public_factors(masked_BC, scale, more_bits=plan.more_bits)
     errors_BC, edges_BC = (
@@ -365,11 +367,6 @@ def _logistic_errors(
         errors_BC = errors_BC + to_words((0.5 - labels_BC) * scale, bits=ERROR_BITS + plan.more_bits, limit=1.0, what="errors")
         edges_BC = edges_BC + to_words(np.array(EDGE_MEAN), bits=DEALT_BITS + EDGE_BITS, limit=1.0, what="edges")
     return errors_BC, edges_BC
-
-
-def _deal_sigmoid(dealer: Dealer, rows: int, outputs: int) -> None:
-    drawn = [each.masks.draw_below(TURN_BITS, rows, outputs) for each in (dealer.label, dealer.feature)]
-    deal(dealer, dealt_values((drawn[0] + drawn[1]) & np.uint64((1 << TURN_BITS) - 1)))
 
 
 def _squared_errors(
@@ -403,10 +400,6 @@ def _weighted(side: ShareHolder, errors_BC: Words, weights_B: NDArray[np.float64
         words_B1 = to_words(weights_B[:, None] / mean, bits=ROW_WEIGHT_BITS, limit=count * (1 + 1e-9), what="weights of rows")
     products_BC = scaled(side, MaskedErrors, errors_BC, words_B1, count=count)
     return cut_places(side, MaskedErrors, products_BC, bits=ROW_WEIGHT_BITS)
-
-
-def _dealt_shape(rows: int, outputs: int) -> tuple[int, int, int]:
-    return dealt_values(np.zeros((1, 1), dtype=np.uint64)).shape[0], rows, outputs
 
 
 def _next_step(side: ShareHolder, step: Shares, gradient: Shares, weights: Shares, plan: HeadPlan, decay: float | None) -> Shares:

@@ -1,17 +1,14 @@
 """Connections of clients: each has so long and so many bytes for the head of a request, and so many there are at most.
 
-Whoever can reach the port can call, before any token is asked for. uvicorn itself waits for the first request of a connection
-for ever, takes a header of any size, and any number of connections. Here a connection has 5 seconds for its TLS handshake, 5
+Whoever can reach the port can call, before any token is asked for. So a connection has 5 seconds for its TLS handshake, 5
 seconds, 64 KiB and 100 headers for the head of a request, and 5 seconds for its body. One that waits for the next request is
 kept for 75 seconds. Eight requests may wait behind one that is being answered, and an answer that is not read is waited with
 for 10 seconds. There are at most 4,096 connections, 1,024 with TLS, and at most a quarter of the process's file descriptors,
 whatever they do: the one that has said nothing for longest makes room, and where all are being answered, the one whose request
 came first.
 
-Clients who are served already do not wait for strangers. A handshake takes half a millisecond, and whoever repeats one recorded
-first message has it made for nothing: so handshakes begin one after the other, the addresses in turn, and where they are more
-than a quarter of the connections, they make room among themselves. A head that comes in many small pieces is read a few times,
-then ever more seldom.
+Clients who are served already do not wait for strangers: handshakes begin one after the other, the addresses in turn, and where
+they are more than a quarter of the connections, they make room among themselves.
 """
 
 import asyncio

@@ -102,7 +102,8 @@ class ScoreServer:
         until = began + _deadline_ms(request, self._options) / 1000
         body = await _body(request, most=self._options.max_body_kib << 10)
         payload = decoded(body) if kind == JSON else body
-        with self._runs.using(_run_wanted(request, payload)) as run:
+        run_id = payload.run_id if isinstance(payload, ScoreRequest) else None
+        with self._runs.using(run_id if run_id is not None else request.headers.get(RUN)) as run:
             score_request = run.reader.json(payload) if isinstance(payload, ScoreRequest) else run.reader.arrow(payload)
             if self._batcher.full:
                 raise Problem.later(503, "more rows wait than serving.max_waiting; come again after Retry-After")
@@ -145,7 +146,7 @@ class ScoreServer:
             own = (
                 requested.own
                 if requested.own is None or len(requested.keys) <= MOST_ROWS
-                else _part(requested.own, start, len(keys))
+                else _picked(requested.own, range(start, start + len(keys)))
             )
             future: asyncio.Future[Outcome] = loop.create_future()
             self._batcher.want(PendingRows(run=run, keys=keys, own=own, until=until, done=_told(loop, future)))
@@ -172,7 +173,11 @@ class ScoreServer:
             row = answers.digest(key)
             answered_rows.append(AnsweredRow(row=row, why=why, by=by, scores=tuple(scores), numbers=numbers, codes=codes))
         try:
-            answers.keep(answered_rows, _milliseconds(began, rows.times))
+            parts = {"all": time.monotonic() - began}
+            if rows.times is not None:
+                scoring = rows.times.ended - rows.times.began - rows.times.asked_s
+                parts |= {"waiting": max(rows.times.began - began, 0.0), "partners": rows.times.asked_s, "scoring": scoring}
+            answers.keep(answered_rows, {name: 1000 * seconds for name, seconds in parts.items()})
         except StorageError as error:
             self._metrics.lost.inc()
             if str(error) != self._said:
@@ -354,12 +359,6 @@ def _offer(shadow: Shadow, candidate: ServedRun | None, requested: RequestedRows
     shadow.offer(candidate, [requested.keys[place] for place in places], columns, scores)
 
 
-def _run_wanted(request: Request, sent: ScoreRequest | bytes) -> str | None:
-    """Return the run that a request names, in its JSON or in a header."""
-    run_id = sent.run_id if isinstance(sent, ScoreRequest) else None
-    return run_id if run_id is not None else request.headers.get(RUN)
-
-
 def _deadline_ms(request: Request, options: ServingOptions) -> float:
     header = request.headers.get(DEADLINE)
     if header is None:
@@ -389,24 +388,9 @@ def _time_out(futures: "list[asyncio.Future[Outcome]]", sizes: list[int]) -> Non
         _settle(future, Outcome.without(rows, "away"))
 
 
-def _milliseconds(began: float, times: Times | None) -> dict[str, float]:
-    """Return milliseconds by part: until now, and of the slowest batch the wait for it, the partners' time and all the rest of
-    it.
-    """
-    parts = {"all": time.monotonic() - began}
-    if times is not None:
-        scoring = times.ended - times.began - times.asked_s
-        parts |= {"waiting": max(times.began - began, 0.0), "partners": times.asked_s, "scoring": scoring}
-    return {name: 1000 * seconds for name, seconds in parts.items()}
-
-
 def _values(outcome: Outcome, name: str) -> list[float]:
     column = outcome.scores.get(name)
     return column.tolist() if column is not None else [float("nan")] * len(outcome.why_B)
-
-
-def _part(features: Features, start: int, rows: int) -> Features:
-    return _picked(features, range(start, start + rows))
 
 
 def _picked(features: Features, places: "range | list[int]") -> Features:

@@ -181,7 +181,7 @@ class Reader:
         try:
             return RequestedRows(keys=keys, own=self.encoder.encode(frame).unpacked(), columns=frame)
         except DataError as error:
-            raise Problem(status=422, detail=f"the own columns cannot be read: {_without_values(error)}") from None
+            raise Problem(status=422, detail=f"the own columns cannot be read: {str(error).partition(';')[0]}") from None
 
     def _plain_keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes] | None:
         """Return the keys of a few rows without a table, which most requests spend their time with, or None if one needs it."""
@@ -222,7 +222,3 @@ class Reader:
             return typed_column(name, cells, self.schema.get(name, pl.String()))
         except FeatureError as error:
             raise Problem(status=422, detail=str(error)) from None
-
-
-def _without_values(error: DataError) -> str:
-    return str(error).partition(";")[0]

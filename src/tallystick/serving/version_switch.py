@@ -1,10 +1,8 @@
 """Switch a label party from one version to another while it serves.
 
-Each side looks at its promotions for itself. Every LOOK_S, by a clock that no request touches, the label party tells the partners
-which runs it wants loaded, each with the hash of all halves, and hears what they promoted and what they have loaded. The newest
-run that all promoted is loaded beside the one in use. Once it is on all sides, requests that come from then on are for it. What
-came before is answered by the run that it came for. So no batch is of two runs, and nothing has to happen at one moment on all
-sides.
+Every LOOK_S, by a clock that no request touches, the label party tells the partners which runs it wants loaded, each with the
+hash of all halves, and hears what they promoted and what they have loaded. The newest run that all promoted is loaded beside the
+one in use. Once it is on all sides, later requests are for it, and earlier ones are answered by the run that they came for.
 
 - At most three runs are loaded: the one in use, the promoted one before it, and a candidate. While a switch is under way, the
   next one takes the place of the one before.
@@ -13,10 +11,9 @@ sides.
 - A feature party that takes a run back answers for it 30 seconds more, so that the label party can go over to the one before.
 - The alignment and the windows are the same for all runs. By ``ahead``, the new run's embeddings cross in pieces before it
   scores.
-- All this has a thread of its own, which waits for no batch: when its messages leave, what is in them, and the order of runs in
-  them follow from when the session began and what is promoted and loaded. By ``ahead``, where a request crosses nothing, they are
-  all that a partner sees. Each leaves up to a quarter of LOOK_S late, by a draw: a busy machine is some milliseconds late, too,
-  which a partner who notes many arrivals may still make out. A single request does not show.
+- All this has a thread of its own, which waits for no batch. By ``ahead`` its messages are all that a partner sees. Each leaves
+  up to a quarter of LOOK_S late, by a draw: a partner who notes many arrivals may still make out how busy the machine is. A
+  single request does not show.
 - A run of another contract text is no version. With ``--run``, and where the feature party asks, a side keeps the run that it
   began with.
 
@@ -28,7 +25,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -163,10 +160,27 @@ class Switching:
         ids_of_party = {name: [half.run_id for half in halves] for name, halves in lists.items()}
         newest_ids = dict.fromkeys(found[0] for found in ids_of_party.values() if found)
         lacking = {run_id: tuple(name for name, found in ids_of_party.items() if run_id not in found) for run_id in newest_ids}
-        self._stand(list(common)[:2], candidate, {run_id: names for run_id, names in lacking.items() if names})
+        missing = {run_id: names for run_id, names in lacking.items() if names}
+        usable = {run.run_id: run for run in self.runs.loaded if run.run_id in self.askings}
+        current = self.served.now.current
+        before = next((usable[run_id] for run_id in list(common)[:2] if run_id in usable and run_id != current.run_id), None)
+        beside = next((usable[run_id] for run_id in candidate if run_id in usable and run_id != current.run_id), None)
+        self.served.now = RunsNow(current=current, before=before, candidate=beside, missing=missing)
+        for run_id, parties in missing.items():
+            self._tell(
+                run_id, f"run {run_id} waits until {' and '.join(parties)} has promoted it; run {current.run_id} stays in use"
+            )
         self._wanted = tuple(WantedRun(run_id=run_id, version=version_of_run[run_id]) for run_id in ids)
         self.runs.want(ids)
-        self._build([run_id for run_id in ids if all(run_id in each.loaded for each in versions_held.values())])
+        # Begin a way of asking for the runs that all sides have loaded
+        run_ids = [run_id for run_id in ids if all(run_id in each.loaded for each in versions_held.values())]
+        loaded, now = {run.run_id: run for run in self.runs.loaded}, time.monotonic()
+        for run_id in run_ids:
+            is_new = run_id not in self.askings and run_id not in self._being_built
+            if is_new and run_id in loaded and now >= self._unusable.get(run_id, now):
+                self._being_built[run_id] = self.building(loaded[run_id])
+        for run_id in [run_id for run_id in self._being_built if run_id not in run_ids]:
+            del self._being_built[run_id]
         for name, each in versions_held.items():
             for run_id in each.failed:
                 self._tell(f"{name} {run_id}", f"{name} cannot load run {run_id}; its log says why")
@@ -198,16 +212,6 @@ class Switching:
             self._tell("candidate", f"run {own.run_id} is a candidate here, and another one elsewhere; name one on all sides")
         return {run_id: version for run_id, version in common_runs.items() if self._agree(run_id, version)}
 
-    def _build(self, run_ids: Sequence[str]) -> None:
-        """Begin a way of asking for runs that all sides have loaded."""
-        loaded, now = {run.run_id: run for run in self.runs.loaded}, time.monotonic()
-        for run_id in run_ids:
-            is_new = run_id not in self.askings and run_id not in self._being_built
-            if is_new and run_id in loaded and now >= self._unusable.get(run_id, now):
-                self._being_built[run_id] = self.building(loaded[run_id])
-        for run_id in [run_id for run_id in self._being_built if run_id not in run_ids]:
-            del self._being_built[run_id]
-
     def _step(self, run_id: str, building: Building) -> bool:
         """Do one step. Return False once it is done."""
         try:
@@ -222,17 +226,6 @@ class Switching:
         self.served.now = RunsNow(current=run, missing=self.served.now.missing)
         if before is not run:
             self.say(f"run {run.run_id} scores from now on, in place of run {before.run_id}")
-
-    def _stand(self, answered: Sequence[str], candidate: Mapping[str, str], missing: Mapping[str, tuple[str, ...]]) -> None:
-        loaded = {run.run_id: run for run in self.runs.loaded if run.run_id in self.askings}
-        current = self.served.now.current
-        before = next((loaded[run_id] for run_id in answered if run_id in loaded and run_id != current.run_id), None)
-        beside = next((loaded[run_id] for run_id in candidate if run_id in loaded and run_id != current.run_id), None)
-        self.served.now = RunsNow(current=current, before=before, candidate=beside, missing=missing)
-        for run_id, parties in missing.items():
-            self._tell(
-                run_id, f"run {run_id} waits until {' and '.join(parties)} has promoted it; run {current.run_id} stays in use"
-            )
 
     def _tell(self, about: str, text: str) -> None:
         if self._said.get(about) != text:

@@ -121,10 +121,6 @@ def _numbers(text: pl.Series) -> pl.Series:
     return numbers.set(~numbers.is_finite().fill_null(True), None)
 
 
-def _booleans(text: pl.Series) -> pl.Series:
-    return text.str.to_lowercase().replace_strict({"true": True, "false": False}, default=None, return_dtype=pl.Boolean)
-
-
 def _moments(text: pl.Series, *, zoned: bool) -> pl.Series:
     moments, is_zoned = iso_moments(text)
     return moments.set(is_zoned != zoned, None).cast(TYPES["zoned" if zoned else "moment"])
@@ -135,15 +131,13 @@ def _dates(text: pl.Series) -> pl.Series:
     return moments.set((moments.dt.truncate("1d") != moments).fill_null(False), None).cast(pl.Date)
 
 
-def _times(text: pl.Series) -> pl.Series:
-    return text.str.replace(r"^(\d{2}:\d{2})$", "$1:00").str.to_time("%H:%M:%S%.f", strict=False)
-
-
 _FROM_TEXT: Mapping[Form, Callable[[pl.Series], pl.Series]] = {
     "number": _numbers,
-    "boolean": _booleans,
+    "boolean": lambda text: text.str.to_lowercase().replace_strict(
+        {"true": True, "false": False}, default=None, return_dtype=pl.Boolean
+    ),
     "date": _dates,
     "moment": lambda text: _moments(text, zoned=False),
     "zoned": lambda text: _moments(text, zoned=True),
-    "time": _times,
+    "time": lambda text: text.str.replace(r"^(\d{2}:\d{2})$", "$1:00").str.to_time("%H:%M:%S%.f", strict=False),
 }

@@ -101,7 +101,14 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
     """
     separator = form.separator or _separator(paths[0], form.encoding)
     for path in paths:
-        _check_header(path, form.encoding, separator, first=paths[0])
+        header, _ = _with_names(_header(path, form.encoding, separator))
+        require_usable(header, source=str(path))
+        first, _ = _with_names(_header(paths[0], form.encoding, separator)) if path != paths[0] else (header, ())
+        if set(header) != set(first):
+            other = ", ".join(map(repr, sorted(set(header) ^ set(first))))
+            raise DataError(
+                f"{path}: has other columns than {paths[0]}: {other} in only one of them; the files of one table must agree"
+            )
     marked = set(form.missing_in)  # read as text, for a mark may look like a number
     with scratch_folder() as folder:
         plain = [_Plain.of(path, form, separator, folder / str(number)) for number, path in enumerate(paths)]
@@ -129,9 +136,20 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             table, _ = _read_all(plain, separator, as_read | mixed | pointed, folder)
             looks |= {name: _looked(table.get_column(name), form) for name in pointed}
             cells |= {name: looks[name] for name in pointed}
-            _refuse_points(cells, pointed, paths[0])
+            for name in sorted(pointed):
+                if cells[name].readings and "," not in cells[name].readings:
+                    raise DataError(
+                        f'{paths[0]}: column {name!r} has decimal points, but the decimal sign is ","; check table.decimal'
+                    )
         floats = {name for name, kind in table.schema.items() if kind.is_float()}
-        exponents = _with_exponents(plain, separator, {name for name in floats if _is_whole(table.get_column(name))})
+        # Among whole numbers, those with a cell such as 12E4 may be codes
+        exponents: tuple[str, ...] = ()
+        if whole := {name for name in floats if _is_whole(table.get_column(name))}:
+            has_code = [
+                file.scan(separator, file.names).select(cs.by_name(*whole).str.contains(CODE_LIKE).any()) for file in plain
+            ]
+            any_file = pl.concat(has_code).collect(engine="streaming")
+            exponents = tuple(name for name in any_file.columns if any_file.get_column(name).any())
     decimal, typed = decimal_sign or ".", []
     numbers, words, doubtful, missing, of_text = (dict[str, tuple[str, ...]]() for _ in range(5))
     for name, kind in table.schema.items():
@@ -516,15 +534,6 @@ def _other_encoding(path: Path, codec: str) -> DataError:
     )
 
 
-def _check_header(path: Path, encoding: str | None, separator: str, *, first: Path) -> None:
-    """Refuse names that cannot be used, and other columns than the first file's."""
-    names, _ = _with_names(_header(path, encoding, separator))
-    require_usable(names, source=str(path))
-    if path != first and set(names) != (names_here := set(_with_names(_header(first, encoding, separator))[0])):
-        other = ", ".join(map(repr, sorted(set(names) ^ names_here)))
-        raise DataError(f"{path}: has other columns than {first}: {other} in only one of them; the files of one table must agree")
-
-
 def _header(path: Path, encoding: str | None, separator: str) -> list[str]:
     with _open(path, encoding) as stream:
         _separator_line(stream)
@@ -595,8 +604,12 @@ def _decimal(
     for name, kind in table.schema.items():
         if kind.is_float():
             column = table.get_column(name)
-            thousands |= {name} if _thousands(column) else set()
-            point |= {name} if not _is_whole(column) else set()
+            values = column.drop_nulls().abs()
+            # Numbers with a point, such as 1.250, may be whole where all lie in 1 to 999 with at most three decimals
+            if values.is_between(1, 1000, closed="left").all() and ((values * 1000).round() / 1000 == values).all():
+                thousands.add(name)
+            if not _is_whole(column):
+                point.add(name)
     certain_comma, either, certain_point = comma - point, comma & point, point - comma - thousands
     if certain_comma and certain_point:
         problem = f"{min(certain_comma)!r} has decimal commas and column {min(certain_point)!r} decimal points"
@@ -632,27 +645,6 @@ def _mixing(names: set[str], text: set[str], files: Sequence[_Plain], separator:
 
 def _is_whole(column: pl.Series) -> bool:
     return bool((column.drop_nulls() % 1 == 0).all())
-
-
-def _with_exponents(files: Sequence["_Plain"], separator: str, names: Collection[str]) -> tuple[str, ...]:
-    """Return those of the columns, which were read as numbers, that have a cell such as 12E4."""
-    if not names:
-        return ()
-    found = [file.scan(separator, file.names).select(cs.by_name(*names).str.contains(CODE_LIKE).any()) for file in files]
-    any_file = pl.concat(found).collect(engine="streaming")
-    return tuple(name for name in any_file.columns if any_file.get_column(name).any())
-
-
-def _thousands(column: pl.Series) -> bool:
-    """Tell whether numbers with a point, such as 1.250, may be whole: all lie in 1 to 999 with at most three decimals."""
-    values = column.drop_nulls().abs()
-    return bool(values.is_between(1, 1000, closed="left").all() and ((values * 1000).round() / 1000 == values).all())
-
-
-def _refuse_points(cells: Mapping[str, _Look], names: Collection[str], path: Path) -> None:
-    for name in sorted(names):
-        if cells[name].readings and "," not in cells[name].readings:
-            raise DataError(f'{path}: column {name!r} has decimal points, but the decimal sign is ","; check table.decimal')
 
 
 def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:

@@ -122,13 +122,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             )
             for name in features.categorical
         }
-        notes = tuple(_left_out(frame, name, rows) for name, fitted in [*numeric.items(), *categorical.items()] if fitted is None)
-        notes += tuple(
-            f"vectors: column {name!r} is the same in all training rows and was left out"
-            for name, block in blocks.items()
-            if not block
-        )
-        notes += _chosen_notes(encoding, numeric, categorical, rows=len(rows))
+        notes = _notes(frame, rows, encoding, numeric, categorical, blocks)
         listed = [fit_sequence(frame, name, config, rows, encoding) for name, config in (sequences or {}).items()]
         notes += tuple(note for _, note in listed)
         used_numeric = tuple(column for column in numeric.values() if column is not None)
@@ -400,27 +394,39 @@ def _refuse_lists(name: str, kind: pl.DataType, *, instead: str) -> None:
         raise FeatureError(f"column {name!r} holds lists (type {kind}), which are neither numbers nor categories; {instead}")
 
 
-def _chosen_notes(
+def _notes(
+    frame: Frame,
+    rows: NDArray[np.int64],
     encoding: EncodingConfig,
     numeric: Mapping[str, NumericColumn | None],
     categorical: Mapping[str, CategoricalColumn | None],
-    *,
-    rows: int,
+    blocks: Mapping[str, Sequence[NumericColumn]],
 ) -> tuple[str, ...]:
-    """Say what ``auto`` came to in the encoding."""
-    notes: tuple[str, ...] = ()
+    """Say why columns are left out, and what ``auto`` came to in the encoding."""
+    notes = []
+    for name in (name for name, column in (*numeric.items(), *categorical.items()) if column is None):
+        cells = require_column(frame, name, use="feature")
+        if not cells.dtype.is_numeric() or cells.gather(rows).drop_nulls().n_unique() <= 1:
+            notes.append(f"column {name!r} is constant on the training rows and was left out")
+        else:
+            notes.append(
+                f"column {name!r}: its numbers differ only beyond the 15 to 17 digits that floating point keeps, and it was left "
+                "out; list it under categorical, or subtract what they have in common"
+            )
+    for name in (name for name, block in blocks.items() if not block):
+        notes.append(f"vectors: column {name!r} is the same in all training rows and was left out")
     ranked = sum(column is not None and column.transform == "rank" for column in numeric.values())
     if encoding.numeric == "auto" and ranked:
         what = "is skewed and was ranked" if ranked == 1 else "are skewed and were ranked"
-        notes += (f"encoding.numeric = auto: {ranked} of {len(numeric)} numeric columns {what}",)
-    pooled = [column for column in categorical.values() if column is not None and column.min_count > usual_count(rows)]
+        notes.append(f"encoding.numeric = auto: {ranked} of {len(numeric)} numeric columns {what}")
+    pooled = [column for column in categorical.values() if column is not None and column.min_count > usual_count(len(rows))]
     if encoding.min_count == "auto" and pooled:
-        notes += (
+        notes.append(
             f"encoding.min_count = auto: {len(pooled)} of {len(categorical)} categorical columns "
             f"{'keeps' if len(pooled) == 1 else 'keep'} having new values, so categories of fewer than {pooled[0].min_count} "
-            "rows share a code",
+            "rows share a code"
         )
-    return notes
+    return tuple(notes)
 
 
 def transformed(values_N: Floats, transform: str, knots: tuple[float, ...], scores: tuple[float, ...]) -> Floats:
@@ -515,17 +521,6 @@ def _fit_vector(name: str, numeric: Sequence[str], columns: TrainingColumns) -> 
             vector=name,
         )
         for column, mean, _, low, high, missing in transforms
-    )
-
-
-def _left_out(frame: Frame, name: str, rows: NDArray[np.int64]) -> str:
-    """Say why a column is none of the fitted ones: it has one value, or values that are one number in 64-bit floating point."""
-    cells = require_column(frame, name, use="feature")
-    if not cells.dtype.is_numeric() or cells.gather(rows).drop_nulls().n_unique() <= 1:
-        return f"column {name!r} is constant on the training rows and was left out"
-    return (
-        f"column {name!r}: its numbers differ only beyond the 15 to 17 digits that floating point keeps, and it was left out; "
-        "list it under categorical, or subtract what they have in common"
     )
 
 

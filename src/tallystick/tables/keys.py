@@ -177,7 +177,13 @@ def read_keys(
         repeats=counting.words,
         doubtful=_doubtful(frame, columns, alignment),
     )
-    used_keys, id_R = _numbered(counting.rows.get_column("key"), distinct=not counting.duplicated)
+    key = counting.rows.get_column("key")
+    if not counting.duplicated:
+        used_keys, id_R = key, np.arange(len(key))
+    else:  # the distinct keys in their order, and which of them each row has
+        keys = key.to_frame("key").unique(maintain_order=True).with_row_index("id")
+        numbers = key.to_frame("key").join(keys, on="key", how="left", maintain_order="left").get_column("id")
+        used_keys, id_R = keys.get_column("key"), numbers.cast(pl.Int64).to_numpy()
     rows_R = counting.rows.get_column("row").cast(pl.Int64).to_numpy()
     return Keys(ids=Ids(used_keys.cast(pl.Binary), distinct=True), rows_R=rows_R, id_R=id_R, report=report)
 
@@ -218,8 +224,18 @@ def _counting_rows(
         rows, words = latest_last(frame, table, repeats).unique("key", keep="last").sort("row"), repeats.words
     else:
         if duplicated:
-            _check_repeats(f"key ({names}): {duplicated} keys stand in more than one row", key, alignment, is_label=is_label)
-        rows, words = table if distinct else _by_rule(table, alignment), _said_of_rule(alignment, is_label=is_label)
+            what = f"key ({names}): {duplicated} keys stand in more than one row"
+            if alignment.duplicates == "error":
+                repeated = rows_listed(key.is_duplicated() & key.is_not_null())
+                raise IdError(f"{what}: {repeated} rows; the contract's alignment.duplicates is error")
+            if alignment.duplicates == "all" and not is_label:
+                raise IdError(
+                    f"{what}; with alignment.duplicates = all the label party's rows alone may: say under repeats in the party "
+                    "file which row of a key counts, such as repeats: {latest: COLUMN}"
+                )
+        rows, words = table, _said_of_rule(alignment, is_label=is_label)
+        if not distinct and alignment.duplicates != "all":
+            rows = table.unique("key", keep="first" if alignment.duplicates == "first" else "none", maintain_order=True)
     return _Counting(rows=rows, duplicated=duplicated, words=words if duplicated else "")
 
 
@@ -337,33 +353,6 @@ def latest_last(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl
     return table.with_columns(time=times.gather(table.get_column("row"))).sort("time", "row", nulls_last=False).drop("time")
 
 
-def _numbered(key: pl.Series, *, distinct: bool) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return the distinct keys in their order, and which of them each row has."""
-    if distinct:
-        return key, np.arange(len(key))
-    keys = key.to_frame("key").unique(maintain_order=True).with_row_index("id")
-    id_R = key.to_frame("key").join(keys, on="key", how="left", maintain_order="left").get_column("id")
-    return keys.get_column("key"), id_R.cast(pl.Int64).to_numpy()
-
-
-def _by_rule(table: pl.DataFrame, alignment: AlignmentConfig) -> pl.DataFrame:
-    if alignment.duplicates == "all":
-        return table
-    return table.unique("key", keep="first" if alignment.duplicates == "first" else "none", maintain_order=True)
-
-
-def _check_repeats(what: str, key: pl.Series, alignment: AlignmentConfig, *, is_label: bool) -> None:
-    """Refuse keys that repeat where they may not. Raises IdError."""
-    if alignment.duplicates == "error":
-        repeated = rows_listed(key.is_duplicated() & key.is_not_null())
-        raise IdError(f"{what}: {repeated} rows; the contract's alignment.duplicates is error")
-    if alignment.duplicates == "all" and not is_label:
-        raise IdError(
-            f"{what}; with alignment.duplicates = all the label party's rows alone may: say under repeats in the party file "
-            "which row of a key counts, such as repeats: {latest: COLUMN}"
-        )
-
-
 def _said_of_rule(alignment: AlignmentConfig, *, is_label: bool) -> str:
     rule = f"alignment.duplicates = {alignment.duplicates}"
     if alignment.duplicates == "all":
@@ -380,9 +369,8 @@ def _said_of_rule(alignment: AlignmentConfig, *, is_label: bool) -> str:
 def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:
     """Say what may keep a side's keys from matching those of another, which spells them in its own way.
 
-    One line for each key and each step that the contract does not take and that would change some of the values, one for zeros
-    in front, which another side's table may have lost, or this one's, and one for what most values look like, which people of
-    both sides can compare. Shares and shapes only, for this party's own eyes; no value is shown.
+    One line for each step that the contract does not take and that would change some of the values, one for zeros in front, and
+    one for what most values look like, which people of both sides can compare. Shares and shapes only, for this party's own eyes.
     """
     lines = []
     for key in alignment.keys:

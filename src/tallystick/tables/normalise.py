@@ -44,16 +44,8 @@ def _plain_digits(text: pl.Series) -> pl.Series:
     return ascii_digits(text) if has_foreign_digits(text) else text
 
 
-def _trim(text: pl.Series) -> pl.Series:
-    return _shown(text).str.strip_chars()
-
-
 def _nfkc(text: pl.Series) -> pl.Series:
     return _shown(text).str.normalize("NFKC")
-
-
-def _email(text: pl.Series) -> pl.Series:
-    return _nfkc(_nfkc(text).str.to_lowercase()).str.strip_chars()
 
 
 def _phone(text: pl.Series) -> pl.Series:
@@ -69,11 +61,11 @@ def _digits(text: pl.Series) -> pl.Series:
 
 
 _STEPS = {
-    "trim": _trim,
+    "trim": lambda text: _shown(text).str.strip_chars(),
     "lower": lambda text: text.str.to_lowercase(),
     "upper": lambda text: text.str.to_uppercase(),
     "nfkc": _nfkc,
-    "email": _email,
+    "email": lambda text: _nfkc(_nfkc(text).str.to_lowercase()).str.strip_chars(),
     "phone": _phone,
     "digits": _digits,
 }

@@ -45,18 +45,6 @@ def _plain(text: str) -> str:
     return "0" if text == "-0" else text
 
 
-def _same(text: str) -> str:
-    return text
-
-
-def _trim(text: str) -> str:
-    return text.strip(_WHITE)
-
-
-def _email(text: str) -> str:
-    return text.lower().strip(_WHITE)
-
-
 def _phone(text: str) -> str:
     marked = re.sub(r"[^0-9+]", "", text.replace("(0)", ""))
     digits = _digits(marked)
@@ -70,11 +58,11 @@ def _digits(text: str) -> str:
 
 
 _STEPS: dict[Step, Callable[[str], str]] = {
-    "trim": _trim,
+    "trim": lambda text: text.strip(_WHITE),
     "lower": str.lower,
     "upper": str.upper,
-    "nfkc": _same,
-    "email": _email,
+    "nfkc": lambda text: text,
+    "email": lambda text: text.lower().strip(_WHITE),
     "phone": _phone,
     "digits": _digits,
 }

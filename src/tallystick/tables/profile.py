@@ -104,7 +104,9 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
                 f"column {column.name!r} has {beyond} {times} beyond the years 1 to 9999, such as a database's infinity; make "
                 "them null or clip them"
             )
-        if column.use == "categorical" and _days_first(values):
+        # Days such as 31.12.2020 or 31/12/20 are no ISO dates, so they stay text
+        is_day_first = values.dtype == pl.String and values.null_count() < len(values) and values.str.contains(DAY_FIRST).all()
+        if column.use == "categorical" and is_day_first:
             warnings.append(
                 f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; name how they are "
                 'written in the party file, such as `dates: {since: "%d.%m.%Y"}`, to have them as dates'
@@ -184,9 +186,3 @@ def lost_zeros(keys: pl.Series) -> float:
         dense = numbers.max() - numbers.min() + 1 < 2 * len(numbers)
     ends_early = not text.filter(length == longest).str.starts_with("9").any()
     return 0.0 if dense or ends_early or longest < FEWEST_DIGITS or shorter > 0.5 else shorter
-
-
-def _days_first(values: pl.Series) -> bool:
-    """Tell whether all that is not missing looks like 31.12.2020 or 31/12/20: no ISO date, so it stays text."""
-    texts = values.drop_nulls()
-    return values.dtype == pl.String and len(texts) > 0 and bool(texts.str.contains(DAY_FIRST).all())

@@ -49,16 +49,12 @@ class CutDefense:
             penalty_BD = torch.autograd.grad(penalty, leaf_BD)[0]
         grad_BD = _joined(grads_BD) + penalty_BD
         if self.defenses.gradients:
-            noise = NoiseStream(self.secret, step=step, hides=_digest(grad_BD, targets_B))
+            digest = blake2b()
+            for tensor in (grad_BD, targets_B):
+                digest.update(tensor.detach().cpu().numpy().tobytes())
+            noise = NoiseStream(self.secret, step=step, hides=digest.digest())
             grad_BD = self.defenses.defend_gradients(grad_BD, targets_B, generator=noise)
         return list(torch.split(grad_BD, [part_BD.shape[1] for part_BD in grads_BD], dim=1))
-
-
-def _digest(*tensors: Tensor) -> bytes:
-    digest = blake2b()
-    for tensor in tensors:
-        digest.update(tensor.detach().cpu().numpy().tobytes())
-    return digest.digest()
 
 
 def _joined(parts_BD: Sequence[Tensor]) -> Tensor:

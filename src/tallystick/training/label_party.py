@@ -216,7 +216,11 @@ def _answer(
     own_columns = [own(batch.index_B) for batch in group]
     joint = [batch for batch in group if not batch.is_local]
     device = group[0].index_B.device
-    received = iter(_received(peers, joint, cut_rows))
+    cuts_of_peer = [
+        peer.embeddings(joint, [cut_rows(batch.index_B, number) for batch in joint])
+        for number, peer in enumerate(peers if joint else ())
+    ]
+    received = iter([[cuts[number] for cuts in cuts_of_peer] for number in range(len(joint))])
     answers: list[list[Tensor]] = [[] for _ in peers]
     cuts_of_joint: list[Sequence[Tensor]] = []
     loss_sum = torch.zeros((), device=device)
@@ -236,30 +240,12 @@ def _answer(
             answers = [list(peer.answer(joint[0].step, answer)) for peer, answer in zip(peers, answers, strict=True)]
         learner.updates.step(batch.step)
         if answered:
-            _observe(peers, joint, cuts_of_joint, answers)
+            for number, peer in enumerate(peers):
+                if peer.observer is not None:
+                    for joint_batch, cuts, grad_BD in zip(joint, cuts_of_joint, answers[number], strict=True):
+                        peer.observer.crossed(joint_batch, cuts[number], grad_BD)
         loss_sum += step.loss * len(batch.index_B)
     return loss_sum
-
-
-def _observe(
-    peers: Sequence[Peer], joint: Sequence[Batch], cuts_BD: Sequence[Sequence[Tensor]], grads_BD: Sequence[Sequence[Tensor]]
-) -> None:
-    """Show each peer's observer what crossed in a message, as either side reads it."""
-    for number, peer in enumerate(peers):
-        if peer.observer is not None:
-            for batch, cuts, grad_BD in zip(joint, cuts_BD, grads_BD[number], strict=True):
-                peer.observer.crossed(batch, cuts[number], grad_BD)
-
-
-def _received(peers: Sequence[Peer], joint: Sequence[Batch], cut_rows: CutRows) -> list[list[Tensor]]:
-    """Receive the cut embeddings of a message: for each joint batch, one per peer."""
-    if not joint:
-        return []
-    parts = []
-    for number, peer in enumerate(peers):
-        rows = [cut_rows(batch.index_B, number) for batch in joint]
-        parts.append(peer.embeddings(joint, rows))
-    return [[part[number] for part in parts] for number in range(len(joint))]
 
 
 def _refusing(peers: Sequence[Peer], batch: Batch, loss_sum: Tensor) -> Callable[[Tensor, Sequence[Tensor]], None]:

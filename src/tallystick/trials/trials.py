@@ -253,7 +253,10 @@ def sweep_defenses(
     started, began = datetime.now(UTC).isoformat(), time.monotonic()
     candidates = candidate_trials(contract, partner, default_sweep(contract) if sweep is None else sweep)
     metric = next(iter(METRICS[contract.target.type]))
-    watcher.say(_announced(candidates, seeds, minutes))
+    plan = f"{len(candidates)} trials, {len(candidates) * seeds} runs with {seeds} seed{'s' if seeds > 1 else ''} each"
+    until = f"none but the first of each begins after {minutes:g} minutes (--minutes)"
+    until += "; --seeds 1 is a first look, in a fraction of the time" if seeds > 1 else ""
+    watcher.say(f"{plan}; {until}: {', '.join(candidate.name for candidate in candidates)}")
     numbers = _begun_until(began + 60 * minutes, len(candidates), seeds)
     contracts = [candidate.contract for candidate in candidates]
     runs = simulated_here(contracts, partner, numbers) if engine is None else simulated_on(engine, contracts, partner, numbers)
@@ -395,13 +398,6 @@ def _tell(
     seed = candidate.contract.seed + number // len(candidates)
     watcher.say(f"{candidate.name}, seed {seed}: test {metric} {outcome.joint[metric]['value']:.3f}")
     watcher.progress("trials", len(over), pace.runs)
-
-
-def _announced(candidates: Sequence[Candidate], seeds: int, minutes: float) -> str:
-    runs = f"{len(candidates)} trials, {len(candidates) * seeds} runs with {seeds} seed{'s' if seeds > 1 else ''} each"
-    until = f"none but the first of each begins after {minutes:g} minutes (--minutes)"
-    until += "; --seeds 1 is a first look, in a fraction of the time" if seeds > 1 else ""
-    return f"{runs}; {until}: {', '.join(candidate.name for candidate in candidates)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,10 +59,6 @@ def place(bins_3N: Places, *, per_region: int, generator: np.random.Generator) -
         out = driven_out[stays]
         waiting = np.concatenate((waiting[~stays], out[out >= 0]))
         region_N[waiting] = (region_N[waiting] + generator.integers(1, REGIONS, len(waiting), dtype=np.int8)) % REGIONS
-    return _matched(bins_3N, per_region=per_region)
-
-
-def _matched(bins_3N: Places, *, per_region: int) -> Places:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 

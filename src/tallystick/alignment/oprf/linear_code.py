@@ -65,18 +65,14 @@ def generator() -> Bits:
         for point in range(CODE_SYMBOLS):
             # The polynomial's coefficient 2^bit at the point x^point: the product has the sum of logarithms.
             symbol = power[(logarithm[1 << bit] + degree * point) % 63]
-            word = symbol | _parity(symbol) << SYMBOL_BITS
+            parity = 0
+            for check, checks in enumerate(_PARITY_6):
+                if symbol >> check & 1:
+                    parity ^= checks
+            word = symbol | parity << SYMBOL_BITS
             for place in range(_INNER_BITS):
                 matrix_DC[row, point * _INNER_BITS + place] = word >> place & 1
     return matrix_DC
-
-
-def _parity(symbol: int) -> int:
-    parity = 0
-    for place, checks in enumerate(_PARITY_6):
-        if symbol >> place & 1:
-            parity ^= checks
-    return parity
 
 
 @cache

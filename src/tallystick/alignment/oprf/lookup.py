@@ -34,7 +34,15 @@ class Lookup:
     def find(self, output_BS: Rows) -> tuple[Places, Index]:
         """Give, for outputs that are among the own ones, the row of each, and where in ``output_BS`` it stands."""
         if self._sorted is None:
-            self._sort()
+            output_KS, rows_K = np.concatenate(self._outputs), np.concatenate(self._rows)
+            self._outputs, self._rows = [], []
+            words_K = _first_words(output_KS)
+            order = np.argsort(words_K)
+            self._sorted = words_K[order], output_KS.take(order, axis=0), rows_K[order]
+            bits = (_BITMAP_BYTES * len(words_K)).bit_length()
+            self._low = np.uint64((1 << bits) - 1)
+            self._bitmap = np.zeros(1 << bits, dtype=bool)
+            self._bitmap[words_K & self._low] = True
         assert self._sorted is not None
         word_K, own_KS, rows_K = self._sorted
         word_B = _first_words(output_BS)
@@ -52,17 +60,6 @@ class Lookup:
             found_at.append(likely[same])
             at = at + 1  # own outputs may share their first 8 bytes
         return np.concatenate(found_rows), np.concatenate(found_at)
-
-    def _sort(self) -> None:
-        output_KS, rows_K = np.concatenate(self._outputs), np.concatenate(self._rows)
-        self._outputs, self._rows = [], []
-        word_K = _first_words(output_KS)
-        order = np.argsort(word_K)
-        self._sorted = word_K[order], output_KS.take(order, axis=0), rows_K[order]
-        bits = (_BITMAP_BYTES * len(word_K)).bit_length()
-        self._low = np.uint64((1 << bits) - 1)
-        self._bitmap = np.zeros(1 << bits, dtype=bool)
-        self._bitmap[word_K & self._low] = True
 
 
 def _first_words(output_BS: Rows) -> Any:

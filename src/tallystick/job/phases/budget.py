@@ -89,14 +89,16 @@ class Ahead:
         """Return what noise on keys costs them, unless it was drawn before."""
         terms = self.contract.alignment.similarity
         event = key_event(terms) if terms is not None and self.contract.role_of(self.party.party) != "helper" else None
-        if event is None or (self.folder is not None and self._drawn(self.folder)):
+        if event is None:
             return []
+        if self.folder is not None:
+            similar = self.keys.similar if self.keys is not None else None
+            if similar is None:
+                drawn = (self.folder.path / NOISY_KEYS).exists()
+            else:
+                drawn = self.folder.load_noisy_keys(of=similar.noise_name(self.contract.hash)) is not None
+            return [] if drawn else [event]
         return [event]
-
-    def _drawn(self, folder: RunFolder) -> bool:
-        if self.keys is None or self.keys.similar is None:
-            return (folder.path / NOISY_KEYS).exists()
-        return folder.load_noisy_keys(of=self.keys.similar.noise_name(self.contract.hash)) is not None
 
     def of_embeddings(self) -> list[Event]:
         """Return what noisy embeddings cost columns at most, or nothing if nothing bounds it, which no cap can judge."""

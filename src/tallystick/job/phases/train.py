@@ -118,17 +118,6 @@ def telling_columns(job: Job, own: OwnRows, dataset: Dataset) -> list[str]:
     return notes
 
 
-def _try_own_top(job: Job, widths: Sequence[int]) -> None:
-    """Refuse a simulation's top that does not take what the bottoms give, before a step fails in the middle of it."""
-    if job.top is None:
-        return
-    outputs = job.contract.target.classes if job.contract.target.type == "multiclass" else 1
-    own = width_of(job.bottom) if job.bottom is not None else 0
-    parts = ", ".join(f"{name} {width}" for name, width in zip(job.contract.feature_parties, widths, strict=True))
-    what = f"simulate: the top of {job.name} ({type(job.top).__name__}), for cuts of {parts}{f', own {own}' if own else ''}"
-    try_top(job.top, sum(widths) + own, outputs=outputs or 1, what=what)
-
-
 def start_of(contract: Contract, folder: RunFolder) -> Seed:
     """Return this party's secret of this run, which its folder keeps. It is the contract's seed if ``training.starts`` is public.
 
@@ -159,7 +148,14 @@ def train_as_label_party(
     widths = [each.width for each in kept_cuts] if kept_cuts is not None else receive_widths(job, dataset, training)
     if training is None:
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
-    _try_own_top(job, widths)
+    if job.top is not None:
+        # A simulation's top that does not take what the bottoms give is refused before a step fails in the middle of it
+        outputs = job.contract.target.classes if job.contract.target.type == "multiclass" else 1
+        own_width = width_of(job.bottom) if job.bottom is not None else 0
+        parts = ", ".join(f"{name} {width}" for name, width in zip(job.contract.feature_parties, widths, strict=True))
+        cuts = f"{parts}, own {own_width}" if own_width else parts
+        what = f"simulate: the top of {job.name} ({type(job.top).__name__}), for cuts of {cuts}"
+        try_top(job.top, sum(widths) + own_width, outputs=outputs or 1, what=what)
     defense, start = RunDefense.of(job.contract, job.folder), start_of(job.contract, job.folder)
     architecture = replace(job.architecture, seed=start, folds=dataset.networks, own_folds=dataset.own_part().networks)
     if dataset.dispensed is not None:
@@ -179,9 +175,25 @@ def train_as_label_party(
             use="tuning" if job.command == "tune" else "gradients",
         )
     defended = defense.defended(dataset)
-    _check_classes(job, defended)
+    labels = defended.known_labels
+    check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[defended.train_N])
+    if labels.weight_N is not None and job.contract.sends_gradients:  # without gradients it was seen at home before
+        weights = torch.cat([labels.weight_N[part_N] for part_N in (defended.train_N, defended.unaligned.train_N)])
+        if not (weights > 0).any():
+            raise LabelError(
+                f"weight column {job.party.weight!r}: every weight is 0 on the {len(weights)} training rows, or so small beside "
+                "the largest that it counts as 0; at least one must be above"
+            )
     run = _training_run(job, defended, agreement, training)
-    peers = _peers(job, dataset, widths, agreement, kept_cuts, resume_epoch=run.begun().epoch)
+    observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_epoch=run.begun().epoch)
+    peers: Sequence[Peer]
+    if kept_cuts is not None:
+        peers = [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept_cuts, strict=True)]
+    else:
+        peers = [
+            FeaturePeer(channel=channel, width=width, observer=observer, compression=job.contract.training.compression)
+            for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
+        ]
     method = defended.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
         prepare = method.prepare if StartingPoint.of(job.folder) is None else method.prepare_again
@@ -236,37 +248,6 @@ def settling(job: Job, objective: Objective, run: TrainingRun) -> StepRule:
         folder.note(SETTLED, {"labels": base64.b64encode(bits.tobytes()).decode(), "positions": len(settled_U)}, private=True)
 
     return SettlingRule(objective=objective, seed=folder.secret_seed() % 2**63, keep=keep)
-
-
-def _peers(
-    job: Job,
-    dataset: Dataset,
-    widths: Sequence[int],
-    agreement: Agreement,
-    kept_cuts: Sequence[KeptCuts] | None,
-    *,
-    resume_epoch: int,
-) -> Sequence[Peer]:
-    """Return whose embeddings train the model: each feature party's, recorded if an audit asks for it, or kept ones."""
-    observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_epoch=resume_epoch)
-    if kept_cuts is not None:
-        return [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept_cuts, strict=True)]
-    return [
-        FeaturePeer(channel=channel, width=width, observer=observer, compression=job.contract.training.compression)
-        for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
-    ]
-
-
-def _check_classes(job: Job, dataset: Dataset) -> None:
-    labels = dataset.known_labels
-    check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[dataset.train_N])
-    if labels.weight_N is not None and job.contract.sends_gradients:  # without gradients it was seen at home before
-        weights = torch.cat([labels.weight_N[part_N] for part_N in (dataset.train_N, dataset.unaligned.train_N)])
-        if not (weights > 0).any():
-            raise LabelError(
-                f"weight column {job.party.weight!r}: every weight is 0 on the {len(weights)} training rows, or so small beside "
-                "the largest that it counts as 0; at least one must be above"
-            )
 
 
 def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelModel, joint: TrainingState) -> LogitLine:
