@@ -5,6 +5,7 @@ import json
 import pkgutil
 import re
 import types
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from tallystick.config.tuning import TUNABLE
 from tallystick.network.messages import Message
 
 FOLDER = Path(__file__).with_name("reference")
+OF_MOST = 5  # commands: an argument or option of so many is explained once
 BOUNDS = {
     "ge": "at least",
     "gt": "above",
@@ -175,8 +177,12 @@ def _sections(model: type[BaseModel]) -> Iterator[tuple[str, list[str]]]:
 
 
 def command_line() -> str:
-    """Return the page of every command, its arguments and options."""
-    group = typer.main.get_command(app)
+    """Return the page of every command, its arguments and options: those of most commands once."""
+    commands: dict[str, typer.core.TyperCommand] = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - of a group
+    rows_of = {name: [_option(each) for each in command.params] for name, command in commands.items() if name != "bench"}
+    counts = Counter(row for rows in rows_of.values() for row in rows)
+    common = [row for row, count in counts.items() if count >= OF_MOST]
+    head = ["| argument or option | meaning |", "|---|---|"]
     parts = [
         "# Command line, from the code",
         "`make reference` makes this page from the commands themselves.",
@@ -186,13 +192,16 @@ def command_line() -> str:
         "Exit code 0 is success, 2 input that cannot be used, 3 a failure, 4 a no (`compare --decide`, `monitor --fail`), 130 an "
         "interrupt, and 137 (SIGKILL) a library that hung as it was loaded until a signal came. With `--json` the last line of "
         "standard output is one JSON object, and all else goes to standard error.",
+        "These arguments and options belong to many commands, which name them in a line:",
+        "\n".join([*head, *common]),
     ]
-    for name, command in getattr(group, "commands").items():  # noqa: B009 - of a group, which the type does not say
-        if name == "bench":
-            continue
-        parts += [f"## tallystick {name}", _plain(command.help or ""), *COMMANDS.get(name, ())]
-        rows = ["| argument or option | meaning |", "|---|---|", *(_option(parameter) for parameter in command.params)]
-        parts.append("\n".join(rows))
+    for name, rows in rows_of.items():
+        parts += [f"## tallystick {name}", _plain(commands[name].help or ""), *COMMANDS.get(name, ())]
+        parts += (
+            [f"Takes {', '.join(row.split('|')[1].strip() for row in rows if row in common)}."] if {*rows} & {*common} else []
+        )
+        own = [row for row in rows if row not in common]
+        parts += ["\n".join([*head, *own])] if own else []
     return "\n\n".join(parts) + "\n"
 
 
