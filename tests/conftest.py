@@ -1,19 +1,23 @@
 """Fixtures that several folders share, and how the tests are run: side by side, and in which order."""
 
+import atexit
+import gc
 import os
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: PyTorch's own threads would only be in each other's way
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-import torch
 from hypothesis import settings
-from tiny import contract_values, lay_out, leave_files_to_the_kernel, remember_products, seed_system
+
+# This file and those beside it import PyTorch and the library where they need them: the process that hands out the tests loads
+# this file, too, and before it has done so no worker starts.
 
 settings.register_profile("random", deadline=None)  # a busy machine is no error
 settings.register_profile("tallystick", settings.get_profile("random"), derandomize=True)  # the same examples in every run
 settings.load_profile("tallystick")
-leave_files_to_the_kernel()
+
+gc.disable()  # until all tests are known: what modules and tests bring stays
 
 BY_THE_CLOCK = (
     ("tests/job/test_crashes.py",),
@@ -55,6 +59,17 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: _turn(item.nodeid)[0])
 
 
+def pytest_collection_finish():
+    """Begin to look for garbage, not among the million objects that stay, and not after each 700 new ones."""
+    from tiny import leave_files_to_the_kernel
+
+    leave_files_to_the_kernel()
+    gc.freeze()
+    gc.set_threshold(10_000)
+    gc.enable()
+    atexit.register(gc.unfreeze)  # DuckDB writes to standard error what of its own is not collected
+
+
 @pytest.fixture(autouse=True)
 def _seeded_system(request, monkeypatch):
     """What draws from the operating system in the test's process draws from seeded streams: the test ends alike in every run.
@@ -62,6 +77,9 @@ def _seeded_system(request, monkeypatch):
     A test of the source itself is marked ``unseeded`` and states its chance of failing.
     """
     if not request.node.get_closest_marker("unseeded"):
+        import torch
+        from tiny import remember_products, seed_system
+
         seed_system(monkeypatch)
         remember_products(monkeypatch)
         torch.manual_seed(0)
@@ -70,6 +88,8 @@ def _seeded_system(request, monkeypatch):
 @pytest.fixture
 def lay_out_job(tmp_path):
     """Lay out jobs: lay_out_job(parties=("bank", "shop"), rows=600, **changes of the contract); ends all processes."""
+    from tiny import contract_values, lay_out
+
     jobs = []
 
     def make(parties=("bank", "shop"), *, rows=600, frames=None, **changes):

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -298,11 +299,15 @@ class Command:
 
 @dataclass
 class OnDisk:
-    """A job laid out on disk: a home per party, with its table, certificates, party file and contract."""
+    """A job laid out on disk: a home per party, with its table, certificates, party file and contract.
+
+    ``before`` is called first in each of its processes that is not given another.
+    """
 
     root: Path
     parties: tuple
     bucket_ids: int | None = None
+    before: Callable | None = None
     started: list = field(default_factory=list)
 
     def home(self, party):
@@ -329,7 +334,7 @@ class OnDisk:
             *(command, "contract.yaml", "--party", "party.yaml", "--progress", "json", *(["--json"] * json), *arguments),
             folder=self.home(party),
             bucket_ids=self.bucket_ids,
-            before=before,
+            before=before or self.before,
         )
         self.started.append(started)
         return started

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny import short_trainings
 
-from tallystick_experiments.catalogue.clicks import encode_clicks, read_clicks
-from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
+if TYPE_CHECKING:
+    from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 
 
 def criteo_text(rows: int) -> str:
@@ -36,18 +36,24 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def table(file: Path) -> TwoPartyTable:
+def table(file: Path) -> "TwoPartyTable":
+    from tallystick_experiments.catalogue.clicks import read_clicks
+
     return read_clicks(file)
 
 
 @pytest.fixture(scope="session")
-def clicks(table: TwoPartyTable) -> SplitData:
+def clicks(table: "TwoPartyTable") -> "SplitData":
+    from tallystick_experiments.catalogue.clicks import encode_clicks
+
     return encode_clicks(table, seed=1)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _short_trainings():
     """What experiments do with attacks is tested here, not how well these read."""
+    from tiny import short_trainings
+
     with pytest.MonkeyPatch.context() as patch:
         short_trainings(patch)
         yield

@@ -1,4 +1,7 @@
-"""`tallystick overlap`: two processes without PyTorch count common ids as the contract says, and no more often than it says."""
+"""`tallystick overlap`: two processes count common ids as the contract says, and no more often than it says.
+
+Where a test does not ask what the light install can do, it forks them from a process that has loaded everything.
+"""
 
 import json
 
@@ -19,10 +22,29 @@ from tallystick.watcher import Silent
 
 @pytest.fixture
 def counted(tmp_path):
-    def lay(rows=300, **overlap):
-        return lay_out(tmp_path, PARTIES, contract_values(PARTIES, overlap=overlap), rows=rows)
+    jobs = []
 
-    return lay
+    def lay(rows=300, **overlap):
+        jobs.append(lay_out(tmp_path, PARTIES, contract_values(PARTIES, overlap=overlap), rows=rows))
+        return jobs[-1]
+
+    yield lay
+    for job in jobs:
+        for party in job.started:
+            party.close()
+
+
+def count(job):
+    """Each party's exit code, its JSON and its standard error."""
+    running = job.start_all("overlap")
+    return {party: (one.end(), one.found, one.said) for party, one in running.items()}
+
+
+def error_of_one(job, party):
+    """What a party that nobody joins is told."""
+    one = job.start(party, "overlap")
+    assert one.end() != 0
+    return one.found["error"]["message"]
 
 
 def ids_of(job):
@@ -34,6 +56,7 @@ def codes(ends):
 
 
 def test_both_are_told_how_many_are_common_once(counted):
+    """Without PyTorch: all that it takes is loaded anew."""
     job = counted(least=5)
     bank, shop = ids_of(job)
     ends = both(job, "overlap")
@@ -41,13 +64,13 @@ def test_both_are_told_how_many_are_common_once(counted):
     for (_, facts, _), own, others in zip(ends.values(), (bank, shop), (shop, bank), strict=True):
         assert (facts["common"], facts["own"], facts["others"]) == (len(bank & shop), len(own), len(others))
         assert facts["learnt"][-1] == f"{len(bank & shop):,} ids are common."
-    again = both(job, "overlap")
+    again = count(job)
     assert codes(again) == [2, 2]
     assert all("overlap.answers = 1" in facts["error"]["message"] for _, facts, _ in again.values())
 
 
 def test_a_small_overlap_is_withheld(counted):
-    ends = both(counted(least=280), "overlap")
+    ends = count(counted(least=280))
     assert codes(ends) == [0, 0], ends
     for _, facts, _ in ends.values():
         assert (facts["common"], facts["withheld"]) == (None, True)
@@ -58,7 +81,7 @@ def test_a_small_overlap_is_withheld(counted):
 def test_groups_of_one_party_are_counted_and_one_side_alone_is_told(counted):
     job = counted(least=0, groups="bank", told_to="feature")
     job.change("bank", overlap_groups="kind")
-    ends = both(job, "overlap")
+    ends = count(job)
     assert codes(ends) == [0, 0], ends
     _, shop = ids_of(job)
     table = pl.read_parquet(job.home("bank") / "table.parquet")
@@ -70,13 +93,12 @@ def test_groups_of_one_party_are_counted_and_one_side_alone_is_told(counted):
 
 def test_a_noisy_count_is_charged_to_both_ledgers_each_time(counted):
     job = counted(epsilon=1.0, delta=1e-6)
-    out, _ = start(job, "shop", "overlap").communicate(timeout=240)  # bank has a ledger
-    assert "tallystick ledger" in json.loads(out)["error"]["message"]
+    assert "tallystick ledger" in error_of_one(job, "shop")  # bank has a ledger
     parties = [load_party(job.home(name) / "party.yaml") for name in PARTIES]
     create_ledger(parties[1])
     bank, shop = ids_of(job)
-    for times in (1, 2):
-        ends = both(job, "overlap")
+    for times, ends_of in enumerate((lambda job: both(job, "overlap"), count), start=1):  # the first on the light install
+        ends = ends_of(job)
         assert codes(ends) == [0, 0], ends
         assert all(abs(facts["common"] - len(bank & shop)) <= 14 for _, facts, _ in ends.values())
         for party in parties:
@@ -91,17 +113,13 @@ def test_a_noisy_count_is_charged_to_both_ledgers_each_time(counted):
 
 def test_a_killed_count_ends_the_other_side_and_counts(counted):
     job = counted(rows=300, least=5, answers=2)
-    running = {party: start(job, party, "overlap", "--progress", "json") for party in PARTIES}
-    for line in running["shop"].stderr:
-        if json.loads(line).get("phase") == "overlap":
-            break
+    running = job.start_all("overlap")
+    running["shop"].phase("overlap")
     running["shop"].kill()
-    running["shop"].communicate(timeout=240)
-    out, _ = running["bank"].communicate(timeout=240)
-    assert running["bank"].returncode in (0, 3)  # it may have been quicker
-    assert json.loads(out.splitlines()[-1])
-    assert codes(both(job, "overlap")) == [0, 0]
-    assert codes(both(job, "overlap")) == [2, 2]
+    assert running["bank"].end() in (0, 3)  # it may have been quicker
+    assert running["bank"].found
+    assert codes(count(job)) == [0, 0]
+    assert codes(count(job)) == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +139,7 @@ def test_what_does_not_go_together_is_one_line(overlap, message):
 
 def test_a_party_without_a_column_for_its_groups_is_told(counted):
     job = counted(groups="bank")
-    out, _ = start(job, "bank", "overlap").communicate(timeout=240)
-    assert "overlap_groups: is missing" in json.loads(out)["error"]["message"]
+    assert "overlap_groups: is missing" in error_of_one(job, "bank")
 
 
 def test_a_contract_without_it_has_the_hash_that_it_had():

@@ -1,15 +1,14 @@
 """A head on shares as a job: in one process, over TLS with a helper, killed, resumed, and in prediction."""
 
 import json
-import os
 import signal
-import time
 from functools import partial
 
 import numpy as np
 import polars as pl
 import pytest
 import yaml
+from head_processes import FEW_EPOCHS, die, die_before_the_head_is_kept, short_own_network
 from lanes import short_lane_of
 from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
@@ -42,14 +41,29 @@ def shared(**changes):
     values["parties"]["aid"] = {"role": "helper"}
     values["training"] = {"gradients": "shared", "epochs": 4, **values["training"].get("shared", {})}
     values.pop("model")
+    values["evaluation"].setdefault("own_columns_baseline", False)
     return values | {"audit": "quick"}
 
 
+FULL_EPOCHS = shared_head.OWN_EPOCHS
+
+
+@pytest.fixture(autouse=True)
+def _short_own_network(monkeypatch):
+    monkeypatch.setattr(shared_head, "OWN_EPOCHS", FEW_EPOCHS)
+
+
+@pytest.fixture
+def full_own_network(_short_own_network, monkeypatch):
+    """For tests of what it learns."""
+    monkeypatch.setattr(shared_head, "OWN_EPOCHS", FULL_EPOCHS)
+
+
 @pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
-def test_a_head_on_shares_brings_what_joining_brings(target):
+def test_a_head_on_shares_brings_what_joining_brings(target, full_own_network):
     # Half of the label is in each side's column. All draws are seeded but the masks, which only round last places.
     kind = {"type": target} | ({"classes": 3} if target == "multiclass" else {})
-    contract = parse_contract(shared(target=kind, training__shared=LEARNS))
+    contract = parse_contract(shared(target=kind, training__shared=LEARNS, evaluation__own_columns_baseline=True))
     result = simulate(contract, tables(PARTIES, rows=ROWS, target=target), columns(PARTIES), secret_seed=1)
     joint, own = (result.evaluation[which] for which in ("joint", "local_baseline"))
     if target == "regression":
@@ -81,7 +95,7 @@ def test_no_message_s_kind_size_or_place_depends_on_the_order_of_a_table(order, 
     assert shapes_of(frames, monkeypatch) == shapes_of(changed, monkeypatch)
 
 
-def test_rows_of_no_weight_teach_nothing_and_weights_show_in_no_message(monkeypatch):
+def test_rows_of_no_weight_teach_nothing_and_weights_show_in_no_message(full_own_network, monkeypatch):
     # A third of the labels is turned around. In a run of equal weights they cost AUC; where they have no weight they do not.
     contract, frames = parse_contract(shared()), tables(PARTIES, rows=ROWS)
     bank = (
@@ -223,7 +237,7 @@ def test_the_own_network_takes_as_many_steps_whatever_its_columns_say(monkeypatc
     assert [run.steps for run in runs[:2]] == [run.steps for run in runs[2:]]
 
 
-def test_no_row_s_own_logit_comes_from_a_member_that_learnt_from_it(monkeypatch):
+def test_no_row_s_own_logit_comes_from_a_member_that_learnt_from_it(full_own_network, monkeypatch):
     # Labels are coins, so logits of rows that a member learnt from alone can tell them: with 300 rows a guess is .5 +- .03
     judged = []
     monkeypatch.setattr(shared_head, "unexplained_share", lambda logits, labels, *_: judged.append((logits, labels)) or 1.0)
@@ -293,7 +307,7 @@ def lay_out(root, contract, frames):
     for name, home in write_job(root, contract, files).items():
         if name in frames:
             frames[name].write_parquet(home / "table.parquet")
-    return OnDisk(root, ("bank", "shop", "aid"))
+    return OnDisk(root, ("bank", "shop", "aid"), before=short_own_network)
 
 
 @pytest.fixture(scope="module")
@@ -434,25 +448,6 @@ def test_no_second_score_comes_of_lost_shares(who, trained, tmp_path):
         path.write_bytes(content)
 
 
-def die(role, step, after):
-    """Be killed before or after a step of opening scores, as this party."""
-    target = {
-        "keep": shared_head.DueScores,
-        f"open_as_{role}_party": shared_head.DueScores,
-        "enter_scored": shared_head,
-        f"open_scores_{role}_party": shared_head,
-    }[step]
-    function = getattr(target, step)
-
-    def dying(*arguments, **named):
-        if after:
-            function(*arguments, **named)
-            time.sleep(2)  # so that what was sent has left
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    setattr(target, step, dying)
-
-
 POINTS = [
     *(("bank", step, after) for step in ("keep", "enter_scored", "open_scores_label_party") for after in (False, True)),
     *(("shop", step, after) for step in ("keep", "enter_scored", "open_scores_feature_party") for after in (False, True)),
@@ -483,10 +478,6 @@ def test_a_party_that_is_killed_while_scores_are_opened_loses_none_and_opens_no_
     if noted["shop"]:  # then a score may have crossed, and there is no other
         together = (shares["bank"] + shares["shop"]).view(np.int64) / 2**12
         assert np.array_equal(opened(job), together)
-
-
-def die_before_the_head_is_kept():
-    shared_head.SharedHead.keep = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.long
@@ -602,7 +593,7 @@ def test_neither_half_tells_the_weights_and_no_other_command_takes_it(trained):
 )
 def test_a_run_goes_on_after_any_side_was_killed(who, tmp_path):
     frames = tables(PARTIES, rows=ROWS)
-    job = lay_out(tmp_path, shared(training__shared={"epochs": 300}), frames)
+    job = lay_out(tmp_path, shared(training__shared={"epochs": 120}), frames)
     running = job.start_all()
     what = "dealing for shares" if who == "aid" else "training on shares"
     running[who].wait_for(lambda event: event.get("progress") == what or event.get("what") == what)

@@ -68,6 +68,8 @@ def test_two_processes_align_without_it(tmp_path, alignment):
     for party, (_, facts, _) in ends.items():
         assert len(ids[0] & ids[1]) in facts["rows"].values() or alignment["method"] == "union"
         assert "What each side learnt" in (job.home(party) / facts["report"]).read_text()
+    if alignment["method"] == "union":
+        return
     again = both(job, "align", "--resume")
     assert [code for code, _, _ in again.values()] == [0, 0], [error for *_, error in again.values()]
     assert {facts["run_id"] for _, facts, _ in again.values()} == {facts["run_id"] for _, facts, _ in ends.values()}

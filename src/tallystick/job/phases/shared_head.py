@@ -72,7 +72,7 @@ from tallystick.training.run import TrainingRun
 
 _OWN_STEPS_AN_EPOCH, _OWN_STEPS = 20, 400
 """Of each member of the label party's own network, within these batch sizes and epochs: large batches take the least time."""
-_OWN_BATCHES, _OWN_EPOCHS = (32, 512), (10, 30)
+_OWN_BATCHES, OWN_EPOCHS = (32, 512), (10, 30)
 _OWN_RATE = 0.008
 """In the largest batches; in smaller ones it falls with the root of their size."""
 _MOST_FEATURES_A_ROW = 0.3
@@ -413,7 +413,7 @@ def _train_member(job: Job, own: Dataset, member: LabelModel, number: int) -> No
     """Train a member of the own network on the rows of the other members' folds, in as many steps as their number says."""
     rows = len(own.train_N)
     batch_size = min(max(2 ** round(math.log2(rows / _OWN_STEPS_AN_EPOCH)), _OWN_BATCHES[0]), _OWN_BATCHES[1])
-    epochs = min(max(round(_OWN_STEPS / math.ceil(rows / batch_size)), _OWN_EPOCHS[0]), _OWN_EPOCHS[1])
+    epochs = min(max(round(_OWN_STEPS / math.ceil(rows / batch_size)), OWN_EPOCHS[0]), OWN_EPOCHS[1])
     settings = {"batch_size": batch_size, "epochs": epochs, "learning_rate": _OWN_RATE * math.sqrt(batch_size / _OWN_BATCHES[1])}
     training = own.resolved(job.contract.training).model_copy(update={"folds": 1, "patience": None, **settings})
     schedule = own.schedule(training, seed=job.contract.seed)

@@ -1,0 +1,39 @@
+"""What processes of a head on shares do first. They import this, which loads little: not the tests that start them."""
+
+import os
+import signal
+import time
+
+from tallystick.job.phases import shared_head
+
+FEW_EPOCHS = (5, 5)
+
+
+def short_own_network():
+    """Train the network of the label party's own columns for few epochs: for tests of anything else."""
+    shared_head.OWN_EPOCHS = FEW_EPOCHS
+
+
+def die(role, step, after):
+    """Be killed before or after a step of opening scores, as this party."""
+    short_own_network()
+    target = {
+        "keep": shared_head.DueScores,
+        f"open_as_{role}_party": shared_head.DueScores,
+        "enter_scored": shared_head,
+        f"open_scores_{role}_party": shared_head,
+    }[step]
+    function = getattr(target, step)
+
+    def dying(*arguments, **named):
+        if after:
+            function(*arguments, **named)
+            time.sleep(2)  # so that what was sent has left
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(target, step, dying)
+
+
+def die_before_the_head_is_kept():
+    short_own_network()
+    shared_head.SharedHead.keep = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
