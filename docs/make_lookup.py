@@ -54,10 +54,8 @@ CONTRACT = {
     "[tables](data.md#several-rows-of-one-key) what `duplicates: all` discloses.\n\n"
     "**The match rate** is the number of ids that all parties have, divided by the number of the label party's ids, dummies "
     "included. All parties know both numbers from the alignment. If the rate is below `min_match_rate`, they end together before "
-    "training. Without the key, a run warns if less than half of the smallest side's ids are common. The warning says what may "
-    "keep keys apart: which steps of `normalise` would change one's own keys, zeros that a column of numbers loses in front, "
-    "and what most of one's own keys look like (`+9{12}` here and `9{11}` there). None of this is sent, but people of both "
-    "sides can compare it.",
+    "training. Without the key, a run warns if less than half of the smallest side's ids are common, and says what "
+    "most of one's own keys look like (`+9{12}` here and `9{11}` there), which people of both sides can compare.",
     "alignment.similarity": "[Linking](../explanation/linking.md) explains the method, and "
     "[its protocol](alignment-protocols.md#similarity) what each side sees. A number "
     "needs `low` and `high` unless the helper sees keys in the clear.",
@@ -212,12 +210,9 @@ def messages() -> str:
             importlib.import_module(module.name)
     parts = [
         "# Messages, from the code",
-        "`make reference` makes this page from the classes of all messages. Between parties only these cross, in the frames that "
-        "[sessions](protocols.md#sessions) have. "
-        "A receiver names the message that it expects, and checks the size of what comes before it decodes it. "
-        "A message that is not expected, too large or not of this form ends the run with one line. "
-        "[What crosses the cut](../explanation/what-crosses-the-cut.md) explains the two messages of training, and "
-        "[the threat model](../explanation/threat-model.md#what-each-side-learns) says what each side learns from all of them.",
+        "`make reference` makes this page from the classes of all messages. Between parties only these cross, in the frames of "
+        "[sessions](protocols.md#sessions). A message that is not expected, too large or not of this form ends the run with one "
+        "line. [The threat model](../explanation/threat-model.md#what-each-side-learns) says what each side learns from them.",
         "\n".join(["| message | fields | at most | meaning |", "|---|---|---|---|", *map(_message, _subclasses(Message))]),
     ]
     return "\n\n".join(parts) + "\n"
@@ -236,9 +231,8 @@ def error_tree() -> str:
         "# Errors, from the code",
         "`make reference` makes this page from the classes of errors. Every error that tallystick raises on purpose is a "
         "`TallystickError`. Its message names the thing, its value, what was expected, and what to do.",
-        "A message may name private columns or values, so it stays at home. A peer is told one of a few fixed sentences. "
-        "A class without a sentence of its own has that of its base. Where no base has one either, the peer is told that this "
-        "side failed unexpectedly, and the name of the class. The message of a `PeerError` may quote the peer.",
+        "A message may name private columns or values, so it stays at home. A peer is told one of a few fixed sentences: that of "
+        "the class or of its base, or that this side failed unexpectedly, with the name of the class.",
         "\n".join(["| error | base | meaning | what a peer is told |", "|---|---|---|---|", *rows]),
         "## Errors of the system",
         "A full disk and its like have sentences of their own:",
