@@ -21,7 +21,7 @@ from tallystick.errors import ConfigError
 from tallystick.watcher import Style
 
 if TYPE_CHECKING:
-    from tallystick.results import Result
+    pass
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -100,7 +100,12 @@ def demo(
         watcher = demo_watcher(progress)
         with watcher:
             result, files = run_demo(folder, on_event=watcher.on_event, alignment=alignment, gradients=gradients)
-        finish(files, as_json=as_json, show=lambda console: _show_demo(console, result, files))
+
+        def show(console: Console) -> None:
+            jobs.show_headline(console, result)
+            console.print(f"report: {files['report']}", markup=False)
+
+        finish(files, as_json=as_json, show=show)
 
     guarded(work, as_json=as_json, loads=(*LIBRARIES, f"tallystick.demo.{'private_auc' if private_auc else 'flights'}"))
 
@@ -119,11 +124,6 @@ def _no_bench() -> None:
     raise ConfigError(
         "bench is not installed: the wheel leaves it out; in a checkout of tallystick run: pip install ./experiments ./robustness"
     )
-
-
-def _show_demo(console: Console, result: "Result", values: dict[str, Any]) -> None:
-    jobs.show_headline(console, result)
-    console.print(f"report: {values['report']}", markup=False)
 
 
 def _show_private_auc(console: Console, values: dict[str, Any]) -> None:

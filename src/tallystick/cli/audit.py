@@ -15,7 +15,7 @@ from tallystick.errors import ComputeError, ConfigError
 from tallystick.watcher import Style
 
 if TYPE_CHECKING:
-    from tallystick.results import Estimate, Leak, Result
+    from tallystick.results import Estimate, Result
     from tallystick.watcher import Watcher
 
 
@@ -209,7 +209,10 @@ def _show_trials(console: Console, result: "Result", report: Path) -> None:
     for name in ("defence", f"test {sweep.metric}", "leak from both", "leak from embeddings", "columns rebuilt"):
         table.add_column(name)
     for trial in sweep.trials:
-        leaks = [_leak(strongest(trial, reads)) for reads in ("cut gradients", "cut embeddings")]
+        leaks = [
+            f"{_within(leak.auc)}\n{leak.attack}" if (leak := strongest(trial, reads)) is not None else ""
+            for reads in ("cut gradients", "cut embeddings")
+        ]
         rebuilt = ""
         if trial.columns is not None:  # the bootstrap of a single run has no interval of it
             rebuilt = _within(trial.columns) if trial.seeds > 1 else f"{trial.columns.mean:.3f}"
@@ -225,10 +228,6 @@ def _show_trials(console: Console, result: "Result", report: Path) -> None:
     for note in result.sections.notes:
         console.print(note, markup=False)
     console.print(f"report: {report}", markup=False)
-
-
-def _leak(leak: "Leak | None") -> str:
-    return "" if leak is None else f"{_within(leak.auc)}\n{leak.attack}"
 
 
 def _within(value: "Estimate") -> str:

@@ -91,7 +91,18 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
                 f"units.{name} = {shown(unit)}: differs from the contract's {shown(units[name])}; convert the column, or agree "
                 "on another unit"
             )
-    problems += _shared_head_problems(contract, party)
+    if party.privacy.scores_per_row is not None and not (contract.shares_head and contract.role_of(party.party) == "feature"):
+        problems.append(
+            f"privacy.scores_per_row = {party.privacy.scores_per_row}: a feature party bounds scores by it that "
+            "training.gradients = shared opens; nothing else is counted, so leave it out here"
+        )
+    elif contract.shares_head:
+        where = "with training.gradients = shared"
+        problems += [f"sequences: {where} there is none; leave it out"] if party.sequences else []
+        if party.device != "cpu":
+            problems.append(
+                f"device = {shown(party.device)}: {where} a party computes on the processor; give cpu, or leave it out"
+            )
     if contract.linkage.imputes:
         if party.weight is not None:
             problems.append("weight: imputed rows of a union have none; leave it out, or align by intersection")
@@ -149,19 +160,4 @@ def _worker_problems(contract: "Contract", party: PartyFile) -> list[str]:
     if contract.shares_head or (role == "feature" and not contract.sends_gradients):
         why = "a head on shares is trained in one process" if contract.shares_head else "this party sends each row once"
         problems.append(f"{where}: with training.gradients = {contract.training.gradients} {why}; leave it out")
-    return problems
-
-
-def _shared_head_problems(contract: "Contract", party: PartyFile) -> list[str]:
-    if party.privacy.scores_per_row is not None and not (contract.shares_head and contract.role_of(party.party) == "feature"):
-        return [
-            f"privacy.scores_per_row = {party.privacy.scores_per_row}: a feature party bounds scores by it that "
-            "training.gradients = shared opens; nothing else is counted, so leave it out here"
-        ]
-    if not contract.shares_head:
-        return []
-    where = "with training.gradients = shared"
-    problems = [f"sequences: {where} there is none; leave it out"] if party.sequences else []
-    if party.device != "cpu":
-        problems.append(f"device = {shown(party.device)}: {where} a party computes on the processor; give cpu, or leave it out")
     return problems

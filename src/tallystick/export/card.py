@@ -48,6 +48,11 @@ def card_of(exported: Exported, result: Result | None) -> str:
     ]
     if contract.defense:
         limits.append("Not as a defended model: what the contract's defences do to what is sent is no part of this file.")
+    leaks = ["Not known here: the run has no report."]
+    if result is not None:
+        lines_of_leaks = [line for line in [*leak_lines(result), promise(result)] if line]
+        leaks = ["\n".join([f"- {line}" for line in lines_of_leaks] or ["- The run was not audited."])]
+        leaks.append("An attack's figure is a floor: it says what was found, never that no more can be found.")
     parts = [
         f"# {contract.name}: the half of {party}",
         f"One half of a split network. {party} is the {role} party; the others are "
@@ -68,7 +73,7 @@ def card_of(exported: Exported, result: Result | None) -> str:
         "## How good the whole network is",
         *metrics,
         "## What leaked in training",
-        *_leaks(result),
+        *leaks,
         "## What it must not be used for",
         "\n".join(f"- {line}" for line in limits),
     ]
@@ -77,11 +82,3 @@ def card_of(exported: Exported, result: Result | None) -> str:
 
 def _table(rows: dict[str, str]) -> str:
     return "\n".join(["| what | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
-
-
-def _leaks(result: Result | None) -> list[str]:
-    if result is None:
-        return ["Not known here: the run has no report."]
-    lines = [line for line in [*leak_lines(result), promise(result)] if line]
-    findings = [f"- {line}" for line in lines] or ["- The run was not audited."]
-    return ["\n".join(findings), "An attack's figure is a floor: it says what was found, never that no more can be found."]

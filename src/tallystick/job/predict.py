@@ -216,17 +216,15 @@ class _Prediction:
             if agreement.version:
                 other = contract.label_party if party.party != contract.label_party else contract.feature_parties[0]
                 Versions(contract=contract, party=party).agree(agreement.run_id, agreement.version, other)
-            model = own if agreement.run_id == own.run_id else self._other(agreement.run_id)
+            model = own
+            if agreement.run_id != own.run_id:  # the newest run that all parties have promoted is another one
+                other_folder = named_run(self.contract, self.party, agreement.run_id)
+                self.held.enter_context(other_folder.locked())
+                model = self._model(other_folder, calls=False)
             return self._score(model, channels, log, leave)
 
         with log.recording():
             return with_sessions(contract, party, work, watcher=log)
-
-    def _other(self, run_id: str) -> _Model:
-        """Return the model of another promoted run, which is the newest that all parties have promoted."""
-        folder = named_run(self.contract, self.party, run_id)
-        self.held.enter_context(folder.locked())
-        return self._model(folder, calls=False)
 
     def _model(self, folder: RunFolder, *, calls: bool) -> _Model:
         contract, party = self.contract, self.party

@@ -192,8 +192,37 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path | str, *, party: str) -> "Ledger":
-        """Make an empty ledger with an identity of its own. Raises ConfigError if the file exists, StorageError if that fails."""
-        _create(Path(path))
+        """Make an empty ledger that appears whole or not at all. Of two processes at once only one does.
+
+        The chain of hashes begins at the identity, which is drawn here: two ledgers never have an entry in common. Raises
+        ConfigError if the file exists, StorageError if that fails.
+        """
+        path = Path(path)
+        identity = f"ledger-{secrets.token_hex(16)}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            require_locks(path.parent)
+            with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+                fresh = Path(folder) / "fresh"
+                os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                connection = sqlite3.connect(fresh)
+                try:
+                    connection.execute("PRAGMA synchronous=EXTRA")
+                    connection.executescript(_SCHEMA)
+                    connection.execute("INSERT INTO head VALUES (1, ?, 0, ?)", (identity, identity))
+                    connection.commit()
+                finally:
+                    connection.close()
+                os.link(fresh, path)
+                sync_folder(path.parent)
+        except FileExistsError:
+            raise ConfigError(f"{path} exists already; a ledger is created once and then kept") from None
+        except StorageError:
+            raise
+        except (OSError, sqlite3.Error) as error:
+            raise StorageError(
+                f"the privacy ledger {path} cannot be created: {error}; give a folder that can be written"
+            ) from error
         return cls(path, party=party)
 
     def head(self) -> tuple[int, str]:
@@ -468,36 +497,6 @@ class Ledger:
 def json_number(value: float) -> float | None:
     """Return None for infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
-
-
-def _create(path: Path) -> None:
-    """Make an empty ledger that appears whole or not at all. Of two processes at once only one does.
-
-    The chain of hashes begins at the identity, which is drawn here: two ledgers never have an entry in common.
-    """
-    identity = f"ledger-{secrets.token_hex(16)}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        require_locks(path.parent)
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-            fresh = Path(folder) / "fresh"
-            os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            connection = sqlite3.connect(fresh)
-            try:
-                connection.execute("PRAGMA synchronous=EXTRA")
-                connection.executescript(_SCHEMA)
-                connection.execute("INSERT INTO head VALUES (1, ?, 0, ?)", (identity, identity))
-                connection.commit()
-            finally:
-                connection.close()
-            os.link(fresh, path)
-            sync_folder(path.parent)
-    except FileExistsError:
-        raise ConfigError(f"{path} exists already; a ledger is created once and then kept") from None
-    except StorageError:
-        raise
-    except (OSError, sqlite3.Error) as error:
-        raise StorageError(f"the privacy ledger {path} cannot be created: {error}; give a folder that can be written") from error
 
 
 def _opened(connection: sqlite3.Connection, dataset: str) -> list[OpenedScores]:

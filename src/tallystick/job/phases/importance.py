@@ -170,20 +170,16 @@ def receive_results(
         columns=len(column_places(dataset.known_encoder)) if both else None,
     )
     shared = results.Shared(party=channel.peer, target=job.contract.target.type, rows=len(dataset.test_N), metrics=metrics_of)
-    return shared, [_named(job, dataset, falls)] if falls is not None else []
-
-
-def _named(job: Job, dataset: Dataset, received: list[Fall]) -> results.ImportanceSummary:
-    """Name the falls that came back, under the names that only this party knows."""
-    setting = job.contract.evaluation.importance
-    names = [place.name for place in column_places(dataset.known_encoder)]
-    return results.ImportanceSummary(
+    if falls is None:
+        return shared, []
+    summary = results.ImportanceSummary(
         party=job.name,
         metric=headline_metric(job).title,
-        rows=min(len(dataset.validation_N), setting.rows),
-        repeats=setting.repeats,
-        columns=_columns(names, received),
+        rows=min(len(dataset.validation_N), evaluation.importance.rows),
+        repeats=evaluation.importance.repeats,
+        columns=_columns([place.name for place in column_places(dataset.known_encoder)], falls),
     )
+    return shared, [summary]
 
 
 def headline_metric(job: Job) -> metrics.Metric:

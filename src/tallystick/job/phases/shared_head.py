@@ -120,7 +120,12 @@ def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> Score
         features = _fitted(job, dataset)
         own_network, logits_NC = _own_network(job, dataset)
         own_NC = own_network.scaled(logits_NC) if own_network is not None and logits_NC is not None else None
-        training_ND, labels_NC = _columns(features, dataset, dataset.train_N, own_NC), _labels(job.contract, dataset)
+        training_ND = _columns(features, dataset, dataset.train_N, own_NC)
+        labels_N = dataset.known_labels.training_labels_N[dataset.train_N]
+        if job.contract.target.type == "multiclass":
+            labels_NC = torch.nn.functional.one_hot(labels_N.long(), job.contract.target.classes).double().numpy()
+        else:  # numbers beyond 8 deviations count as 8, for nobody is to hear that there are any
+            labels_NC = labels_N.double().clamp(-LARGEST_LABEL, LARGEST_LABEL).numpy()[:, None]
         weight_N = dataset.known_labels.weight_N
         row_weights_N = weight_N[dataset.train_N].double() if weight_N is not None else None
 
@@ -443,11 +448,3 @@ def _columns(features: FixedFeatures, dataset: Dataset, index_N: Tensor, own_NC:
     parts = [features(dataset.features_at(index_B)) for index_B in torch.split(index_N, 1 << 14)]
     whole_ND = torch.cat(parts) if parts else torch.empty(0, features.width)
     return (whole_ND if own_NC is None else torch.cat([whole_ND, own_NC], dim=1)).double().numpy()
-
-
-def _labels(contract: Contract, dataset: Dataset) -> NDArray[np.float64]:
-    """Return what the head learns, (N, C). Numbers beyond 8 deviations count as 8, for nobody is to hear that there are any."""
-    labels_N = dataset.known_labels.training_labels_N[dataset.train_N]
-    if contract.target.type == "multiclass":
-        return torch.nn.functional.one_hot(labels_N.long(), contract.target.classes).double().numpy()
-    return labels_N.double().clamp(-LARGEST_LABEL, LARGEST_LABEL).numpy()[:, None]

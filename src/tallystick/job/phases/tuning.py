@@ -114,11 +114,7 @@ def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: s
     say_left_out(job, job.name, tunable)
     for channel in job.feature_channels:
         terms = channel.receive(TuningTerms)
-        if terms.trials < 1 or len(terms.keys) > _MOST_KEYS or not set(terms.keys) <= set(job.contract.tuning.keys):
-            raise ProtocolError(
-                channel.peer,
-                f"{channel.peer} allows {terms.trials} trials of keys that the contract's tuning.keys do not all have",
-            )
+        _check_terms(terms, channel, job.contract)
         say_left_out(job, channel.peer, terms.keys)
         tunable = {key: tuned for key, tuned in tunable.items() if key in terms.keys}
         most = min(most, terms.trials)
@@ -250,6 +246,13 @@ def _kept(trial: Job, run_id: str) -> ResumeState:
 def _of_trial(agreement: Agreement, trial: Job) -> Agreement:
     """Return the agreement with the trial in the run's name, for the ledger."""
     return msgspec.structs.replace(agreement, run_id=f"{agreement.run_id}, {trial.folder.path.name}")
+
+
+def _check_terms(terms: TuningTerms, channel: Channel, contract: Contract) -> None:
+    if terms.trials < 1 or len(terms.keys) > _MOST_KEYS or not set(terms.keys) <= set(contract.tuning.keys):
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} allows {terms.trials} trials of keys that the contract's tuning.keys do not all have"
+        )
 
 
 def _checked(

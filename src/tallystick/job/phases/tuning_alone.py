@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.compute.task import Engine, TaskFunction, Work
+from tallystick.compute.task import TaskFunction, Work
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, parse_party
 from tallystick.config.tuning import ONLY_TOGETHER
@@ -63,7 +63,10 @@ def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
 
     def run(due: Iterator[TrialRecord | None]) -> Generator[TrialRecord]:
         if job.party.compute is not None:
-            yield from _on(job.party.compute.made(), rows, due)
+            inputs = (msgspec.json.encode(record) if record is not None else None for record in due)
+            work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=msgspec.msgpack.encode(_Shared.of(rows)))
+            decoded = partial(msgspec.json.decode, type=TrialRecord)
+            yield from (record for _, record in job.party.compute.made().map(work, inputs, decoded))
             return
         for record in due:
             assert record is not None, "each is over before the next is asked for"
@@ -166,14 +169,6 @@ class _Shared(msgspec.Struct, frozen=True):
             keys=keys_of(frame, party, contract.alignment),
             defense=RunDefense(defenses=contract.defenses(), secret=self.secret, classes=contract.target.classes),
         )
-
-
-def _on(engine: Engine, rows: _Rows, due: Iterator[TrialRecord | None]) -> Generator[TrialRecord]:
-    """Run the trials that are due on an engine."""
-    inputs = (msgspec.json.encode(record) if record is not None else None for record in due)
-    work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=msgspec.msgpack.encode(_Shared.of(rows)))
-    for _, record in engine.map(work, inputs, partial(msgspec.json.decode, type=TrialRecord)):
-        yield record
 
 
 def prepare(shared: bytes) -> TaskFunction:
