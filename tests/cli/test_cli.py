@@ -385,6 +385,22 @@ def test_check_keeps_the_head_of_a_table_whose_columns_have_short_names(lay_out_
     assert ["column", "use"] in [line.split()[:2] for line in shown.stdout.splitlines()]
 
 
+def test_check_says_each_doubt_once_and_in_words(lay_out_job):
+    """A line on the encoding that is a warning, too, stands there once; a key with fractions is said by a sentence alone."""
+    job = lay_out_job(rows=60)
+    home = job.home("bank")
+    path = home / "table.parquet"
+    frame = pl.read_parquet(path)
+    weeks = pl.Series("since", [f"2024-W{row % 50 + 1:02}" for row in range(frame.height)])
+    frame.with_columns(weeks, id=pl.int_range(pl.len()) + 0.5).write_parquet(path)
+    job.change("bank", features=None)
+    shown = CliRunner().invoke(app, ["check", str(home / "party.yaml"), str(home / "contract.yaml")])
+    words = " ".join(shown.stdout.split())
+    assert words.count("look like dates or times") == 1
+    assert words.count("a fraction or an exponent in ") == 1
+    assert "doubtful" not in words
+
+
 def test_check_shows_people_the_first_of_very_many_columns_and_the_keys(lay_out_job, monkeypatch):
     """20,000 took six minutes to draw, and nobody reads them."""
     monkeypatch.setattr(setup, "MOST_COLUMNS", 3)

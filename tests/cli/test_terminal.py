@@ -78,15 +78,19 @@ def test_a_plain_line_says_the_day(capsys):
     assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d {3}the partners are late\n", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_names_beyond_a_locale_s_letters_are_written_by_their_codes(tmp_path, encoding):
-    """Where a locale has no UTF-8, a command says what it has to say, and ends as it would."""
+IN_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # files, too, are in ASCII where no encoding is named
+
+
+@pytest.mark.parametrize(("encoding", "locale"), [("latin-1", {}), ("utf-8", {}), ("ascii", IN_ASCII)])
+def test_names_beyond_a_locale_s_letters_are_written_by_their_codes(tmp_path, encoding, locale):
+    """Where a locale has no UTF-8, a command says what it has to say, ends as it would, and writes its files in UTF-8."""
     path = tmp_path / "pessoas.csv"
-    path.write_text("id,sal\u00e1rio,\u0928\u093e\u092e\n1,2.5,\u0915\n2,3.5,\u0916\n3,4.5,\u0915\n", encoding="utf-8")
+    names = ("sal\u00e1rio", "\u0928\u093e\u092e", "c\u00f3digo_id")
+    path.write_text(f"{','.join(names)}\n2.5,\u0915,1\n3.5,\u0916,2\n4.5,\u0915,3\n", encoding="utf-8")
     command = [sys.executable, "-m", "tallystick", "init", tmp_path / "bank", "--role", "label", "--table", path]
-    ended = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, timeout=300)
+    ended = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding, **locale}, timeout=300)
     assert (ended.returncode, ended.stderr) == (0, b"")
     said = ended.stdout.decode(encoding)
-    names = ("sal\u00e1rio", "\u0928\u093e\u092e")
     for name in names:
         assert f"{name.encode(encoding, 'backslashreplace').decode(encoding)}: " in said
+    assert names[2] in (tmp_path / "bank" / "party.yaml").read_text(encoding="utf-8")

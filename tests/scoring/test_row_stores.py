@@ -283,9 +283,7 @@ def test_a_table_is_read_again_when_it_has_changed_and_stays_as_it_was_when_it_c
 def test_a_table_that_is_looked_at_each_time_is_said_to_have_changed_only_when_its_rows_have():
     """As a query's answer is, of which nothing tells beforehand whether it is another one."""
     tables, said = [TABLE], []
-    store = TableStore(
-        snapshot(), read=lambda: snapshot(tables[-1]), signature=object, refresh_s=3600, say=said.append
-    )
+    store = TableStore(snapshot(), read=lambda: snapshot(tables[-1]), signature=object, refresh_s=3600, say=said.append)
     store.refresh()
     assert said == []
     for other in (TABLE.with_columns(x=pl.col("x") + 1), TABLE[1:], TABLE):

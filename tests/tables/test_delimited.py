@@ -15,8 +15,9 @@ from tallystick.config.party import load_party, parse_party
 from tallystick.config.table import TableConfig
 from tallystick.errors import ConfigError, DataError
 from tallystick.tables.delimited import NUMBERS, read_delimited
+from tallystick.tables.doubtful_text import text_warning
 from tallystick.tables.table import read_party_table, read_table, require_named
-from tallystick.tables.text import text_warning
+from tallystick.tables.times import likely_formats, with_dates
 
 
 def read(folder: Path, content: str | bytes | None, *, text: tuple[str, ...] = (), **keys: Any) -> pl.DataFrame:
@@ -415,9 +416,9 @@ def test_quotes_that_would_swallow_lines_are_refused_by_line(tmp_path, cell):
         ("{0} Mar 2024", "dates"),
         ("2024-01-{0:02} 24:00:00", "dates"),
         ("2024-01-{0:02} 12:00 UTC", "dates"),
-        ("{0}:3{1}", "dates"),
-        ("0:{0:02}:00", "dates"),
-        ("{1}:{0:02} PM", "dates"),
+        ("{0}:3{1}", "times of day"),
+        ("0:{0:02}:00", "times of day"),
+        ("{1}:{0:02} PM", "times of day"),
         ("2024-W{0:02}", "dates"),
         ("{0} days 01:00:00", "dates"),
         ("{0}.{1}%", "numbers"),
@@ -568,3 +569,62 @@ def test_a_mark_among_words_stays_a_value_and_is_said_until_the_party_says_what_
     says = [note for note in table.notes if "may mean a missing one" in note]
     assert len(says) == noted
     assert all(f"{mark!r} in column 'x'" in note and f"table.missing_in: {{x: [{mark!r}]}}" in note for note in says)
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=30), st.booleans(), st.sampled_from(["", ".5"]))
+def test_numbers_are_parted_as_in_india_too(tmp_path_factory, numbers, devanagari, fraction):
+    """12,34,567 is a number, also beside 1,234 and 12: before the last three digits commas part two each."""
+
+    def parted(number):
+        rest, last = divmod(number, 1000)
+        pairs = []
+        while rest > 99:
+            rest, pair = divmod(rest, 100)
+            pairs.insert(0, f"{pair:02}")
+        return ",".join([str(rest), *pairs, f"{last:03}"]) if rest else str(last)
+
+    cells = [f"{parted(number)}{fraction}" for number in [*numbers, 1_234_567]]
+    if devanagari:
+        cells = [cell.translate({ord("0") + digit: 0x966 + digit for digit in range(10)}) for cell in cells]
+    path = tmp_path_factory.mktemp("lakhs") / "t.csv"
+    path.write_text("id\tamount\n" + "".join(f"{row}\t{cell}\n" for row, cell in enumerate(cells)), encoding="utf-8")
+    read_back = read_table(TableConfig(path=path, separator="\t")).get_column("amount")
+    assert read_back.to_list() == [number + float(fraction or 0) for number in [*numbers, 1_234_567]]
+
+
+@pytest.mark.parametrize("cell", ["1,2,345", "12,345,67", "1,23,45", "0,12,345", "1,234,56,789"])
+def test_commas_that_part_otherwise_are_no_number(tmp_path, cell):
+    column = read(tmp_path, f"id\tamount\n1\t{cell}\n2\t7.5\n", separator="\t").get_column("amount")
+    assert column.dtype == pl.String
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"PK\x03\x04\x14\x00\x06\x00\xff\xfe\x80", "a workbook or another packed file"),
+        (b"PAR1\x15\x04\xff\xfe\x80", "is a Parquet file"),
+    ],
+)
+def test_a_file_of_another_kind_under_a_table_s_name_is_called_by_its_kind(tmp_path, content, said):
+    with pytest.raises(DataError, match=said):
+        read(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    ("spelt", "mend"),
+    [
+        ("{0:02}/12/2024", 'say how they are written, by `dates: {{x: "%d/%m/%Y"}}` in the party file'),
+        ("12/{0}/24", 'say how they are written, by `dates: {{x: "%m/%d/%y"}}` in the party file'),
+        ("{0}-Jan-2024 {1}:05 PM", '`dates: {{x: "%d-%b-%Y %I:%M %p"}}`'),
+        ("{1}/{1}/20{0:02}", 'by `dates: {{x: "%d/%m/%Y"}}` or by `dates: {{x: "%m/%d/%Y"}}` in the party file: all fit both'),
+        ("2024-W{0:02}", "write all in one way, and name it in the party file"),
+    ],
+)
+def test_dates_are_proposed_as_they_are_written(tmp_path, spelt, mend):
+    """What a message proposes reads the column."""
+    column, _ = column_of(tmp_path, [spelt.format(number, number % 9 + 1) for number in range(1, 28)])
+    assert mend.format() in text_warning(column)
+    for words in likely_formats(column):
+        dated = with_dates(column.to_frame(), {"x": words}).get_column("x")
+        assert dated.dtype.is_temporal()
+        assert dated.null_count() == 0

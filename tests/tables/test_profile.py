@@ -10,7 +10,7 @@ import pytest
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.errors import DataError
-from tallystick.tables.profile import profile
+from tallystick.tables.profile import profile, samples_of
 
 FRAME = pl.DataFrame(
     {
@@ -153,3 +153,10 @@ def test_bounds_are_short_and_their_whole_part_is_exact() -> None:
     columns = {column.name: column for column in profile(frame, party(), CONTRACT).columns}
     assert (columns["x"].minimum, columns["x"].maximum) == ("2.5", "20240131.25")
     assert (columns["leak"].minimum, columns["leak"].maximum) == ("-0.333333", "0.5")
+
+
+def test_samples_of_lists_and_structs_are_shown_too() -> None:
+    lists = pl.Series("x", [[1, 2], [1, 2], [], None, [3]])
+    assert samples_of(lists) == ("[1, 2]", "[]", "[3]")
+    assert samples_of(pl.Series("x", [{"a": 1}, {"a": None}])) == ("{'a': 1}", "{'a': None}")
+    assert samples_of(pl.Series("x", [None], dtype=pl.List(pl.Int64))) == ()

@@ -17,7 +17,7 @@ from tallystick.tables.keys import latest_last
 from tallystick.tables.profile import profile
 from tallystick.tables.split import parts_of_other_times, split_by_time
 from tallystick.tables.table import read_party_table
-from tallystick.tables.times import ordered_times
+from tallystick.tables.times import ordered_times, with_dates
 
 STAMPS = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 30))
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: datetime.timezone(datetime.timedelta(minutes=minutes)))
@@ -102,3 +102,19 @@ def test_times_that_no_calendar_here_holds_are_refused_by_name(tmp_path, cast, b
     looked_at = profile(frame, party)
     assert [line for line in looked_at.warnings if "has 1 time beyond" in line]
     assert looked_at.columns[1].maximum < "2025"
+
+
+@pytest.mark.parametrize(
+    ("words", "cells"),
+    [
+        ("%d/%m/%Y", ["01/02/2021", "31/12/20"]),
+        ("%d/%m/%y", ["31/12/20", "01/02/2021"]),
+        ("%d%m%Y", [31122020, 1012021]),
+        ("%d%m%Y", ["31122020", "1012021"]),
+        ("%d-%b-%Y %H:%M", ["1-Jan-2021 10:00", "1-Jan-21 10:00"]),
+    ],
+)
+def test_a_year_of_other_digits_than_its_format_has_is_refused_by_its_row(words, cells):
+    """A year 20 under %Y is no year 0020, and 1012021 has lost the zero in front."""
+    with pytest.raises(DataError, match=r"dates\.born = .*: cells are written otherwise in 1 \(row 1, counted from 0\) rows"):
+        with_dates(pl.DataFrame({"born": cells}), {"born": words})

@@ -12,7 +12,7 @@ def main() -> None:
     """Run the command line."""
     # Modules bring some 400,000 objects that stay: by default a sixth of their time goes into looking for garbage among them.
     gc.set_threshold(100_000)
-    # In a locale without UTF-8, names of columns have letters that a terminal or file there cannot take: their codes stand there.
+    # A terminal or file of a locale without UTF-8 cannot take every letter of a column's name: its code stands in its place.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -94,9 +94,9 @@ def _guessed(request: "FileRequest") -> tuple["FileRequest", list[str]]:
     from tallystick.errors import DataError
     from tallystick.reading import validate
     from tallystick.tables.column_guesses import guess_columns
+    from tallystick.tables.doubtful_text import text_warning
     from tallystick.tables.profile import samples_of
     from tallystick.tables.table import read_table
-    from tallystick.tables.text import text_warning
 
     try:
         frame = read_table(validate(TableConfig, {"path": str(request.table.absolute())}, source="--table"))
@@ -105,7 +105,8 @@ def _guessed(request: "FileRequest") -> tuple["FileRequest", list[str]]:
     lines = list(frame.notes)
     for name in frame.columns[:MOST_COLUMNS]:
         column = frame.get_column(name)
-        lines.append(f"{name}: {column.dtype}, such as {', '.join(samples_of(column))}")
+        samples = ", ".join(samples_of(column))
+        lines.append(f"{name}: {column.dtype}{f', such as {samples}' if samples else ', without a value'}")
         lines += [warning] if (warning := text_warning(column)) is not None else []
     columns = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
     return replace(request, columns=columns), lines
@@ -117,9 +118,9 @@ def _make_ledger(path: Path) -> Path:
     from tallystick.run_folder.ledger import create_ledger
 
     ledger = create_ledger(load_party(path))
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert text.count("identity: null") == 1
-    path.write_text(re.sub(r"identity: null +", f"identity: {ledger.identity}  ", text))
+    path.write_text(re.sub(r"identity: null +", f"identity: {ledger.identity}  ", text), encoding="utf-8")
     return ledger.path
 
 
@@ -185,6 +186,8 @@ def _show(console: Console, values: dict[str, Any]) -> None:
             console.print(f"[bold]{name.replace('_', ' ')}[/bold]: {values[name]}")
     for name, said in LINES.items():
         for line in values.get(name, []):
+            if line in values["warnings"]:
+                continue
             console.print(f"[bold]{said}[/bold]: {escape(line)}")
     if (profile := values.get("profile")) is not None:
         counts = ", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int))
@@ -219,7 +222,11 @@ def _show(console: Console, values: dict[str, Any]) -> None:
             console.print(f"and {more:,} more columns; --json lists all", markup=False)
         for name, value in profile.items():
             if isinstance(value, dict):
-                present = {key.replace("_", " "): part for key, part in value.items() if part not in ("", (), {})}
+                present = {
+                    key.replace("_", " "): part
+                    for key, part in value.items()
+                    if part not in ("", {}) and not isinstance(part, tuple)
+                }
                 parts = ", ".join(f"{key} {_cell(part)}" for key, part in present.items())
                 console.print(f"{name.replace('_', ' ')}: {parts}", markup=False)
         if profile["positive_class"] is not None:

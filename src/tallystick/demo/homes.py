@@ -37,8 +37,10 @@ def write_job(root: Path, contract: Mapping[str, Any], parties: Mapping[str, Map
     homes = move_in(root, list(parties))
     for name, home in homes.items():
         tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
-        (home / "party.yaml").write_text(yaml.safe_dump({"party": name, "tls": tls, **parties[name]}, sort_keys=False))
-        (home / "contract.yaml").write_text(yaml.safe_dump(dict(contract), sort_keys=False))
+        (home / "party.yaml").write_text(
+            yaml.safe_dump({"party": name, "tls": tls, **parties[name]}, sort_keys=False), encoding="utf-8"
+        )
+        (home / "contract.yaml").write_text(yaml.safe_dump(dict(contract), sort_keys=False), encoding="utf-8")
         if contract["parties"][name]["role"] == "label":
             create_ledger(load_party(home / "party.yaml"))
     return homes

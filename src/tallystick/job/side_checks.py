@@ -145,7 +145,7 @@ def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
     if saved is not None and saved[0].table != fingerprint(keys):
         raise DataError(
             f"the table of {party.party} has other ids, or another order, than when {folder.path} was aligned; "
-            "put the old table back, or start a new run without --resume on all sides"
+            "put the old table back, or align it by `tallystick align`, or start a new run without --resume on all sides"
         )
 
 

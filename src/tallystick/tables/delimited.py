@@ -54,11 +54,13 @@ MOST_CHARACTERS = 1 << 22  # of a header, or of one of the lines that are looked
 MOST_OF_A_CELL = (1 << 31) - 1  # characters: Polars has no limit, and Python's own stops at 131,072
 csv.field_size_limit(max(MOST_OF_A_CELL, csv.field_size_limit()))
 
+_LAKHS = "[1-9][0-9]?(,[0-9]{2})+,[0-9]{3}"
 _EXPONENT = r"([eE][+-]?[0-9]+)?"
 _INFINITE = "(?i:inf(inity)?)"  # a number to be refused, and no mark of a missing one
 NUMBERS = {
     ",": rf"^\s*[+-]?(([0-9]+|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]+)?{_EXPONENT}|{_INFINITE})\s*$",  # 1.234,5
-    ".": rf"^\s*[+-]?(([0-9]+|[1-9][0-9]{{0,2}}(,[0-9]{{3}})+)(\.[0-9]+)?{_EXPONENT}|{_INFINITE})\s*$",  # 1,234.5
+    # 1,234.5, or as in India 12,34,567.5
+    ".": rf"^\s*[+-]?(([0-9]+|[1-9][0-9]{{0,2}}(,[0-9]{{3}})+|{_LAKHS})(\.[0-9]+)?{_EXPONENT}|{_INFINITE})\s*$",
 }
 WHOLE = r"^\s*[+-]?[0-9]{1,18}\s*$"
 BOOLEAN = r"^\s*(?i:true|false)\s*$"
@@ -328,7 +330,10 @@ def _without_counts(table: LazyTable, plain: "_Plain", path: Path) -> LazyTable:
         elif _counts(cells):
             left_out[name] = "only counts rows"
         elif name in plain.unnamed:
-            raise DataError(f"{path}: {name} of the header has no name, and holds values; name it there, or remove it")
+            raise DataError(
+                f"{path}: {name} of the header has no name, and holds values; name it there, or remove it (in pandas: "
+                "to_csv(..., index=False); in R: row.names = FALSE)"
+            )
     if not left_out:
         return table
     notes = tuple(
@@ -528,6 +533,12 @@ def _separator_line(stream: TextIO) -> str | None:
 
 
 def _other_encoding(path: Path, codec: str) -> DataError:
+    with path.open("rb") as file:
+        begins = file.read(4)
+    if begins == b"PK\3\4":
+        return DataError(f"{path}: is no text but a workbook or another packed file; save its sheet as CSV, or unpack it")
+    if begins == b"PAR1":
+        return DataError(f"{path}: is a Parquet file; call it so, by a name that ends in .parquet")
     name = "utf-8" if codec == UTF_8 else codec
     return DataError(
         f"{path}: is not {name} text; name its encoding under table in the party file, such as `encoding: windows-1252`"

@@ -21,12 +21,13 @@ from tallystick.tables.categories import ENCODED_AT_A_TIME, CategoricalColumn, f
 from tallystick.tables.column_formats import TYPES, Form, as_form, form_of, has_form
 from tallystick.tables.columns import Floats, TrainingColumns, numbers_of
 from tallystick.tables.common_values import CommonValues
+from tallystick.tables.doubtful_text import text_warning
 from tallystick.tables.features import FeatureShape, Numbers, PackedFeatures, Packing
 from tallystick.tables.lazy_table import Frame, LazyTable, in_order, slices_of
 from tallystick.tables.records import fits_memory, mapped, rows_of_a_piece
 from tallystick.tables.sequences import SequenceColumn, fit_sequence
 from tallystick.tables.table import require_column, require_named
-from tallystick.tables.text import as_text, text_warning
+from tallystick.tables.text import as_text
 from tallystick.tables.vectors import vector_of, widths_of
 
 RANK_KNOTS = 1000

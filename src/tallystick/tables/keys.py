@@ -330,6 +330,11 @@ def _joined(frame: Frame, columns: Mapping[str, str], keys: Sequence[KeyColumn])
     parts = []
     for key in keys:
         column = require_column(frame, columns[key.name], use="key")
+        if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Object):
+            raise IdError(
+                f"key column {column.name!r} has type {column.dtype}; a key is text, a number, a date or a time: name another "
+                "column under keys, or convert this one"
+            )
         # From some size on not every whole number has a float of its own: such ids would match other people's.
         if column.dtype.is_float():
             digits = 24 if column.dtype == pl.Float32 else 11 if column.dtype == pl.Float16 else 53

@@ -12,13 +12,14 @@ from tallystick.config.alignment import IntersectionConfig, KeyColumn
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError
+from tallystick.tables.doubtful_text import dates_mend, text_warning
 from tallystick.tables.encoder import feature_columns
 from tallystick.tables.keys import KeyReport, keys_of
 from tallystick.tables.lazy_table import Frame, LazyTable
 from tallystick.tables.table import require_column
 from tallystick.tables.target import classes_of
 from tallystick.tables.target_leakage import telling
-from tallystick.tables.text import as_text, beyond_years, text_warning
+from tallystick.tables.text import as_text, beyond_years
 
 MOSTLY_MISSING = 0.9
 DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
@@ -108,8 +109,8 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
         is_day_first = values.dtype == pl.String and values.null_count() < len(values) and values.str.contains(DAY_FIRST).all()
         if column.use == "categorical" and is_day_first:
             warnings.append(
-                f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; name how they are "
-                'written in the party file, such as `dates: {since: "%d.%m.%Y"}`, to have them as dates'
+                f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; to have them as dates "
+                f"{dates_mend(values)}"
             )
         elif column.use == "categorical" and party.features is None and (warning := text_warning(values)) is not None:
             warnings.append(warning)
@@ -153,11 +154,12 @@ def _column(column: pl.Series, use: str) -> ColumnProfile:
 
 
 def samples_of(column: pl.Series) -> tuple[str, ...]:
-    """Return the first few different cells, as they are read, or none for a column of lists."""
-    if column.dtype.is_nested():
-        return ()
-    few = column.head(SAMPLED).drop_nulls().unique(maintain_order=True).head(SAMPLES)
-    return tuple(text if len(text := str(_shown(cell))) <= WIDEST else f"{text[:WIDEST]}..." for cell in few.to_list())
+    """Return the first few different cells, as they are read."""
+    cells = column.head(SAMPLED).drop_nulls()
+    few = dict.fromkeys(
+        str(_shown(cell)) for cell in (cells if cells.dtype.is_nested() else cells.unique(maintain_order=True)).to_list()
+    )
+    return tuple(text if len(text) <= WIDEST else f"{text[:WIDEST]}..." for text in list(few)[:SAMPLES])
 
 
 def _shown(value: object) -> str | None:

@@ -10,18 +10,7 @@ import polars as pl
 
 from tallystick.errors import DataError, FeatureError
 
-NUMBER_LIKE = (
-    r"^([^\w]{0,4}|\p{L}{1,3}(\p{Sc}|\.)?[ \u00a0]|\p{L}{1,3}\p{Sc})"  # such as €, EUR and US$
-    r"\d[\d.,'\u2019\s_/]*([eEdD][+-]?\d+|\u00d710\^?-?\d+)?\s*[^\d]{0,8}$|^0[xX][0-9a-fA-F]+$"
-)
-DATE_LIKE = (
-    r"^\s*(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|\d{4}[./-]\d{1,2}|\d{1,2}[ ./-]?\p{L}{3,9}\.?[ ,./-]*\d{2,4}"
-    r"|\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?|\d+ days?|P[T\d][\w.]*|\p{L}{3,9}\.? \d{1,2}, ?\d{4}"
-    r"|\d{4}-?[QWTS]\d{1,2}|[QTS]\d[ /-]?\d{2,4})([T, ]+\d.*)?\s*$"
-)
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31 in days since 1970
-FEWEST_NUMBERS = 20  # different cells from which such a column could be one of numbers
-LOOKED_AT = 100_000  # of these
 Spelt = TypeVar("Spelt", pl.Series, pl.Expr)
 WHOLE_NUMBER = r"^([+-]?[0-9]+)\.0+$"
 
@@ -121,41 +110,6 @@ def _decimal_digits() -> dict[str, str]:
     """Map each decimal digit beyond ASCII to the digit that it means."""
     characters = map(chr, range(128, sys.maxunicode + 1))
     return {each: str(unicodedata.decimal(each)) for each in characters if unicodedata.category(each) == "Nd"}
-
-
-def text_warning(column: pl.Series) -> str | None:
-    """Say what becomes of a column of text of which most different cells look like something else, and how to mend it.
-
-    These are numbers with a sign, a unit or spaces, such as € 9.50 and <0.01, and dates and times that are not ISO 8601. Cells
-    that differ in spaces or case alone are said, too.
-    """
-    if column.dtype != pl.String:
-        return None
-    cells = column.drop_nulls().unique().head(LOOKED_AT)
-    if twins := len(cells) - cells.str.strip_chars().str.to_lowercase().str.normalize("NFC").n_unique():
-        return (
-            f"column {column.name!r}: {twins} of its {len(cells)} different cells differ from another one in spaces, case or the "
-            "codes of a letter alone, and each is a category of its own; spell them alike in the table if that is not meant"
-        )
-    if len(cells) < FEWEST_NUMBERS:
-        return None
-    if _most(cells, DATE_LIKE):
-        return (
-            f"column {column.name!r}: most of its different cells look like dates or times, and each is taken as a category; "
-            f'name how they are written in the party file, such as `dates: {{{column.name}: "%d.%m.%Y"}}`, or list it under '
-            "features.categorical if that is meant"
-        )
-    if _most(cells, NUMBER_LIKE):
-        return (
-            f"column {column.name!r}: most of its different cells look like numbers, and each is taken as a category; bring it "
-            "as numbers (name words for a missing cell under table.missing, the sign before a fraction under table.decimal, take "
-            "units out), or list it under features.categorical if these are codes"
-        )
-    return None
-
-
-def _most(cells: pl.Series, pattern: str) -> bool:
-    return float(cells.str.contains(pattern).mean() or 0.0) > 0.5  # type: ignore[arg-type]
 
 
 LISTED_ROWS = 5

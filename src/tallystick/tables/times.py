@@ -14,6 +14,14 @@ ISO = (
     r"(?:[T ](?P<time>\d{2}:\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,6})\d*)?)?\s*(?P<zone>Z|[+-]\d{2}:?\d{2})?)?\s*$"
 )
 """A date, or a date and time with or without a zone, as ISO 8601 and RFC 3339 write them."""
+FIRST_YEAR = 1000
+_DAYS = (
+    *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d"),
+    *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y"),
+    *("%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
+)
+FORMATS = (*_DAYS, *(f"{day} {clock}" for clock in ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p") for day in _DAYS))
+"""How dates are commonly written, and times behind them: what a message proposes for ``dates`` in the party file."""
 
 
 def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
@@ -60,17 +68,34 @@ def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
             continue
         text = column.cast(pl.String).str.strip_chars()
         text = text.set(text == "", None)
-        has_clock = "%H" in words or "%I" in words or "%T" in words
-        read = text.str.to_datetime(words, time_unit="us", strict=False) if has_clock else text.str.to_date(words, strict=False)
-        wrong = read.is_null() & text.is_not_null()
+        dated[name] = read_times(text, words)
+        wrong = dated[name].is_null() & text.is_not_null()
         if wrong.any():
-            raise DataError(f"dates.{name} = {words!r}: cells are written otherwise in {rows_listed(wrong)} rows")
-        dated[name] = read
+            raise DataError(
+                f"dates.{name} = {words!r}: cells are written otherwise in {rows_listed(wrong)} rows (%Y is a year of four "
+                "digits, %y one of two)"
+            )
     if not dated:
         return frame
     if isinstance(frame, LazyTable):
         return frame.beside([name for name in frame.columns if name not in dated], pl.DataFrame(list(dated.values())))
     return frame.with_columns(**dated)
+
+
+def read_times(text: pl.Series, words: str) -> pl.Series:
+    """Read text that is written in one format as dates, or as time stamps where the format has hours; null where it is not.
+
+    A year before 1000 is null, too: it is one of two digits, or the rest of a number that has lost a zero in front.
+    """
+    has_clock = "%H" in words or "%I" in words or "%T" in words
+    times = text.str.to_datetime(words, time_unit="us", strict=False) if has_clock else text.str.to_date(words, strict=False)
+    return times.set((times.dt.year() < FIRST_YEAR).fill_null(False), None)
+
+
+def likely_formats(text: pl.Series) -> list[str]:
+    """List formats in which all cells can be read: two if nothing tells the day from the month, none if no known one fits."""
+    cells = text.drop_nulls().str.strip_chars()
+    return [words for words in FORMATS if len(cells) and not read_times(cells, words).null_count()][:2]
 
 
 def iso_moments(text: pl.Series) -> tuple[pl.Series, pl.Series]:
