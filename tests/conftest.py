@@ -15,29 +15,34 @@ from hypothesis import settings
 
 settings.register_profile("random", deadline=None)  # a busy machine is no error
 settings.register_profile("tallystick", settings.get_profile("random"), derandomize=True)  # the same examples in every run
+settings.register_profile("short lane", settings.get_profile("tallystick"), max_examples=40)  # where a test states no number
 settings.load_profile("tallystick")
 
 gc.disable()  # until all tests are known: what modules and tests bring stays
 
 BY_THE_CLOCK = (
-    ("tests/job/test_crashes.py",),
-    ("robustness/tests/", "tests/demo/", "tests/job/test_hostile_messages.py"),
-    ("tests/network/",),
+    *("tests/job/test_crashes.py", "robustness/tests/", "tests/demo/", "tests/job/test_hostile_messages.py"),
+    "tests/network/",
 )
-"""Tests of deadlines, heartbeats and kills, which mostly wait: one worker takes all of a line, and begins with it."""
+"""Tests of deadlines, heartbeats and kills, which mostly wait: one worker begins with all of them, and the others compute."""
 
 LONG = (
     *("tests/job/", "tests/alignment/", "tests/attacks/", "tests/audit/", "tests/cli/", "tests/evaluation/private/"),
-    *("tests/export/", "tests/serving/", "tests/training/", "tests/test_public_names.py", "experiments/tests/"),
+    *("tests/export/", "tests/serving/", "tests/tables/", "tests/training/", "tests/test_public_names.py", "experiments/tests/"),
 )
 """Where files take five processor seconds and more: they begin first, so that at the end no worker is alone with one."""
 
 
+def pytest_configure(config):
+    """Take fewer examples in the short lane."""
+    if config.getoption("markexpr") == "not long":
+        settings.load_profile("short lane")
+
+
 def _turn(nodeid):
     """Return (turn, group) of a test: what goes by the clock begins, then whole runs, then all else, a file at a time."""
-    for names in BY_THE_CLOCK:
-        if nodeid.startswith(names):
-            return 0, names[0]
+    if nodeid.startswith(BY_THE_CLOCK):
+        return 0, "by the clock"
     return 1 if nodeid.startswith(LONG) else 2, nodeid.partition("::")[0]
 
 

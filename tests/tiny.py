@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import secrets
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -82,7 +83,10 @@ def columns(parties):
 
 
 def contract_values(parties, **changes):
-    """A contract for a small, quick job; nested keys are given with a double underscore: training__epochs=3."""
+    """A contract for a small, quick job; nested keys are given with a double underscore: training__epochs=3.
+
+    No model is trained on the label party's columns alone: a test of it says so.
+    """
     values = {
         "version": 1,
         "name": "tiny",
@@ -95,7 +99,7 @@ def contract_values(parties, **changes):
             **{"epochs": 2, "batch_size": 64, "learning_rate": 0.01, "patience": None, "checkpoint_every": 5},
             **{"optimizer": "adam", "schedule": "constant", "ema": 0.5, "folds": 1},
         },
-        "evaluation": {"calibration_bins": 5, "bootstrap": 10, "own_columns_boosting": False},
+        "evaluation": {"calibration_bins": 5, "bootstrap": 10, "own_columns_baseline": False, "own_columns_boosting": False},
         "audit": False,
         "network": {"heartbeat_s": 0.5, "deadline_s": 3.0, "wait_s": 120.0},
         "seed": 1,
@@ -113,12 +117,21 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["tallystick_robustness.preloaded"])
 
 
+class _LeftToTheKernel(sqlite3.Connection):
+    """A database that waits for no disk."""
+
+    def execute(self, statement, *values):
+        return super().execute("PRAGMA synchronous=OFF" if statement == "PRAGMA synchronous=EXTRA" else statement, *values)
+
+
 def leave_files_to_the_kernel():
     """Have this process wait for no disk: a killed process leaves to the kernel what it wrote, and no test cuts the power.
 
-    A job writes some fifty files, each with two waits. What is waited for, and in which order, is for tests/test_storage.py.
+    A job writes some fifty files, each with two waits. What is waited for, and in which order, is for tests/test_storage.py. A
+    ledger's database waits several times for each release.
     """
     os.fsync = os.fstat  # which raises, too, where there is no such file
+    sqlite3.connect = partial(sqlite3.dbapi2.connect, factory=_LeftToTheKernel)
 
 
 def seed_system(monkeypatch, seed=0):

@@ -5,7 +5,7 @@ from functools import partial
 
 import polars as pl
 import pytest
-from tiny import error_of, files_of, of_each
+from tiny import OnDisk, contract_values, error_of, files_of, lay_out, of_each
 
 from tallystick import predict
 from tallystick.errors import ConfigError, DamagedFile, PeerStopped, TallystickError
@@ -35,10 +35,11 @@ class Watching(Silent):
             raise TallystickError("stopped")
 
 
-@pytest.fixture
-def job(lay_out_job):
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
     """Two complete runs on labels that differ, and one that was interrupted in its training."""
-    job = lay_out_job(PARTIES, rows=150, training__epochs=2, evaluation={"bootstrap": 0, "own_columns_baseline": False})
+    values = contract_values(PARTIES, training__epochs=2, evaluation={"bootstrap": 0, "own_columns_baseline": False})
+    job = lay_out(tmp_path_factory.mktemp("finished"), PARTIES, values, rows=150)
     table = job.home("bank") / "table.parquet"
     frame = pl.read_parquet(table)
     for flipped, stops in ((True, False), (False, False), (False, True)):
@@ -46,6 +47,12 @@ def job(lay_out_job):
         ended = both(lambda name, stops=stops: run_process(*files_of(job, name), watcher=Watching(stops=stops)))
         assert all(isinstance(end, TallystickError) == stops for end in ended.values()), ended
     return job
+
+
+@pytest.fixture
+def job(finished, tmp_path):
+    """A copy of it."""
+    return OnDisk(shutil.copytree(finished.root, tmp_path / "job"), PARTIES)
 
 
 def predicted(job, file, *, chosen=None):

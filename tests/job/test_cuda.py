@@ -24,7 +24,7 @@ def on(where, theirs):
 
 def run(where, *, target="binary", **changes):
     given = {"type": target, **({"classes": 3} if target == "multiclass" else {})}
-    contract = contract_values(PARTIES, target=given, **changes)
+    contract = contract_values(PARTIES, target=given, **{"evaluation__own_columns_baseline": True, **changes})
     return simulate(contract, tables(PARTIES, rows=500, target=target), on(where, columns(PARTIES)), watcher=Silent())
 
 

@@ -65,7 +65,7 @@ def undefended(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undefended")
     with pytest.MonkeyPatch.context() as patch:
         seed_system(patch)
-        return run(folder, training__starts="public"), folder
+        return run(folder, training__starts="public", evaluation__own_columns_baseline=True), folder
 
 
 def test_an_undefended_run_is_told_that_gradients_give_labels_away(undefended):
@@ -322,9 +322,10 @@ def test_secrets_and_labels_are_for_their_owners_eyes(undefended):
 
 
 def test_flipped_labels_train_and_true_ones_judge(undefended, tmp_path):
-    result, plain = run(tmp_path, defense=[LABEL_DP]), undefended[0]
+    result, plain = run(tmp_path, defense=[LABEL_DP], evaluation__own_columns_baseline=True), undefended[0]
     # Test labels stay here: the share of positives and the baseline are those of a run without a defence.
     assert result.evaluation["label_mean"] == plain.evaluation["label_mean"]
+    assert result.evaluation["local_baseline"]["auc"]["value"] > 0.6
     assert result.evaluation["local_baseline"] == plain.evaluation["local_baseline"]
     # At epsilon 1 about 27 % of labels are flipped: a hint of one true label tells little of flipped gradients.
     assert leaks(result.sections.leakage)["direction-1"].auc < 0.8

@@ -19,7 +19,11 @@ def value(result, metric, whose="joint"):
 
 @pytest.mark.long
 def test_two_feature_parties_linked_by_place_tell_more_than_the_own_columns():
-    result = run(evaluation__importance={"feature_columns": "label-party", "repeats": 2}, training__epochs=8)
+    measures = {
+        "evaluation__importance": {"feature_columns": "label-party", "repeats": 2},
+        "evaluation__own_columns_baseline": True,
+    }
+    result = run(training__epochs=8, **measures)
     assert value(result, "rmse") < 0.75 * value(result, "rmse", "local_baseline")
     assert sum(result.data.rows.values()) == 400
     assert result.alignment.method == "similarity"
@@ -35,7 +39,8 @@ def test_two_feature_parties_linked_by_place_tell_more_than_the_own_columns():
 @pytest.mark.long
 def test_three_classes_by_the_published_merge():
     merge = {"method": "cnn", "kernel": 3, "channels": 4, "hidden": 20, "activation": "sigmoid", "width": 4, "top": []}
-    result = run(target="multiclass", model__merge=merge, training__epochs=15, training__mode="pipelined")
+    more = {"training__epochs": 15, "training__mode": "pipelined", "evaluation__own_columns_baseline": True}
+    result = run(target="multiclass", model__merge=merge, **more)
     assert value(result, "accuracy") > value(result, "accuracy", "local_baseline") + 0.05
 
 

@@ -323,7 +323,8 @@ def test_own_tops_that_cannot_be_built_or_give_another_shape(lay_out_job, tmp_pa
     said = both_say(lay_out_job(PARTIES, frames=frames, model__top="own_tops:Wrong", **three))
     assert "gives torch.float32 of (8, 6) for 8 rows; expected float32 of (8, 3)" in said
     joined = {"rows": 200, "model__top": "own_tops:Joined"}  # 8 and 8 inputs; the baseline has 8
-    assert clean(lay_out_job(PARTIES, **joined, evaluation__own_columns_baseline=False))
+    assert clean(lay_out_job(PARTIES, **joined))
+    joined["evaluation__own_columns_baseline"] = True
     assert clean(lay_out_job(PARTIES, **joined, split__test=0.0))  # no test rows, no baseline
     assert "(8x8 and 16x1)" in both_say(lay_out_job(PARTIES, **joined))
 

@@ -40,7 +40,8 @@ def test_a_sequence_tells_what_the_other_columns_do_not_and_its_audit_says_what_
     given = frames(rows=500)
     given["shop"] = given["shop"].with_columns(other=pl.concat_list("x", "noise"))
     importance = {"feature_columns": "both", "repeats": 2}
-    contract = contract_values(PARTIES, training__epochs=12, evaluation__importance=importance, audit=True)
+    measures = {"evaluation__importance": importance, "evaluation__own_columns_baseline": True}
+    contract = contract_values(PARTIES, training__epochs=12, audit=True, **measures)
     result = simulate(contract, given, own_columns(), watcher=Silent())
     measured = result.evaluation
     assert measured["joint"]["auc"]["value"] > measured["local_baseline"]["auc"]["value"] + 0.05

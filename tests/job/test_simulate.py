@@ -56,7 +56,7 @@ def value(result, metric, whose="joint"):
 
 
 def test_binary_with_weights_and_two_feature_parties():
-    result = run(("bank", "club", "shop"), party_changes={"bank": {"weight": "weight"}})
+    result = run(("bank", "club", "shop"), party_changes={"bank": {"weight": "weight"}}, evaluation__own_columns_baseline=True)
     assert value(result, "auc") > value(result, "auc", "local_baseline") + 0.05
 
 
@@ -81,7 +81,7 @@ def test_multiclass():
 
 
 def test_regression_is_measured_in_the_labels_units():
-    result = run(target="regression", training__epochs=15)
+    result = run(target="regression", training__epochs=15, evaluation__own_columns_baseline=True)
     assert 5 < value(result, "rmse") < value(result, "rmse", "local_baseline")
 
 
@@ -97,7 +97,7 @@ def test_pipelined():
 
 
 def test_label_party_without_columns_has_no_baseline():
-    result = run(party_changes={"bank": {"features": {"numeric": [], "categorical": []}}})
+    result = run(party_changes={"bank": {"features": {"numeric": [], "categorical": []}}}, evaluation__own_columns_baseline=True)
     assert result.evaluation["local_baseline"] is None
 
 
@@ -347,7 +347,7 @@ def test_a_table_of_fifty_rows_trains_by_the_defaults():
 @pytest.mark.long
 def test_the_baseline_is_boosting_where_that_validates_better(monkeypatch):
     """The own column tells the label by a step function that two epochs of a small network do not find."""
-    settings = {"model__numeric": "plain", "evaluation__bootstrap": 0}
+    settings = {"model__numeric": "plain", "evaluation__bootstrap": 0, "evaluation__own_columns_baseline": True}
     frames = tables(PARTIES, rows=900)
     frames["bank"] = frames["bank"].with_columns(y=(pl.col("noise") * 3).floor().cast(pl.Int64) % 2)
     boosted = run(frames=frames, evaluation__own_columns_boosting=True, **settings)
@@ -378,7 +378,8 @@ def test_weights_that_are_all_nought_on_the_training_rows_are_named(gradients):
 
 
 def test_scalars_of_numpy_are_the_plain_values_that_they_are():
-    plain = contract_values(PARTIES, training__epochs=3, training__learning_rate=0.5)
+    more = {"training__learning_rate": 0.5, "evaluation__own_columns_baseline": True}
+    plain = contract_values(PARTIES, training__epochs=3, **more)
     given = contract_values(PARTIES, training__epochs=np.int64(3), training__learning_rate=np.float32(0.5), seed=np.uint8(1))
     given["evaluation"]["own_columns_baseline"] = np.bool_(True)
     assert parse_contract(given).hash == parse_contract(plain).hash

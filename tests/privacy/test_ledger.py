@@ -15,6 +15,7 @@ import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -40,6 +41,24 @@ def test_spending_adds_up_per_data_set_and_survives_reopening(path):
     assert again.total("other") == 2
     assert again.total("never seen") == 0
     assert [entry.number for entry in again.entries()] == [1, 2, 3, 4]
+
+
+def test_what_is_spent_waits_for_the_disk(tmp_path, monkeypatch):
+    first = []
+
+    class Noting(sqlite3.Connection):
+        def __init__(self, *arguments, **settings):
+            super().__init__(*arguments, **settings)
+            first.append(None)
+
+        def execute(self, statement, *values):
+            first[-1] = first[-1] or statement
+            return super().execute(statement, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.dbapi2.connect, factory=Noting))
+    Ledger.create(tmp_path / "bank.ledger", party="bank").spend("test", TENTH, what="AUC")
+    assert len(first) >= 2
+    assert set(first) == {"PRAGMA synchronous=EXTRA"}
 
 
 def test_a_cap_is_reached_exactly_and_then_refuses(path):

@@ -150,6 +150,7 @@ def test_a_job_learns_from_a_partner_s_vectors_and_measures_them_as_one_column()
         "shop": {"keys": {"id": "id"}, "vectors": ["v"]},
     }
     changes = {"training__epochs": 12, "evaluation__importance": {"feature_columns": "both"}}
+    changes["evaluation__own_columns_baseline"] = True
     result = simulate(contract_values(("bank", "shop"), **changes), frames, given)
     assert result.joint["auc"]["value"] > result.local_baseline["auc"]["value"] + 0.2
     (falls,) = (each.columns for each in result.sections.importance if each.party == "shop")

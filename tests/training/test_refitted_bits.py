@@ -52,12 +52,17 @@ def test_the_validated_training_is_that_of_a_run_without_a_refit(tmp_path):
 MODES = {"synchronous": {}, "pipelined": {"mode": "pipelined", "staleness": 2}, "averaged": ALL}
 
 
-@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.fixture(scope="module", params=MODES.values(), ids=MODES)
+def uncut(request, tmp_path_factory):
+    """The setting, how it is trained, and what comes of it where nothing is cut."""
+    setting, how = Setting(parties=("club", "shop"), validation=40), training(**request.param, patience=3)
+    return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"), refit=True)
+
+
 @pytest.mark.parametrize("sends", short_lane_of([11, 36, 46, 60], 2))
-def test_a_refit_that_is_cut_goes_on_to_the_same_bits(mode, sends, tmp_path):
+def test_a_refit_that_is_cut_goes_on_to_the_same_bits(uncut, sends, tmp_path):
     """Cut in the first training, at its end, and in the refit, between and at checkpoints."""
-    setting, how = Setting(parties=("club", "shop"), validation=40), training(**mode, patience=3)
-    whole, (state, *_) = setting.train(how, tmp_path / "whole", refit=True)
+    setting, how, (whole, (state, *_)) = uncut
     with pytest.raises(Unplugged):
         setting.train(how, tmp_path / "cut", wrap=lambda channel: Until(channel, sends), refit=True)
     stores = [CheckpointStore(tmp_path / "cut" / party) for party in ("bank", "club", "shop")]

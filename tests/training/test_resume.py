@@ -44,13 +44,17 @@ MODES = [{}, {"mode": "pipelined", "staleness": 2}]
 AVERAGED = {"optimizer": "adamw", "schedule": "cosine", "warm_up": 0.1, "ema": 0.9, "clip": 0.1}
 
 
-@pytest.mark.parametrize("mode", [*MODES, AVERAGED], ids=["synchronous", "pipelined", "averaged"])
+@pytest.fixture(scope="module", params=[*MODES, AVERAGED], ids=["synchronous", "pipelined", "averaged"])
+def uncut(request, tmp_path_factory):
+    """The setting, how it is trained, and what comes of it where nothing is cut."""
+    setting, how = Setting(parties=("club", "shop"), validation=40), training(**request.param, patience=3)
+    return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"))
+
+
 @pytest.mark.parametrize("sends", short_lane_of([2, 5, 11, 12, 13, 29, 32], 3))
-def test_resumed_training_equals_training_that_was_never_interrupted(mode, sends, tmp_path):
+def test_resumed_training_equals_training_that_was_never_interrupted(uncut, sends, tmp_path):
     """Cut before, between and at checkpoints and ends of epochs, with early stopping's counters on the way."""
-    setting = Setting(parties=("club", "shop"), validation=40)
-    how = training(**mode, patience=3)
-    whole, (state, *_) = setting.train(how, tmp_path / "whole")
+    setting, how, (whole, (state, *_)) = uncut
     with pytest.raises(Unplugged):
         setting.train(how, tmp_path / "cut", wrap=lambda channel: Until(channel, sends))
     steps = [set(CheckpointStore(tmp_path / "cut" / party).steps()) for party in ("bank", "club", "shop")]

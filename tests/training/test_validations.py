@@ -64,12 +64,17 @@ def test_a_refit_takes_as_many_passes_as_were_best(tmp_path):
     )
 
 
-@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.fixture(scope="module", params=MODES.values(), ids=MODES)
+def uncut(request, tmp_path_factory):
+    """The setting, how it is trained, and what comes of it where nothing is cut."""
+    setting, how = noisy(), training(**request.param, learning_rate=0.02, epochs=6, patience=2, checkpoint_every=5)
+    return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"), refit=True)
+
+
 @pytest.mark.parametrize("sends", short_lane_of([4, 9, 17, 23, 31, 42, 55], 3))
-def test_a_run_that_is_cut_goes_on_to_the_same_bits(mode, sends, tmp_path):
+def test_a_run_that_is_cut_goes_on_to_the_same_bits(uncut, sends, tmp_path):
     """Cut before, between and at comparisons, checkpoints and ends of epochs, and in the refit."""
-    setting, how = noisy(), training(**mode, learning_rate=0.02, epochs=6, patience=2, checkpoint_every=5)
-    whole, (state, *_) = setting.train(how, tmp_path / "whole", refit=True)
+    setting, how, (whole, (state, *_)) = uncut
     with pytest.raises(Unplugged):
         setting.train(how, tmp_path / "cut", wrap=lambda channel: Until(channel, sends), refit=True)
     stores = [CheckpointStore(tmp_path / "cut" / party) for party in ("bank", *PARTIES)]
