@@ -43,6 +43,8 @@ def _turn(nodeid):
     """Return (turn, group) of a test: what goes by the clock begins, then whole runs, then all else, a file at a time."""
     if nodeid.startswith(BY_THE_CLOCK):
         return 0, "by the clock"
+    if nodeid.startswith("tests/export/"):
+        return 1, "tests/export/"  # ONNX takes seconds to load
     return 1 if nodeid.startswith(LONG) else 2, nodeid.partition("::")[0]
 
 

@@ -1,6 +1,8 @@
 """Made-up click logs for the benchmark's tests."""
 
 from collections.abc import Callable
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,9 @@ import pytest
 
 if TYPE_CHECKING:
     from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
+
+
+ENTRY_POINTS = cache(entry_points)
 
 
 def criteo_text(rows: int) -> str:
@@ -51,9 +56,12 @@ def clicks(table: "TwoPartyTable") -> "SplitData":
 
 @pytest.fixture(autouse=True, scope="module")
 def _short_trainings():
-    """What experiments do with attacks is tested here, not how well these read."""
+    """What experiments do with attacks is tested here, not how well these read. Installed packages are looked through once."""
     from tiny import short_trainings
+
+    from tallystick.defenses import defense_table
 
     with pytest.MonkeyPatch.context() as patch:
         short_trainings(patch)
+        patch.setattr(defense_table, "entry_points", ENTRY_POINTS)
         yield
