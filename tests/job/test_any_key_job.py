@@ -62,7 +62,8 @@ def sides():
 def test_a_run_trains_on_the_rows_that_any_key_links_and_says_by_which(tmp_path):
     frames = people()
     by_mail, by_phone = linked(frames)
-    result = simulate(contract(training__epochs=6, evaluation__own_columns_baseline=True), frames, sides(), folder=tmp_path)
+    values = contract(training__epochs=6, evaluation__own_columns_baseline=True)
+    result = simulate(values, frames, sides(), folder=tmp_path)
     sizes = result.alignment.sizes
     assert (sizes["rows in common by mail"], sizes["rows in common by phone"]) == (len(by_mail), len(by_phone))
     assert sizes["rows in common"] == len(by_mail) + len(by_phone) == sum(result.data.rows.values())
@@ -73,7 +74,7 @@ def test_a_run_trains_on_the_rows_that_any_key_links_and_says_by_which(tmp_path)
     later = f"of each of the {len(by_phone):,} rows that a later key links: which earlier keys shop's row has"
     assert ("bank", f"{later}, of those that this side's lacks.") in learnt
     # both sides split the same people, by the key that linked them
-    agreed = parse_contract(contract(training__epochs=6))
+    agreed = parse_contract(values)
     folders = [RunFolder.latest(tmp_path / name, agreed, name) for name in PARTIES]
     rows = [folder.load_alignment()[1] for folder in folders]
     assert np.array_equal(rows[0].key_N, rows[1].key_N)
