@@ -160,3 +160,23 @@ def test_samples_of_lists_and_structs_are_shown_too() -> None:
     assert samples_of(lists) == ("[1, 2]", "[]", "[3]")
     assert samples_of(pl.Series("x", [{"a": 1}, {"a": None}])) == ("{'a': 1}", "{'a': None}")
     assert samples_of(pl.Series("x", [None], dtype=pl.List(pl.Int64))) == ()
+
+
+@pytest.mark.parametrize("number", [-999, 9999, -(2**31)])
+@pytest.mark.parametrize("kind", [pl.Int64, pl.Float32, pl.Decimal(20, 2)])
+def test_a_number_that_may_stand_for_a_missing_cell_is_asked_about(number: int, kind: Any) -> None:
+    """It stands far from all others, in several rows; where others are near, it is one of them."""
+
+    def told(cells: list[int | None]) -> list[str]:
+        frame = pl.DataFrame({"id": range(len(cells)), "y": [row % 2 for row in range(len(cells))]})
+        frame = frame.with_columns(pl.Series("age", cells).cast(kind))
+        return [line for line in profile(frame, party(features=None), CONTRACT).warnings if "means a missing cell" in line]
+
+    numbers = [*range(40), None]
+    (line,) = told([*numbers, *[number] * 5])
+    assert line.startswith(f"column 'age' is {number} in 5 rows, and 0.0 to 39.0 in all others")
+    assert line.endswith(f"table.missing_in: {{age: ['{number}']}}")
+    assert told([*numbers, number]) == []
+    assert told([*numbers, *[number] * 5, number // 2]) == []
+    assert told([0, 1, number, number, number]) == []
+    assert told([None]) == []

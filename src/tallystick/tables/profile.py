@@ -6,6 +6,7 @@ A profile holds statistics of private rows. It stays on the party's machine.
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tallystick.config.alignment import IntersectionConfig, KeyColumn
@@ -23,6 +24,9 @@ from tallystick.tables.text import as_text, beyond_years
 
 MOSTLY_MISSING = 0.9
 DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
+STAND_INS = (*(sign * (10**digits - 1) for digits in range(1, 10) for sign in (1, -1)), -(2**31), 2**31 - 1)
+"""Numbers that stand for a missing cell in many a table, such as -999, where no other number is near."""
+FEWEST_NUMBERS, FEWEST_ROWS, FAR = 20, 3, 2.0  # different numbers; rows of the same one; times the others' whole range
 FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front; of those that fit 64 bits
 SHOWN_CLASSES = 20
 SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells that are shown of a column, among its first ones, of so many characters
@@ -99,6 +103,8 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             warnings.append(f"column {column.name!r} is constant; it will be left out")
         if values.dtype.is_float() and (infinite := int(values.is_infinite().sum())):
             warnings.append(f"column {column.name!r} has {infinite} infinite numbers; make them null or clip them")
+        if (said := _stand_in(values)) is not None:
+            warnings.append(said)
         if beyond := int(beyond_years(values).sum()):
             times = "times" if beyond > 1 else "time"
             warnings.append(
@@ -160,6 +166,27 @@ def samples_of(column: pl.Series) -> tuple[str, ...]:
         str(_shown(cell)) for cell in (cells if cells.dtype.is_nested() else cells.unique(maintain_order=True)).to_list()
     )
     return tuple(text if len(text) <= WIDEST else f"{text[:WIDEST]}..." for text in list(few)[:SAMPLES])
+
+
+def _stand_in(values: pl.Series) -> str | None:
+    """Say which number of a column may stand for a missing cell: a common one that several rows have, far from all others."""
+    if not values.dtype.is_numeric():
+        return None
+    numbers = values.drop_nulls().cast(pl.Float64).to_numpy()
+    numbers = numbers[np.isfinite(numbers)]
+    for number in {float(numbers.min()), float(numbers.max())} & set(STAND_INS) if len(numbers) else ():
+        others = numbers[numbers != number]
+        rows = len(numbers) - len(others)
+        if rows < FEWEST_ROWS or len(np.unique(others)) < FEWEST_NUMBERS:
+            continue
+        lowest, highest = float(others.min()), float(others.max())
+        if min(abs(number - lowest), abs(number - highest)) > FAR * (highest - lowest):
+            return (
+                f"column {values.name!r} is {int(number)} in {rows} rows, and {_shown(lowest)} to {_shown(highest)} in all "
+                f"others; if {int(number)} means a missing cell, make these cells null, or in a CSV name it as it is written "
+                f"there, such as table.missing_in: {{{values.name}: ['{int(number)}']}}"
+            )
+    return None
 
 
 def _shown(value: object) -> str | None:
