@@ -25,6 +25,7 @@ from tiny import contract_values
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.config.serving import Postgres
+from tallystick.config.table import TableConfig
 from tallystick.errors import DataError, StoreError
 from tallystick.scoring.stores.postgres import PostgresStore
 from tallystick.serving.problem_details import Problem
@@ -32,7 +33,7 @@ from tallystick.serving.requests import Reader, ScoreRequest
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.extension import extended
 from tallystick.tables.frame import as_frame
-from tallystick.tables.table import read_rows
+from tallystick.tables.table import read_rows, read_table
 
 CONTRACT = parse_contract(contract_values(("bank", "shop")))
 MOMENT = st.datetimes(datetime(2000, 1, 1), datetime(2030, 1, 1)).map(lambda each: each.replace(microsecond=0))
@@ -280,3 +281,15 @@ def test_what_a_file_takes_for_a_missing_cell_of_text_is_one_in_whatever_is_read
     frame = read(rows, tmp_path, later, encoder)
     assert values(encoder.encode(frame).unpacked()) == wanted
     assert values(encoder.encode(frame[np.array([2, 0])]).unpacked()) == [wanted[2], wanted[0]]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", [pl.Int64, pl.Float64])
+def test_a_number_that_is_named_as_missing_is_missing_in_every_file(tmp_path, ending, kind):
+    frame = pl.DataFrame({"x": pl.Series([1, -999, None, 3, -99], dtype=kind), "z": [-999, 1, 2, 3, 4]})
+    path = tmp_path / f"t.{ending}"
+    (frame.write_csv if ending == "csv" else frame.write_parquet)(path)
+    words = ("-999", "-999.0", "no number")
+    table = read_table(TableConfig(path=path, missing_in={"x": words}))
+    assert table.get_column("x").to_list() == [1, None, None, 3, -99]
+    assert table.get_column("z").to_list() == [-999, 1, 2, 3, 4]

@@ -183,8 +183,8 @@ def _stand_in(values: pl.Series) -> str | None:
         if min(abs(number - lowest), abs(number - highest)) > FAR * (highest - lowest):
             return (
                 f"column {values.name!r} is {int(number)} in {rows} rows, and {_shown(lowest)} to {_shown(highest)} in all "
-                f"others; if {int(number)} means a missing cell, make these cells null, or in a CSV name it as it is written "
-                f"there, such as table.missing_in: {{{values.name}: ['{int(number)}']}}"
+                f"others; if {int(number)} means a missing cell, make these cells null, or name it as the file has it, "
+                f"such as table.missing_in: {{{values.name}: ['{int(number)}']}}"
             )
     return None
 

@@ -120,6 +120,7 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
         raise DataError(f"{source}: has no rows; a party needs at least one")
     refuse_rows_beyond(frame.height, table, source=source)
     require_usable(frame.columns, source=source)
+    frame = _without_stand_ins(frame, table)
     if index := [name for name in frame.columns if name.startswith(UNNAMED_INDEX)]:
         note = "the index of pandas has no name and was left out"
         source_columns = frame.source.drop(*(cs.by_name(name) for name in index))
@@ -161,6 +162,24 @@ def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> 
         raise DataError(f"{path}: is empty") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
+
+
+def _without_stand_ins(frame: LazyTable, table: TableConfig) -> LazyTable:
+    """Make cells null that are one of the numbers of ``table.missing_in``: -999 of a CSV is -999 in Parquet, too."""
+    nulled = []
+    for name, words in table.missing_in.items():
+        if name in frame.schema and frame.schema[name].is_numeric():
+            stand_ins = [number for word in words if (number := _number(word)) is not None]
+            cells = cs.by_name(name).as_expr()
+            nulled += [pl.when(~cells.cast(pl.Float64).is_in(stand_ins)).then(cells)] if stand_ins else []
+    return replace(frame, source=frame.source.with_columns(nulled), block=type(frame.block)()) if nulled else frame
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
 
 
 def _stored(place: Store) -> list[StoredFile]:
