@@ -293,3 +293,36 @@ def test_a_number_that_is_named_as_missing_is_missing_in_every_file(tmp_path, en
     table = read_table(TableConfig(path=path, missing_in={"x": words}))
     assert table.get_column("x").to_list() == [1, None, None, 3, -99]
     assert table.get_column("z").to_list() == [-999, 1, 2, 3, 4]
+
+
+STAND_INS = {
+    "whole": ([1, -999, 5, 3], "-999"),
+    "real": ([1.5, -999.0, 5.0, 3.0], "-999"),
+    "days": ([date(2024, 1, 2), date(9999, 12, 31), date(2024, 1, 4), date(2024, 2, 1)], "9999-12-31"),
+    "moments": ([datetime(2024, month, 2, 3) for month in (1, 12, 4, 2)], "2024-12-02 03:00:00"),
+    "zoned": ([datetime(2024, day, 2, 3, tzinfo=UTC) for day in (1, 12, 4, 2)], "2024-12-02 03:00:00+00:00"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["missing_in", "missing"])
+@pytest.mark.parametrize("first", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", STAND_INS)
+def test_a_value_that_stands_for_a_missing_one_is_one_whatever_is_read_later(kind, first, everywhere, tmp_path):
+    """The party file names it where the run is trained. What comes later, a query or a request, has it as it is."""
+    cells, word = STAND_INS[kind]
+    rows = pl.DataFrame({"id": list("abcd"), "x": pl.Series(cells, dtype=KINDS[kind][0])})
+    named = {"missing": [word]} if everywhere else {"missing_in": {"x": [word]}}
+    text = rows.with_columns(pl.col("x").dt.to_string("%Y-%m-%d %H:%M:%S%:z")) if kind == "zoned" and first == "csv" else rows
+    party = party_of({**written(text, tmp_path, first), **named}, tmp_path)
+    trained = read_rows(party.table, party, trained=None)
+    assert trained.get_column("x").null_count() == 1
+    encoder = Encoder.of_party(trained, party, np.arange(4), numbers="plain")
+    wanted = values(encoder.encode(trained).unpacked())
+    for later in (*FRAMES, "sqlite"):
+        if later == "sqlite" and kind == "zoned":
+            continue  # its text has no zone
+        frame = read(rows, tmp_path, later, encoder)
+        assert values(encoder.encode(frame).unpacked()) == wanted, later
+        assert values(encoder.encode(frame[np.array([1, 0])]).unpacked()) == [wanted[1], wanted[0]], later
+    for later in ("json", "stream"):
+        assert values(served(rows, encoder, later, tmp_path)) == wanted, later

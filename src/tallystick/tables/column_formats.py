@@ -1,6 +1,8 @@
 """Forms: how a feature column's cells were read in training. Every later table's cells are brought into this form, or refused."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime
 from typing import Literal
 
 import polars as pl
@@ -47,6 +49,25 @@ def form_of(kind: pl.DataType, *, use: Literal["numeric", "categorical"]) -> For
 def has_form(kind: pl.DataType, form: Form) -> bool:
     """Tell whether a column of this type is already in this form."""
     return not kind.is_nested() and kind not in (pl.Binary, pl.Object) and form_of(kind, use="categorical") == form
+
+
+def values_named(words: Sequence[str], kind: pl.DataType) -> pl.Series:
+    """Return the numbers, dates or time stamps among words for a missing cell, as a column of this type has them.
+
+    Numbers are float64, whatever the column's are. Of text and other types there are none.
+    """
+    values: list[float | date] = []
+    for word in words:
+        with suppress(ValueError):
+            if kind.is_numeric():
+                values.append(float(word))
+            elif kind == pl.Date:
+                values.append(date.fromisoformat(word))
+            elif isinstance(kind, pl.Datetime):
+                moment = datetime.fromisoformat(word)
+                zone = UTC if kind.time_zone is not None else None
+                values.append(moment if moment.tzinfo is not None and zone is not None else moment.replace(tzinfo=zone))
+    return pl.Series(values, dtype=pl.Float64() if kind.is_numeric() else kind)
 
 
 def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) -> pl.Series:

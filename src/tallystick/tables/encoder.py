@@ -18,7 +18,7 @@ from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile, S
 from tallystick.errors import DataError, FeatureError
 from tallystick.tables.bins import bin_edges
 from tallystick.tables.categories import ENCODED_AT_A_TIME, CategoricalColumn, fit_categorical, usual_count
-from tallystick.tables.column_formats import TYPES, Form, as_form, form_of, has_form
+from tallystick.tables.column_formats import TYPES, Form, as_form, form_of, has_form, values_named
 from tallystick.tables.columns import Floats, TrainingColumns, numbers_of
 from tallystick.tables.common_values import CommonValues
 from tallystick.tables.doubtful_text import text_warning
@@ -246,18 +246,19 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         """Return the categories of the columns that were text in training."""
         return {column.name: column.categories for column in self.categorical if column.form == "text"}
 
-    def _without_words(self, column: NumericColumn | CategoricalColumn, frame: Frame, whole: Frame) -> pl.Series | None:
-        """Return cells of text without the words that marked a missing one in the files of training; None where there are none.
+    def _without_words(self, column: NumericColumn | CategoricalColumn, cells: pl.Series) -> pl.Series:
+        """Return cells without the words, numbers or times that marked a missing one in the files of training.
 
-        A reader of files has taken them out already. Others have them as they are written there, and an empty text, too.
+        Text that never was a file has an empty text for a missing cell, too.
         """
-        if column.name not in self.missing or column.form != "text":
-            return None
-        if isinstance(frame, LazyTable) and column.name in frame.missing:
-            return None
-        cells = whole.get_column(column.name).cast(pl.String)
-        are_words = cells.str.strip_chars().is_in(["", *self.missing[column.name]])
-        return cells.set(are_words, None) if are_words.any() else None
+        words = self.missing[column.name]
+        if column.form == "text":
+            cells = cells.cast(pl.String)
+            are_words = cells.str.strip_chars().is_in(["", *words])
+        else:
+            compared = cells.cast(pl.Float64) if cells.dtype.is_numeric() else cells
+            are_words = compared.is_in(values_named(words, cells.dtype).implode())
+        return cells.set(are_words, None) if are_words.any() else cells
 
     def fitted(self, frame: Frame) -> Frame:
         """Return a table with its columns in the forms that they had in training.
@@ -275,12 +276,19 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         for column in self._columns:
             require_named(frame, column.name, use="feature")
             kind = frame.schema[column.name]
-            if has_form(kind, column.form):
-                if (cells := self._without_words(column, frame, whole)) is not None:
-                    changed[column.name] = cells
+            is_as_trained = has_form(kind, column.form)
+            # A reader of files has taken out words for a missing cell already
+            may_have_words = column.name in self.missing and not (isinstance(frame, LazyTable) and column.name in frame.missing)
+            if is_as_trained and not may_have_words:
                 continue
-            categories = column.categories if isinstance(column, CategoricalColumn) else ()
-            changed[column.name] = as_form(whole.get_column(column.name), column.form, categories=categories)
+            cells = before = whole.get_column(column.name)
+            if not is_as_trained:
+                categories = column.categories if isinstance(column, CategoricalColumn) else ()
+                cells = as_form(cells, column.form, categories=categories)
+            if may_have_words:
+                cells = self._without_words(column, cells)
+            if cells is not before:
+                changed[column.name] = cells
         if not changed:
             return frame
         if isinstance(frame, pl.DataFrame):

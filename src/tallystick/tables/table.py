@@ -24,6 +24,7 @@ from tallystick.reading import did_you_mean, redacted
 from tallystick.storage import refuse_pipe, scratch_folder
 from tallystick.tables.adbc import DriverError, read_by_driver, read_sqlite
 from tallystick.tables.arrow import as_polars
+from tallystick.tables.column_formats import values_named
 from tallystick.tables.delimited import NULL_WORDS, read_delimited
 from tallystick.tables.delta import is_delta, read_delta
 from tallystick.tables.lazy_table import Frame, LazyTable, store
@@ -165,21 +166,18 @@ def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> 
 
 
 def _without_stand_ins(frame: LazyTable, table: TableConfig) -> LazyTable:
-    """Make cells null that are one of the numbers of ``table.missing_in``: -999 of a CSV is -999 in Parquet, too."""
-    nulled = []
-    for name, words in table.missing_in.items():
-        if name in frame.schema and frame.schema[name].is_numeric():
-            stand_ins = [number for word in words if (number := _number(word)) is not None]
+    """Make cells null that are a number or a time that the party file names for missing: -999 of a CSV is -999 in Parquet."""
+    nulled, missing = [], dict(frame.missing)
+    for name, kind in frame.schema.items():
+        words = table.missing_in.get(name, table.missing or ())
+        if words and len(stand_ins := values_named(words, kind)):
             cells = cs.by_name(name).as_expr()
-            nulled += [pl.when(~cells.cast(pl.Float64).is_in(stand_ins)).then(cells)] if stand_ins else []
-    return replace(frame, source=frame.source.with_columns(nulled), block=type(frame.block)()) if nulled else frame
-
-
-def _number(word: str) -> float | None:
-    try:
-        return float(word)
-    except ValueError:
-        return None
+            compared = cells.cast(pl.Float64) if kind.is_numeric() else cells
+            nulled.append(pl.when(~compared.is_in(stand_ins.implode())).then(cells))
+            missing[name] = tuple(dict.fromkeys((*missing.get(name, ()), *words)))
+    if not nulled:
+        return frame
+    return replace(frame, source=frame.source.with_columns(nulled), block=type(frame.block)(), missing=missing)
 
 
 def _stored(place: Store) -> list[StoredFile]:
