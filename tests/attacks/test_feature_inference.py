@@ -128,16 +128,16 @@ def test_the_best_ranked_category_is_the_one_that_counting_pairs_finds():
     rows, judged_N = 400, torch.arange(0, 400, 2)
     code_N = torch.randint(5, (rows,), generator=torch.Generator().manual_seed(1))
     score_NC = (drawn(rows, 6, seed=2).double() + one_hot(code_N, 6) * torch.arange(6)).round()
-    score_NC[:, 4] = -torch.inf  # known of no row
-    code_J = code_N[judged_N]
+    looked_for, truth_J = torch.tensor([0, 1, 2, 3, 5]), code_N[judged_N]  # code 4 is known of no row
     gains = []
     for code in range(4):
-        mine, others = (score_NC[judged_N[here], code] for here in (code_J == code, code_J != code))
+        mine, others = (score_NC[judged_N[here], code] for here in (truth_J == code, truth_J != code))
         gains.append(float((mine[:, None] > others).double().mean() - (mine[:, None] < others).double().mean()))
-    found = _ranked(score_NC, judged_N, code_J, torch.bincount(code_J, minlength=6))
+    count_C, score_JN = torch.bincount(truth_J, minlength=6), score_NC.T[looked_for]
+    found = _ranked(score_JN, looked_for, judged_N, truth_J, count_C)
     assert found is not None
     assert found[0] == pytest.approx(max(gains), abs=1e-12)
-    assert _ranked(torch.zeros_like(score_NC), judged_N, code_J, torch.bincount(code_J, minlength=6)) is None
+    assert _ranked(torch.zeros_like(score_JN), looked_for, judged_N, truth_J, count_C) is None
 
 
 def test_many_rare_categories_that_nothing_tells_are_a_guess():

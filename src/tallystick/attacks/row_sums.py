@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.matrix import rescaled
-from tallystick.attacks.second_moments import HALVES, DirectionEnergies, RecentWhitening
+from tallystick.attacks.second_moments import HALVES, BatchGradients, DirectionEnergies, RecentWhitening
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
 
@@ -125,14 +125,16 @@ class RowSums:
         self._last_at_N[place] = self._step - 1
         if self.received == "cut_gradient":
             length_B = torch.linalg.vector_norm(gradient_BD, dim=1)
-            self.sum_ND.index_add_(0, place, rescaled(gradient_BD, dtype=torch.float32, rows=some))
+            batch = BatchGradients.of(gradient_BD)
+            deviation = torch.linalg.vector_norm(batch.x_BD) / batch.x_BD.numel() ** 0.5
+            self.sum_ND.index_add_(0, place, batch.x_BD[some].div_(deviation.clamp(min=torch.finfo(torch.float32).tiny)))
             self.last_ND[place] = rescaled(embedding_BD, dtype=torch.float32, rows=some)
             self.length_N.index_add_(0, place, rescaled(length_B, dtype=torch.float32, rows=some))
-            self.energy_NH.index_add_(0, place, self._energies(gradient_BD)[some])
-            white_BD = self._whitening(gradient_BD)
-            if white_BD is not None:
-                self.white_ND.index_add_(0, place, white_BD[some])
-                self.square_N.index_add_(0, place, white_BD[some].square().sum(dim=1))
+            self.energy_NH.index_add_(0, place, self._energies.of(batch, some))
+            white_SD = self._whitening.of(batch, some)
+            if white_SD is not None:
+                self.white_ND.index_add_(0, place, white_SD)
+                self.square_N.index_add_(0, place, white_SD.square().sum(dim=1))
                 self.white_count_N.index_add_(0, place, torch.ones_like(place))
         else:
             self.sum_ND.index_add_(0, place, embedding_BD[some])

@@ -1,6 +1,6 @@
 """Second moments of gradients over a training: where they vary least and most, and all directions made alike.
 
-Shapes: B rows of a step's batch, D cut width, H the two halves of the directions: low and high.
+Shapes: B rows of a step's batch, S and M some of them, D cut width, H the two halves of the directions: low and high.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,45 @@ from tallystick.attacks.matrix import centred
 
 HALVES = ("low", "high")
 FLOOR = 1e-5  # of the greatest variance: directions that vary less hold rounding
-REFRESH = 8  # steps at least that one basis serves: finding it takes longer than all else here
+REFRESH, BASIS_REFRESH = (
+    8,
+    16,
+)  # steps at least that one whitening and one basis serve: finding it takes longer than all else here
+MOMENT_ROWS, MEAN_ROWS = 256, 128  # of a batch, spread over it, of which its moments and its mean are taken
 ROWS_PER_DIRECTION = 8  # at least, of which a covariance is taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchGradients:
+    """A batch's gradients, with the second moments that whatever reads them takes of it.
+
+    Args:
+        x_BD: float32, centred, divided by the largest: a squared gradient of a trained model must not vanish.
+        largest: before, in absolute value. 0 where all are alike, not finite where one is not.
+        moments_DD: sum of the second moments of some rows, spread over the batch.
+        counted: how many rows these are.
+    """
+
+    x_BD: Tensor
+    largest: float
+    moments_DD: Tensor
+    counted: int
+
+    @classmethod
+    def of(cls, gradient_BD: Tensor) -> "BatchGradients":
+        """Centre a batch."""
+        x_BD = centred(gradient_BD, dtype=torch.float32)
+        largest = float(x_BD.abs().max()) if x_BD.numel() else 0.0
+        if 0 < largest < torch.inf:
+            x_BD /= largest
+        width = x_BD.shape[1]
+        some_MD = x_BD[_places(len(x_BD), most=max(MOMENT_ROWS, 2 * width))]
+        return cls(x_BD=x_BD, largest=largest, moments_DD=some_MD.T @ some_MD, counted=len(some_MD))
+
+
+def _places(rows: int, *, most: int) -> Tensor:
+    """Return at most ``most`` of so many places, evenly spread."""
+    return torch.arange(0, rows, max(1, -(-rows // most)))
 
 
 @dataclass(kw_only=True)
@@ -37,14 +74,14 @@ class DirectionEnergies:
 
     def __call__(self, gradient_BD: Tensor) -> Tensor:
         """Compute the two numbers (B, H) of each row, less their batch's mean, float32, or NaN if a gradient is not finite."""
-        x_BD = centred(gradient_BD, dtype=torch.float32)
-        largest = float(x_BD.abs().max()) if x_BD.numel() else 0.0
-        if not 0 < largest < torch.inf:
-            return torch.full((len(x_BD), len(HALVES)), 0.0 if largest == 0 else torch.nan)
-        x_BD /= largest  # a squared gradient of a trained model must not vanish
-        moments_DD = x_BD.T @ x_BD
-        self.moments_DD = moments_DD if self.moments_DD is None else self.moments_DD.add_(moments_DD)
-        if self.basis_DD is None or self.halves_DH is None or self.steps >= max(REFRESH, x_BD.shape[1] // 16):
+        return self.of(BatchGradients.of(gradient_BD), torch.arange(len(gradient_BD)))
+
+    def of(self, batch: "BatchGradients", rows_S: Tensor) -> Tensor:
+        """Compute them of some rows of a batch (S, H), less the mean of rows spread over it."""
+        if not 0 < batch.largest < torch.inf:
+            return torch.full((len(rows_S), len(HALVES)), 0.0 if batch.largest == 0 else torch.nan)
+        self.moments_DD = batch.moments_DD.clone() if self.moments_DD is None else self.moments_DD.add_(batch.moments_DD)
+        if self.basis_DD is None or self.halves_DH is None or self.steps >= max(BASIS_REFRESH, batch.x_BD.shape[1] // 16):
             # The principal directions of these moments (D, D), side by side, and the half of each (D, H): as many in either
             value_D, vector_DD = torch.linalg.eigh(self.moments_DD.double())
             varies_D = value_D > 1e-10 * value_D[-1]
@@ -54,9 +91,11 @@ class DirectionEnergies:
             self.steps = 0
             self.moments_DD /= 2
         self.steps += 1
-        energy_BH = (x_BD @ self.basis_DD).square() @ self.halves_DH
-        told_BH = -energy_BH.clamp(min=torch.finfo(torch.float32).tiny).log()
-        return told_BH - told_BH.mean(dim=0)
+        spread_M = _places(len(batch.x_BD), most=MEAN_ROWS)
+        turned_MD = batch.x_BD[torch.cat([spread_M, rows_S])] @ self.basis_DD
+        told_MH = -(turned_MD.square_() @ self.halves_DH).clamp_(min=torch.finfo(torch.float32).tiny).log_()
+        told_SH: Tensor = told_MH[len(spread_M) :] - told_MH[: len(spread_M)].mean(dim=0)
+        return told_SH
 
 
 @dataclass(kw_only=True)
@@ -88,28 +127,28 @@ class RecentWhitening:
 
         NaN where one is not finite.
         """
-        x_BD = centred(gradient_BD, dtype=torch.float32)
-        most = float(x_BD.abs().max()) if x_BD.numel() else 0.0
-        if most == 0:
+        return self.of(BatchGradients.of(gradient_BD), torch.arange(len(gradient_BD)))
+
+    def of(self, batch: "BatchGradients", rows_S: Tensor) -> Tensor | None:
+        """Whiten some rows of a batch, (S, D)."""
+        width = batch.x_BD.shape[1]
+        if batch.largest == 0:
             return None
-        if not most < torch.inf:
-            return torch.full_like(x_BD, torch.nan)
-        self.largest = self.largest or most
-        x_BD /= self.largest
-        width = x_BD.shape[1]
+        if not batch.largest < torch.inf:
+            return torch.full((len(rows_S), width), torch.nan)
+        self.largest = self.largest or batch.largest
         if self.white_DD is not None and self.moments_DD is not None and self.steps >= max(REFRESH, width // 16):
             self._refresh()
-        moments_DD = x_BD.T @ x_BD
+        moments_DD = batch.moments_DD * (batch.largest / self.largest) ** 2
         self.moments_DD = moments_DD if self.moments_DD is None else self.moments_DD.add_(moments_DD)
-        self.steps, self.rows = self.steps + 1, self.rows + len(x_BD)
+        self.steps, self.rows = self.steps + 1, self.rows + batch.counted
         if self.white_DD is None:
             return None
-        turned_BD = x_BD @ self.white_DD
-        size = float(turned_BD.square().sum(dim=1).mean())
-        if size == 0:  # gradients so small that their squares are 0
+        size = float((self.white_DD * (batch.moments_DD @ self.white_DD)).sum()) / batch.counted
+        if not (size > 0 and moments_DD.any()):  # gradients so small that their squares are 0 beside those of the epoch's first
             return None
-        whitened_BD: Tensor = turned_BD * (width / size) ** 0.5
-        return whitened_BD
+        whitened_SD: Tensor = (batch.x_BD[rows_S] @ self.white_DD).mul_((width / size) ** 0.5)
+        return whitened_SD
 
     def _refresh(self) -> None:
         """Whiten by what was seen since, if these were enough rows."""

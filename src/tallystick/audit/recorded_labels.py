@@ -28,6 +28,7 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 
 _LABELS = "labels.safetensors"
 MOST_ROWS = 16_384  # evenly chosen, that attacks on one vector per row read
+GROWTH_ROWS = 4096  # of earlier epochs, which only say how a leak grew
 BATCH_ROWS = 16_384  # about so many, in batches spread over the recorded epochs, are enough for the second decimal
 
 
@@ -136,8 +137,9 @@ class RecordedLabels:
             # What an attacker had of own rows by the end of each kept epoch, or of the last
             row_store = sums_of(store)
             sums, views_by_epoch = None, []
-            for epoch in row_store.epochs()[-1:] if quick else row_store.epochs():
-                of_epoch = row_store.load(epoch).some(MOST_ROWS)
+            epochs = row_store.epochs()
+            for epoch in epochs[-1:] if quick else epochs:
+                of_epoch = row_store.load(epoch).some(MOST_ROWS if epoch == epochs[-1] else GROWTH_ROWS)
                 view_of_epoch = of_epoch.view(classes=contract.target.classes)
                 if steps_of_epoch := _real_rows(view_of_epoch.steps, kept.own_N):
                     sums = of_epoch

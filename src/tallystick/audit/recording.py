@@ -9,9 +9,9 @@ sums over the training only, of at most 8,192 rows for labels and 2,000 for colu
   among them (with ``union.audit`` six, the second among them); together about 16,384 rows, in batches spread evenly (with
   ``union.audit`` at most 50,000 of each epoch); at most 256 MiB per feature party.
 - Sums over the whole training, for attacks that read one vector per row (``rows-*.safetensors``): of at most 50,000 rows,
-  spread evenly, of which attacks on labels read 16,384, the sum of a row's gradients, how often it came, and its last
-  embedding, as they were by the end of at most five epochs; at most 256 MiB, and in memory 8 bytes per row and column of the
-  cut.
+  spread evenly, of which attacks on labels read 16,384 (4,096 of epochs before the last), the sum of a row's gradients, how
+  often it came, and its last embedding, as they were by the end of at most five epochs; at most 256 MiB, and in memory 8 bytes
+  per row and column of the cut.
 - A feature party's own embeddings: of at most 10,000 training rows the last, the mean, and those of several epochs (two of a
   wide cut, up to 64 of a narrow one), as they were by the end of at most five epochs; at most 256 MiB. Of more than 5,000
   recorded rows 5,000 are attacked.

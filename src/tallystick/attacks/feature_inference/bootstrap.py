@@ -64,7 +64,7 @@ class BootstrapInversion:
         gram_HH.diagonal().add_(PENALTY * len(unit_MH))
         slope_HT = torch.linalg.solve(gram_HH, unit_MH.T @ (made_MT - mean_of_T))
         guess_NT: Tensor = mean_of_T + (unit_NH - mean_H) @ slope_HT
-        return targets.reconstruction(guess_NT * deviation_T + mean_T)
+        return targets.reconstruction((guess_NT * deviation_T + mean_T).T)
 
 
 def _embedded(y_KT: Tensor, z_KP: Tensor, y_MT: Tensor) -> Tensor:

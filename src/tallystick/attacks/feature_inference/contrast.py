@@ -53,7 +53,7 @@ class ShuffledColumnsAttack:
                 widths = sorted({min(width, z_NP.shape[1]) for width in (1, 2, 4, 8)})
                 known_KP = z_NP[view.known_K]
                 guesses.append(averaged_kernel_ridge(known_KP, y_KT, z_NP, widths=widths, bandwidths=self.bandwidths).T)
-            return fit_targets.reconstruction(torch.cat(guesses, dim=1) + mean_T)
+            return fit_targets.reconstruction((torch.cat(guesses, dim=1) + mean_T).T)
         if view.marginals is None:
             raise DataError("feature attack: neither a row is known nor how columns are distributed")
         numeric = view.marginals.quantile_QF.shape[1]

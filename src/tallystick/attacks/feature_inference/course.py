@@ -44,11 +44,11 @@ class CourseAttack:
         z_NP, targets = inputs(view, "course", own_columns=False), Targets.of(view.columns_K)
         most = max(1, min(z_NP.shape[1], int(self.share * len(view.known_K))))
         mean_T = targets.y_KT.mean(dim=0)
-        fitted_S = targets.fitted
-        y_KS, guess_TN = (targets.y_KT - mean_T)[:, fitted_S], mean_T[:, None].repeat(1, len(z_NP))
+        fitted_S = targets.fitted()
+        y_KS = (targets.y_KT - mean_T)[:, fitted_S]
         widths = list(_widths(most))
-        guess_TN[fitted_S] += averaged_kernel_ridge(z_NP[view.known_K], y_KS, z_NP, widths=widths, bandwidths=self.bandwidths)
-        return targets.reconstruction(guess_TN.T)
+        guess_SN = averaged_kernel_ridge(z_NP[view.known_K], y_KS, z_NP, widths=widths, bandwidths=self.bandwidths)
+        return targets.reconstruction(guess_SN.add_(mean_T[fitted_S, None]), fitted_S)
 
 
 def _widths(most: int) -> Iterator[int]:

@@ -388,7 +388,10 @@ class _Tally:
             right_N = (reconstruction.categorical_NG[rest_N, g] == code_N).double()
             accuracy, gained_N = float(right_N.mean()), right_N - (code_N == count_C.argmax()).double()
             value, error = (accuracy - majority) / (1 - majority), _error(gained_N) / (1 - majority)
-            if reconstruction.scores and (ranked := _ranked(reconstruction.scores[g], rest_N, code_N, count_C)) is not None:
+            if (
+                reconstruction.scores
+                and (ranked := _ranked(reconstruction.scores[g], reconstruction.codes[g], rest_N, code_N, count_C)) is not None
+            ):
                 self.aucs.setdefault((name, attack), []).append((1 + ranked[0]) / 2)
                 value, error = max((value, error), ranked)
             self._keep(name, attack, value, error)
@@ -444,30 +447,31 @@ def _error(gained_N: Tensor) -> float:
     return error
 
 
-def _ranked(score_MC: Tensor, rest_N: Tensor, code_N: Tensor, count_C: Tensor) -> tuple[float, float] | None:
+def _ranked(score_JM: Tensor, code_J: Tensor, rest_N: Tensor, code_N: Tensor, count_C: Tensor) -> tuple[float, float] | None:
     """Find the category whose rows are ranked highest: 2 AUC - 1 of it, and its standard error for a guess (Mann and Whitney
     1947).
 
     A rare category can be ranked well and never be guessed. Only what luck gives to the best category of the column in one of a
     hundred audits is beyond luck; None where no category is. ``rest_N`` are the judged of the M rows.
     """
-    judged_J = ((count_C >= LEAST_OF_CATEGORY) & (len(code_N) - count_C >= LEAST_OF_CATEGORY)).nonzero().flatten()
-    # A category that no known row has, or that an attack did not look for, has one score for all rows: it is not ranked.
-    told_J = judged_J[torch.isfinite(score_MC[rest_N[0], judged_J])]
-    score_JN = score_MC.index_select(1, told_J).index_select(0, rest_N).T.contiguous().numpy()
-    is_ranked_J = score_JN.min(axis=1) < score_JN.max(axis=1)
-    ranked_J, score_JN = told_J.numpy()[is_ranked_J], score_JN[is_ranked_J]
+    is_judged_C = (count_C >= LEAST_OF_CATEGORY) & (len(code_N) - count_C >= LEAST_OF_CATEGORY)
+    (told_J,) = is_judged_C[code_J].nonzero(as_tuple=True)
+    score_JM = score_JM[told_J]
+    # In float32, which is sorted in half the time, and centred first, for little may be added to a large mean
+    score_JN = (score_JM - score_JM.mean(dim=1, keepdim=True)).float().index_select(1, rest_N).numpy()
+    is_ranked_J = score_JN.min(axis=1, initial=np.inf) < score_JN.max(axis=1, initial=-np.inf)
+    ranked_J, score_JN = code_J[told_J].numpy()[is_ranked_J], score_JN[is_ranked_J]
     if not len(ranked_J):
         return None
-    rows_of = np.split(np.argsort(code_N.numpy(), kind="stable"), np.cumsum(count_C.numpy())[:-1])
+    by_code_N, end_C = np.argsort(code_N.numpy(), kind="stable"), np.cumsum(count_C.numpy())
     right = np.empty(len(ranked_J))
-    for place, sorted_N in enumerate(np.sort(score_JN, axis=1)):
-        mine = score_JN[place, rows_of[ranked_J[place]]]
+    for place, (code, sorted_N) in enumerate(zip(ranked_J, np.sort(score_JN, axis=1), strict=True)):
+        mine = score_JN[place, by_code_N[end_C[code] - count_C[code] : end_C[code]]]
         right[place] = sum(np.searchsorted(sorted_N, mine, side=side).sum() for side in ("left", "right"))
     mine_J = count_C.numpy()[ranked_J].astype(np.float64)
     others_J = len(code_N) - mine_J
     auc_J = (right / 2 - mine_J * mine_J / 2) / (mine_J * others_J)  # of pairs within a category half is right
     gain_J, error_J = 2 * auc_J - 1, np.sqrt((len(code_N) + 1) / (3 * mine_J * others_J))
-    gain_J = np.where(gain_J > -ndtri(SURE / len(judged_J)) * error_J, gain_J, -np.inf)
+    gain_J = np.where(gain_J > -ndtri(SURE / int(is_judged_C.sum())) * error_J, gain_J, -np.inf)
     best = int(gain_J.argmax())
     return (float(gain_J[best]), float(error_J[best])) if gain_J[best] > 0 else None

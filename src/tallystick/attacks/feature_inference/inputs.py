@@ -2,7 +2,8 @@
 
 The course is that of a row's embeddings over a training, as if all rows had been embedded by the same weights.
 
-Shapes: N rows, K known rows, D inputs or cut width, T targets; L looks of a row, E = L D, P principal components.
+Shapes: N rows, K known rows, D inputs or cut width, T targets, S of them that are fitted; C codes of a column, J of them fitted;
+L looks of a row, E = L D, P principal components.
 """
 
 from dataclasses import dataclass
@@ -138,13 +139,14 @@ class Targets:
             categories=columns_K.categories,
         )
 
-    @property
-    def fitted(self) -> Tensor:
+    def fitted(self, *, least: int = 2) -> Tensor:
         """Return which targets are fitted: numbers, and categories of which at least two rows are known, and one in 200.
 
-        Left out, the one known row of a category has nothing to be predicted by.
+        Left out, the one known row of a category has nothing to be predicted by. An attack to which it tells of the others may
+        ask for one row, and one in 100: of many rows a category of one explains that row's embedding and no other's.
         """
-        several_T = self.y_KT.count_nonzero(dim=0) >= max(2, len(self.y_KT) * LEAST_FITTED)
+        share = LEAST_FITTED if least > 1 else 2 * LEAST_FITTED
+        several_T = self.y_KT.count_nonzero(dim=0) >= max(least, len(self.y_KT) * share)
         several_T[: self.numeric] = True
         return several_T.nonzero().flatten()
 
@@ -157,14 +159,30 @@ class Targets:
         codes = [reconstruction.categorical_NG[:, g, None] == each for g, each in enumerate(self.codes)]
         return torch.cat([reconstruction.numeric_NF.double(), *(code_NC.double() for code_NC in codes)], dim=1)
 
-    def reconstruction(self, predicted_NT: Tensor) -> Reconstruction:
-        """Take predicted targets apart: of each categorical column the likeliest code."""
-        numeric_NF, *scores = self.split(predicted_NT)
-        guesses = [each[score_NC.argmax(dim=1)] for each, score_NC in zip(self.codes, scores, strict=True)]
-        none_N0 = torch.empty(len(predicted_NT), 0, dtype=torch.int64)
-        ranked = tuple(
-            torch.full((len(score_NC), size), -torch.inf, dtype=torch.float64).index_copy_(1, code_C, score_NC.double())
-            for score_NC, code_C, size in zip(scores, self.codes, self.categories, strict=True)
+    def reconstruction(self, guess_SN: Tensor, fitted_S: Tensor | None = None) -> Reconstruction:
+        """Take guessed targets apart: of each categorical column the likeliest code.
+
+        With ``fitted_S`` these targets alone are guessed, numbers among them, and the others are as their means.
+        """
+        which_S = torch.arange(self.y_KT.shape[1]) if fitted_S is None else fitted_S
+        mean_T = self.y_KT.mean(dim=0)
+        first, guesses, scores, codes = self.numeric, [], [], []
+        for code_C in self.codes:
+            low, high = torch.searchsorted(which_S, torch.tensor([first, first + len(code_C)])).tolist()
+            place_J, score_JN = which_S[low:high] - first, guess_SN[low:high]
+            constant_C = mean_T[first : first + len(code_C)].index_fill(0, place_J, -torch.inf)
+            guess_N = constant_C.argmax().expand(guess_SN.shape[1])
+            if len(place_J):
+                best = score_JN.max(dim=0)
+                guess_N = torch.where(best.values >= constant_C.max(), place_J[best.indices], guess_N)
+            guesses.append(code_C[guess_N])
+            scores.append(score_JN.double())
+            codes.append(code_C[place_J])
+            first += len(code_C)
+        none_N0 = torch.empty(guess_SN.shape[1], 0, dtype=torch.int64)
+        return Reconstruction(
+            numeric_NF=guess_SN[: self.numeric].T,
+            categorical_NG=torch.stack(guesses, dim=1) if guesses else none_N0,
+            scores=tuple(scores),
+            codes=tuple(codes),
         )
-        categorical_NG = torch.stack(guesses, dim=1) if guesses else none_N0
-        return Reconstruction(numeric_NF=numeric_NF, categorical_NG=categorical_NG, scores=ranked)

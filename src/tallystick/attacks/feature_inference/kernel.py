@@ -47,8 +47,7 @@ class KernelRidge:
         x_KD = x_ND[view.known_K]
         targets = Targets.of(view.columns_K)
         mean_T = targets.y_KT.mean(dim=0)
-        fitted_S = targets.fitted
+        fitted_S = targets.fitted()
         y_KS = (targets.y_KT - mean_T)[:, fitted_S]
-        guess_TN = mean_T[:, None].repeat(1, len(x_ND))
-        guess_TN[fitted_S] += kernel_ridge(x_KD, y_KS, x_ND, bandwidths=self.bandwidths)
-        return targets.reconstruction(guess_TN.T)
+        guess_SN = kernel_ridge(x_KD, y_KS, x_ND, bandwidths=self.bandwidths).add_(mean_T[fitted_S, None])
+        return targets.reconstruction(guess_SN, fitted_S)

@@ -3,7 +3,7 @@
 Shapes: N rows, D inputs, P principal components, Q quantiles, S starts, F numeric columns, G categorical columns, C categories.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from tallystick.errors import ConfigError, DataError
 Floats = NDArray[np.float32]
 QUANTILES = 101
 TINY = 1e-30
+LEAST_VARIANCE = 1e-6  # of a principal component, in units of the first one's
 STILL = 1e-4  # a direction that moved by less stays
+FEW_DIRECTIONS = 8
 FEWER = ((32, 3), (8, 8), (3, 25))  # how many directions of the best are kept after so many steps, on some of the rows
 
 
@@ -82,26 +84,34 @@ class MarginalMatching:
         if self.reads == "course":
             x_ND = x_ND[:, :most]
         centred_ND = x_ND - x_ND.mean(dim=0)
-        u_NR, s_R, _ = torch.linalg.svd(centred_ND, full_matrices=False)
-        components_used = max(1, min(most, int((s_R > 1e-3 * s_R[:1]).sum())))
-        z_NP: Tensor = u_NR[:, :components_used] * len(x_ND) ** 0.5
+        value_D, vector_DD = torch.linalg.eigh(centred_ND.T @ centred_ND)
+        components_used = max(1, min(most, int((value_D > LEAST_VARIANCE * value_D[-1:]).sum())))
+        z_NP: Tensor = centred_ND @ vector_DD.flip(1)[:, :components_used]
+        z_NP = z_NP / z_NP.square().mean(dim=0).sqrt().clamp(min=TINY)
         axes_PP = torch.eye(z_NP.shape[1], dtype=z_NP.dtype)
         drawn_PS = torch.randn(z_NP.shape[1], self.starts, generator=generator, dtype=z_NP.dtype)
         starts_PS = torch.nn.functional.normalize(torch.cat([axes_PP, -axes_PP, drawn_PS], dim=1), dim=0)
         search = _Search(z_NP, starts_PS, rows=self.rows, steps=self.steps)
         numbers = [search(_RankedNumbers(quantile_Q)) for quantile_Q in view.marginals.quantile_QF.double().T]
-        codes, scores = [], []
+        guesses, scores, codes = [], [], []
         for share_C in view.marginals.shares:
-            score_NC = share_C.expand(len(z_NP), -1).clone()
-            for code in ((share_C >= self.least_share) & (share_C < 1)).nonzero().flatten().tolist():
-                score_NC[:, code] = search(_Highest(float(share_C[code])))
-            codes.append(score_NC.argmax(dim=1))
-            scores.append(score_NC)
+            code_J = ((share_C >= self.least_share) & (share_C < 1)).nonzero().flatten()
+            others_C = share_C.index_fill(0, code_J, -1.0)  # all rows are alike in these
+            guess_N = others_C.argmax().expand(len(z_NP))
+            score_JN = torch.zeros(0, len(z_NP), dtype=z_NP.dtype)
+            if len(code_J):
+                score_JN = torch.stack([search(_Highest(float(share_C[code]))) for code in code_J.tolist()])
+                best = score_JN.max(dim=0)
+                guess_N = torch.where(best.values >= others_C.max(), code_J[best.indices], guess_N)
+            guesses.append(guess_N)
+            scores.append(score_JN)
+            codes.append(code_J)
         none = z_NP[:, :0]
         return Reconstruction(
             numeric_NF=torch.stack(numbers, dim=1) if numbers else none,
-            categorical_NG=torch.stack(codes, dim=1) if codes else none.long(),
+            categorical_NG=torch.stack(guesses, dim=1) if guesses else none.long(),
             scores=tuple(scores),
+            codes=tuple(codes),
         )
 
 
@@ -117,13 +127,17 @@ class _RankedNumbers:
     """Values by rank: those of a number's quantiles."""
 
     quantile_Q: Tensor
+    even: dict[int, Floats] = field(default_factory=dict)  # by number of rows, their values in order
 
     def __call__(self, along_SN: Floats) -> Floats:
         """Assign each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
-        wanted_N = at_ranks(self.quantile_Q, along_SN.shape[1])
-        even_N = (wanted_N - wanted_N.mean()) / wanted_N.std(correction=0).clamp(min=TINY)
+        rows = along_SN.shape[1]
+        if rows not in self.even:
+            wanted_N = at_ranks(self.quantile_Q, rows)
+            even_N = (wanted_N - wanted_N.mean()) / wanted_N.std(correction=0).clamp(min=TINY)
+            self.even[rows] = even_N.numpy().astype(np.float32)
         value_SN = np.empty_like(along_SN)
-        np.put_along_axis(value_SN, np.argsort(along_SN, axis=1), even_N.numpy().astype(np.float32), axis=1)
+        np.put_along_axis(value_SN, np.argsort(along_SN, axis=1), self.even[rows], axis=1)
         return value_SN
 
     def scale(self, rows: int) -> tuple[float, float]:
@@ -142,7 +156,10 @@ class _Highest:
         """Assign each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
         rows = along_SN.shape[1]
         below = min(max(rows - round(self.share * rows), 1), rows - 1)
-        least_S1 = np.partition(along_SN, below, axis=1)[:, below, None]
+        if len(along_SN) > FEW_DIRECTIONS:
+            least_S1 = np.partition(along_SN, below, axis=1)[:, below, None]
+        else:  # of a few long rows PyTorch finds it sooner
+            least_S1 = torch.from_numpy(along_SN).kthvalue(below + 1, dim=1, keepdim=True).values.numpy()
         mean, deviation = self.scale(rows)
         return ((along_SN >= least_S1) - along_SN.dtype.type(mean)) / along_SN.dtype.type(deviation)
 
@@ -175,7 +192,7 @@ class _Search:
 
 def _moved(z_NP: Floats, values: _RankedNumbers | _Highest, along_SP: Floats, *, steps: int) -> tuple[Floats, Floats]:
     """Move directions to where rows have the values of their ranks, and return them, and how these correlate with the rows."""
-    moving_S, along_SP, z_PN = np.arange(len(along_SP)), along_SP.copy(), z_NP.T
+    moving_S, along_SP, z_PN = np.arange(len(along_SP)), along_SP.copy(), np.ascontiguousarray(z_NP.T)
     for _ in range(steps):
         before_SP = along_SP[moving_S]
         next_SP = values(before_SP @ z_PN) @ z_NP

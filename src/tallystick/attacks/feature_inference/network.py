@@ -66,7 +66,7 @@ class InversionNetwork:
             )
             optimizer.down(loss_of(network(x_KD[some]), some))
         with torch.no_grad():
-            reconstruction = targets.reconstruction(network(x_ND).double())
+            reconstruction = targets.reconstruction(network(x_ND).double().T)
         numeric_NF = reconstruction.numeric_NF * deviation_F.double() + mean_F.double()
         return replace(reconstruction, numeric_NF=numeric_NF)
 

@@ -48,7 +48,7 @@ class SimulatorDecoding:
         steps: of Adam in each round, at least 1.
     """
 
-    rounds: int = 8
+    rounds: int = 4
     steps: int = 200
 
     def __post_init__(self) -> None:
@@ -76,9 +76,8 @@ class SimulatorDecoding:
             bottom.learn_distribution(others_OI, received, steps=self.steps, generator=generator)
             decode = _Decoder(bottom.embedded(others_OI), generator=generator)
             guess_NI = decode(others_OI, some_NP).clamp(-FARTHEST, FARTHEST)
-        fitted_S, guess_NT = targets.fitted, targets.y_KT.mean(dim=0).repeat(len(z_NP), 1)
-        guess_NT[:, fitted_S] = decode(targets.y_KT[:, fitted_S].float(), z_NP.float()).double()
-        return targets.reconstruction(guess_NT)
+        fitted_S = targets.fitted()
+        return targets.reconstruction(decode(targets.y_KT[:, fitted_S].float(), z_NP.float()).double().T, fitted_S)
 
 
 @dataclass(frozen=True, kw_only=True)

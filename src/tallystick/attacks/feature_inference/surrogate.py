@@ -47,8 +47,10 @@ class SurrogateInversion:
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
         """Guess every row's columns. ``generator`` draws the folds by which penalty and doubt are chosen."""
         targets = Targets.of(view.columns_K)
-        mean_T, deviation_T = targets.y_KT.mean(dim=0), targets.y_KT.std(dim=0, correction=0)
-        y_KT = (targets.y_KT - mean_T) / deviation_T.masked_fill(deviation_T <= TINY, torch.inf)
+        fitted_T = targets.fitted(least=1)
+        fitted_KT = targets.y_KT[:, fitted_T]
+        mean_T, deviation_T = fitted_KT.mean(dim=0), fitted_KT.std(dim=0, correction=0)
+        y_KT = (fitted_KT - mean_T) / deviation_T.masked_fill(deviation_T <= TINY, torch.inf)
         x_ND = inputs(view, self.reads, own_columns=False)
         own_NA = x_ND[:, :0]
         if self.own_columns and view.own_NA is not None:
@@ -72,7 +74,7 @@ class SurrogateInversion:
             errors = [error for penalty in self.penalties for error in left_out(penalty)]
             penalty, doubt = pairs[errors.index(min(errors))]
         guess_NT = _Surrogate(y_KT, x_KD, own_KA, penalty=penalty).inverse(x_ND, own_NA, doubt=doubt)
-        return targets.reconstruction(guess_NT * deviation_T + mean_T)
+        return targets.reconstruction((guess_NT * deviation_T + mean_T).T, fitted_T)
 
 
 class _Surrogate:

@@ -87,7 +87,8 @@ def prepare(shared: bytes) -> TaskFunction:
         if isinstance(outcome, str):
             return msgspec.msgpack.encode((outcome, b""))
         tensors = {"numeric": outcome.numeric_NF.contiguous(), "categorical": outcome.categorical_NG.contiguous()}
-        tensors |= {f"score {place}": score_NC.contiguous() for place, score_NC in enumerate(outcome.scores)}
+        tensors |= {f"score {place}": score_JN.contiguous() for place, score_JN in enumerate(outcome.scores)}
+        tensors |= {f"codes {place}": code_J.contiguous() for place, code_J in enumerate(outcome.codes)}
         return msgspec.msgpack.encode(("", save(tensors)))
 
     return attack
@@ -98,8 +99,13 @@ def _rebuilt(output: bytes) -> Reconstruction | str:
     if reason:
         return reason
     rebuilt = load(tensors)
-    scores = tuple(rebuilt[f"score {place}"] for place in range(len(rebuilt) - 2))
-    return Reconstruction(numeric_NF=rebuilt["numeric"], categorical_NG=rebuilt["categorical"], scores=scores)
+    ranked_columns = range((len(rebuilt) - 2) // 2)
+    return Reconstruction(
+        numeric_NF=rebuilt["numeric"],
+        categorical_NG=rebuilt["categorical"],
+        scores=tuple(rebuilt[f"score {place}"] for place in ranked_columns),
+        codes=tuple(rebuilt[f"codes {place}"] for place in ranked_columns),
+    )
 
 
 class _Facts(msgspec.Struct, frozen=True):

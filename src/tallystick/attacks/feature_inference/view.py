@@ -1,7 +1,7 @@
 """Hold what a label party could rebuild a feature party's columns from: received cut embeddings, and a few known rows.
 
 Shapes: N rows, K known rows, D cut width, F numeric columns, G categorical columns, A columns of its own, C categories,
-L looks, E = L D.
+J of them that an attack looks for, L looks, E = L D.
 """
 
 from collections.abc import Callable
@@ -245,13 +245,15 @@ class Reconstruction:
     Args:
         numeric_NF: float64.
         categorical_NG: int64, of each column the likeliest code.
-        scores: of each categorical column how likely each of its codes is to the attack, float64 (N, C), in any unit that ranks
+        scores: of each categorical column how likely some of its codes are to the attack, float64 (J, N), in any unit that ranks
             rows; empty where it has none.
+        codes: which codes these are, int64 (J,): those that it looks for. All rows are alike to it in the others.
     """
 
     numeric_NF: Tensor
     categorical_NG: Tensor
     scores: tuple[Tensor, ...] = ()
+    codes: tuple[Tensor, ...] = ()
 
 
 class FeatureAttack(Protocol):

@@ -89,10 +89,17 @@ class WeightedMean:
             for place in range(len(weight_AT)):
                 step_T = (along_AT[place] - (gram_AAT[place] * weight_AT).sum(dim=0)) / gram_AAT[place, place]
                 weight_AT[place] = (weight_AT[place] + step_T).clamp(min=0)
-        return targets.reconstruction(mean_T + (weight_AT[:, None] * (all_ANT - mean_T)).sum(dim=0))
+        return targets.reconstruction((mean_T + (weight_AT[:, None] * (all_ANT - mean_T)).sum(dim=0)).T)
 
 
 def _values(reconstruction: Reconstruction, targets: Targets) -> Tensor:
-    """Return a reconstruction's numbers, and its value for each known code. A code that it did not know has 0."""
-    scores = [score_NC[:, code_C] for score_NC, code_C in zip(reconstruction.scores, targets.codes, strict=True)]
-    return torch.cat([reconstruction.numeric_NF.double(), *scores], dim=1).nan_to_num(neginf=0.0, posinf=0.0)
+    """Return a reconstruction's numbers and its value for each known code; one that it did not look for has its mean."""
+    mean_T = targets.y_KT.mean(dim=0)
+    value_NT = mean_T.repeat(len(reconstruction.numeric_NF), 1)
+    value_NT[:, : targets.numeric] = reconstruction.numeric_NF
+    first = targets.numeric
+    for code_C, code_J, score_JN in zip(targets.codes, reconstruction.codes, reconstruction.scores, strict=True):
+        is_known_J = torch.isin(code_J, code_C)
+        value_NT[:, first + torch.searchsorted(code_C, code_J[is_known_J])] = score_JN[is_known_J].T
+        first += len(code_C)
+    return value_NT
