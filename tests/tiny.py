@@ -140,7 +140,9 @@ def seed_system(monkeypatch, seed=0):
 
     def draw(count):
         name = threading.current_thread().name
-        return streams.setdefault(name, np.random.default_rng([seed, *name.encode()])).bytes(count)
+        if name not in streams:
+            streams[name] = np.random.default_rng([seed, *name.encode()])
+        return streams[name].bytes(count)
 
     monkeypatch.setattr(secrets, "token_bytes", draw)
     monkeypatch.setattr(secrets, "randbits", lambda bits: int.from_bytes(draw(bits // 8 + 1)) % (1 << bits))

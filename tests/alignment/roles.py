@@ -16,7 +16,9 @@ _STREAMS = {}
 
 def _draw(count):
     name = threading.current_thread().name
-    return _STREAMS.setdefault(name, np.random.default_rng([1, *name.encode()])).bytes(count)
+    if name not in _STREAMS:
+        _STREAMS[name] = np.random.default_rng([1, *name.encode()])
+    return _STREAMS[name].bytes(count)
 
 
 RNG = SecureRandom(source=_draw)
