@@ -215,3 +215,24 @@ def test_a_command_names_its_own_folder_though_another_of_its_kind_began_after_i
         assert folder.name.endswith("-1")
         assert Path(party.found["result"]).is_file()
         assert Path(party.found["report"]).is_file()
+
+
+def test_a_step_on_values_that_have_changed_says_so_at_home_and_keeps_what_the_model_was_trained_by(trained):
+    """The ids are those of the alignment; a later prediction reads columns as the training did."""
+    job, _ = trained
+    tables = {name: job.home(name) / "table.parquet" for name in PARTIES}
+    before = {name: path.read_bytes() for name, path in tables.items()}
+    kept = {name: (job.runs(name)[-1] / "encoder.json").read_bytes() for name in PARTIES}
+    pl.read_parquet(tables["shop"]).with_columns(x=pl.col("x") * 3).write_parquet(tables["shop"])
+    bank = pl.read_parquet(tables["bank"])
+    bank.with_columns(y=pl.when(pl.int_range(pl.len()) < 5).then(1 - pl.col("y")).otherwise("y")).write_parquet(tables["bank"])
+    ended = job.run_all("evaluate")
+    for name, path in tables.items():
+        path.write_bytes(before[name])
+        assert (job.runs(name)[-1] / "encoder.json").read_bytes() == kept[name]
+    what = "the table has other values of the same ids: "
+    heard = {name: [event["say"] for event in party.events if what in event.get("say", "")] for name, party in ended.items()}
+    assert [line.partition(what)[2].partition(";")[0] for line in heard["shop"]] == ["column 'x'"]
+    assert [line.partition(what)[2].partition(";")[0] for line in heard["bank"]] == ["the labels"]
+    again = job.run_all("evaluate")
+    assert not any(what in event.get("say", "") for party in again.values() for event in party.events)

@@ -5,8 +5,9 @@ Shapes: N positions.
 The model is put together here, before training and whenever it is loaded again; ``keep`` and ``load`` are inverse.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -16,9 +17,9 @@ from torch import nn
 from tallystick.config.contract import Contract
 from tallystick.config.sections import NetworkModel, TargetConfig
 from tallystick.config.unaligned import NoneConfig, UnalignedKeys
-from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, EmbeddingDefenses
-from tallystick.errors import ConfigError, DataError
+from tallystick.errors import ConfigError, DamagedFile, DataError
 from tallystick.models.branches import BranchedModel
 from tallystick.models.build import BranchParts, build_label_model
 from tallystick.models.folds import build_folded_bottom, build_folded_label_model
@@ -34,6 +35,7 @@ from tallystick.training.feature_defense import DefendedBottom
 from tallystick.training.unaligned.method_table import method_of
 
 _NOTE = "training"
+_LABELS = "labels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,8 +252,30 @@ class TrainedLabelParty:
         )
 
 
+def changed_values(folder: RunFolder, dataset: Dataset) -> list[str]:
+    """Name what the table has otherwise than when this run began, of the same ids: columns by their statistics, and the labels.
+
+    It is empty where nothing was kept. Statistics may differ in their last bits on another machine.
+    """
+    changed = []
+    with suppress(DamagedFile):  # whoever needs the file says so
+        before, now = kept_encoder(folder), dataset.encoder
+        if before is not None and now is not None:
+            changed += before.changed_columns(now)
+        labels = folder.noted(_LABELS).get("digest")
+        if labels is not None and dataset.labels is not None and labels != _digest(dataset.labels):
+            changed.append("the labels")
+    return changed
+
+
+def _digest(labels: Labels) -> str:
+    return hashlib.blake2b(labels.true_N.cpu().numpy().tobytes(), digest_size=16).hexdigest()
+
+
 def keep_encoders(folder: RunFolder, dataset: Dataset) -> None:
     """Write the encoder of the columns and the coding of labels, before training: a model is of no use without them."""
+    if dataset.labels is not None:
+        folder.note(_LABELS, {"digest": _digest(dataset.labels)})
     if dataset.encoder is not None:
         folder.write(folder.encoder, dataset.encoder.to_json())
     if dataset.labels is not None:

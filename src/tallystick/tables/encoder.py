@@ -260,6 +260,22 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             are_words = compared.is_in(values_named(words, cells.dtype).implode())
         return cells.set(are_words, None) if are_words.any() else cells
 
+    def changed_columns(self, now: "Encoder") -> list[str]:
+        """Name the columns of which another encoder, of the same ids' rows, has other statistics or categories."""
+        changed = []
+        for before, after in zip(self._columns, now._columns, strict=False):
+            if isinstance(before, NumericColumn) and isinstance(after, NumericColumn):
+                alike = np.allclose(
+                    (before.mean, before.deviation, before.low, before.high),
+                    (after.mean, after.deviation, after.low, after.high),
+                    rtol=1e-9,
+                )
+            else:
+                alike = before == after
+            if not alike or before.name != after.name:
+                changed.append(f"column {before.name!r}")
+        return changed
+
     def fitted(self, frame: Frame) -> Frame:
         """Return a table with its columns in the forms that they had in training.
 

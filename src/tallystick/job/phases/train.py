@@ -42,7 +42,14 @@ from tallystick.run_folder.folder import SETTLED, RunFolder
 from tallystick.run_folder.initial_weights import StartingPoint, put_starting_weights
 from tallystick.run_folder.local_scores import calibrated_alone
 from tallystick.run_folder.profile import keep_profile, profile_of
-from tallystick.run_folder.trained import TrainedFeatureParty, TrainedLabelParty, before_refit, keep_before_refit, keep_encoders
+from tallystick.run_folder.trained import (
+    TrainedFeatureParty,
+    TrainedLabelParty,
+    before_refit,
+    changed_values,
+    keep_before_refit,
+    keep_encoders,
+)
 from tallystick.tables.keys import Keys
 from tallystick.tables.target_leakage import telling
 from tallystick.training.calibration import LogitLine
@@ -78,7 +85,14 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
     """Encode this party's rows at the linked positions. The encoders are kept."""
     own = own_rows(job, keys, alignment)
     dataset = dataset_of(job.contract.linkage).of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
-    keep_encoders(job.folder, dataset)
+    changed = changed_values(job.folder, dataset)
+    if changed:  # a warning alone, for the others are connected: an end here would tell them of labels
+        job.logbook.watcher.say(
+            f"warning: since this run began, the table has other values of the same ids: {', '.join(changed)}; what is trained "
+            "or measured now is of these; put the former table back, or begin a new run"
+        )
+    if not (changed and job.folder.trained):  # a model goes with the encoders that it was trained by
+        keep_encoders(job.folder, dataset)
     if not job.folder.trained and dataset.encoder is not None:
         # The rows that this party trains on; for a feature party that links by similarity, all that have a link.
         by_number = own.alignment.candidates and not own.is_label
