@@ -118,6 +118,10 @@ def experiment(
     )
 
 
+GROUPS = (None, "validation", "test")
+"""Groups of rows that cross, each of which an audit judges: training rows first."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """Records that a run left at both parties, and the truth as it was there before it was shuffled."""
@@ -125,19 +129,20 @@ class Recorded:
     bank: RunFolder
     shop: RunFolder
     labels: KeptLabels
-    truth: Truth
+    truths: dict[str | None, Truth]
     run_id: str
 
     def audited(self, training: int, shuffle: int) -> Row:
         """Audit with the truth shuffled anew."""
         contract, rng = contract_of(self.bank.path), np.random.default_rng([training, shuffle, 99])
-        labels, truth = self.labels, self.truth
+        labels = self.labels
         label_N = labels.label_N[torch.from_numpy(rng.permutation(len(labels.label_N)))]
         save_labels(self.bank, contract, label_N, labels.own_N, run_id=labels.run_id, start=labels.start)
         leaks = audit_labels(RecordedLabels.load(self.bank, contract), watcher=Silent(), seed=shuffle)
-        order_R = torch.from_numpy(rng.permutation(len(truth.rows_R)))
-        other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
-        save_columns(self.shop, contract, FEATURE, other, run_id=self.run_id)
+        for part, truth in self.truths.items():
+            order_R = torch.from_numpy(rng.permutation(len(truth.rows_R)))
+            other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
+            save_columns(self.shop, contract, FEATURE, other, run_id=self.run_id, part=part)
         columns = audit_columns(RecordedColumns.load(self.shop, contract), watcher=Silent(), seed=shuffle)
         judged = [each for each in leaks.attacks if each.auc is not None and each.chance == 0.5]  # no cluster that was named
         return {
@@ -176,8 +181,10 @@ def _trained(name: str, training: int, *, rows: int, epochs: int) -> Recorded:
     try:
         simulate(contract, frames, columns, folder=folder, watcher=Silent(), secret_seed=training)
         bank, shop = (RunFolder.open(next((folder / party).glob("null-*"))) for party in (LABEL, FEATURE))
-        truth, _, run_id = load_columns(shop, contract)
-        recorded = Recorded(bank=bank, shop=shop, labels=load_labels(bank, contract), truth=truth, run_id=run_id)
+        loaded = {part: load_columns(shop, contract, part) for part in GROUPS}
+        truths = {part: truth for part, (truth, _, _) in loaded.items()}
+        labels = load_labels(bank, contract)
+        recorded = Recorded(bank=bank, shop=shop, labels=labels, truths=truths, run_id=loaded[None][2])
     except BaseException:
         shutil.rmtree(folder)
         raise
