@@ -48,8 +48,8 @@ def prepare(shared):
                 return json.dumps("done").encode()
             case ["sleep", seconds, name]:
                 with (folder / f"{name}-tidy").open("w"):
-                    (folder / name).write_text(str(os.getpid()))
                     try:
+                        (folder / name).write_text(str(os.getpid()))  # whoever reads it may interrupt at once
                         time.sleep(seconds)
                     finally:
                         (folder / f"{name}-tidy").unlink()

@@ -30,7 +30,7 @@ READ_BY: Mapping[str, ReadBy] = MappingProxyType(
     {
         "marvell": ReadBy(attack="low-energy", auc=1.0),
         "mixpro": ReadBy(attack="combined", auc=0.981),
-        "isotropic": ReadBy(attack="surrogate-top", auc=1.0),
+        "isotropic": ReadBy(attack="spectral-averaged", auc=1.0),
         "distance-correlation": ReadBy(attack="spectral-averaged", auc=1.0),
     }
 )
