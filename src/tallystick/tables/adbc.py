@@ -21,7 +21,9 @@ type: so all rows are one batch."""
 def read_by_driver(
     driver: str, query: str, options: Mapping[str, str], *, of_query: Mapping[str, str] | None = None
 ) -> "pa.Table":
-    """Run a query through the installed driver ``adbc_driver_NAME``. What the query changes is never committed.
+    """Run a query through the installed driver ``adbc_driver_NAME``, and return its rows.
+
+    Nothing is committed where the driver has transactions. Where it has none, a query that changes rows changes them.
 
     Args:
         driver: the name.
