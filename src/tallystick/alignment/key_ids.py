@@ -37,11 +37,16 @@ def first_key(by_key: Sequence[KeyIds], rows: int) -> Rows:
     return number_R
 
 
+def key_prefix(number: int) -> bytes:
+    """Return what an id by the key of this number begins with."""
+    return b"%d:" % number
+
+
 def ids_by_key(by_key: Sequence[KeyIds], number_R: Rows) -> Ids:
     """Return an id for each row (R,), by the key of this number. Ids of two keys differ."""
     ids, rows = [], []
     for number, key in enumerate(by_key):
         place_M = np.flatnonzero(number_R[key.row_U] == number)
-        ids.append(key.ids.gather(place_M).prefixed(b"%d:" % number))
+        ids.append(key.ids.gather(place_M).prefixed(key_prefix(number)))
         rows.append(key.row_U[place_M])
     return Ids.joined(ids).gather(np.argsort(np.concatenate(rows)))

@@ -43,6 +43,7 @@ class OtherRun:
         contract_of(path)
         other = RunFolder.open(path)
         agreed = other.contract()
+        other.require_rows()
         if other.path.resolve() == folder.path.resolve():
             raise ConfigError(f"--also {path}: is the run that is audited; give another run's folder")
         if any(each.alignment.method != "intersection" for each in (contract, agreed)):

@@ -159,6 +159,7 @@ def audit_recorded(
     contract_of(path)  # which says what else than a run folder was given
     folder = RunFolder.open(path)
     contract = folder.contract()
+    folder.require_rows()
     other_runs = [OtherRun.of(each, folder, contract) for each in also]
     with folder.locked():
         if contract.shares_head and (folder.views / COLUMNS).exists():

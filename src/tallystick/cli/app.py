@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.cli import audit, compare, decrypt, export, jobs, ledger, monitor, runs, serve, setup, student
+from tallystick.cli import audit, compare, decrypt, export, forget, jobs, ledger, monitor, runs, serve, setup, student
 from tallystick.cli.options import LINKAGE_NAMES, JsonFlag, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
@@ -49,6 +49,7 @@ for command in (
     student.student,
     student.score_alone,
     decrypt.decrypt,
+    forget.forget,
 ):
     app.command()(command)
 

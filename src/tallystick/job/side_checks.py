@@ -140,7 +140,8 @@ def check_keys(
 
 
 def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
-    """Refuse to go on with a run that aligned other ids. Raises DataError."""
+    """Refuse to go on with a run that aligned other ids, or whose rows were erased. Raises DataError, and ConfigError."""
+    folder.require_rows()
     saved = folder.load_alignment()
     if saved is not None and saved[0].table != fingerprint(keys):
         raise DataError(

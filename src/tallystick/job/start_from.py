@@ -9,7 +9,7 @@ from tallystick.config.sections import LEAST_FOLDED
 from tallystick.errors import ConfigError, StorageError
 from tallystick.job.run_selection import run_at
 from tallystick.reading import shown
-from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.folder import ERASED, RunFolder
 from tallystick.run_folder.trained import kept_folds
 
 _SCRATCH = "start from scratch, without --start-from on all sides"
@@ -25,6 +25,11 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
     folder = _found(party, name)
     if not folder.trained:
         raise ConfigError(f"--start-from {name}: {folder.path} holds no trained model; finish it, or {_SCRATCH}")
+    if facts := folder.noted(ERASED):
+        raise ConfigError(
+            f"--start-from {name}: persons were erased from {folder.path.name} on {facts['on']}, and its weights still hold what "
+            f"training learnt of them; {_SCRATCH}"
+        )
     folder.check(trained=True)
     for damage in folder.damage():
         raise damage

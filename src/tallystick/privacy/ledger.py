@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from tallystick.errors import ConfigError, StorageError
 from tallystick.msgspec_threads import prepared
@@ -284,6 +286,17 @@ class Ledger:
         with self._transaction() as connection:
             self._check(connection)
             return _opened(connection, dataset)
+
+    def forget_rows(self, dataset: str, rows_N: NDArray[np.int64]) -> None:
+        """Take rows out of the scores that were opened, by their digests. The entries, which name no row, stay."""
+        with self._transaction() as connection:
+            self._check(connection)
+            connection.execute(_OPENED)
+            connection.execute("PRAGMA secure_delete=ON")  # else the old digests stay in the file's free pages
+            for number, digests in connection.execute("SELECT rowid, rows FROM opened WHERE dataset = ?", (dataset,)).fetchall():
+                opened_R = np.frombuffer(digests, dtype=np.int64)
+                remaining = opened_R[~np.isin(opened_R, rows_N)].tobytes()
+                connection.execute("UPDATE opened SET rows = ? WHERE rowid = ?", (remaining, number))
 
     def enter_not_private(self, dataset: str, *, what: str) -> Entry:
         """Record what is about to leave without any guarantee. No cap can judge it, and no sum will count it."""

@@ -52,7 +52,9 @@ from tallystick.storage import (
 if TYPE_CHECKING:
     from tallystick.training.checkpoint import CheckpointStore
 
+ALIGNMENT = "alignment.safetensors"
 ARRIVED = "arrived"
+ERASED = "erased"
 IMPUTATION = "imputation"
 START = "start"
 REPEATS = "order of an id's rows"
@@ -180,7 +182,7 @@ class RunFolder:
         Raises at one that is ``unusable``, as RunFolder.open does, or passes over it.
         """
         for path in reversed(folders_of(runs, contract, use)):
-            if not ((path / "contract.json").exists() or (path / "alignment.safetensors").exists()):
+            if not ((path / "contract.json").exists() or (path / ALIGNMENT).exists()):
                 continue  # killed while it was made
             try:
                 folder = cls.open(path, key=key)
@@ -195,7 +197,7 @@ class RunFolder:
     @property
     def run_id(self) -> str:
         """Return the run's id, which all its parties know. It is empty before they are aligned."""
-        path = self.path / "alignment.safetensors"
+        path = self.path / ALIGNMENT
         if not path.exists():
             return ""
         _, metadata = _advised(partial(read_arrays, path, origin=self.origin, only_metadata=True), path)
@@ -206,6 +208,14 @@ class RunFolder:
         if self.origin.contract != contract.hash:
             why = f"it is of contract {printable(self.origin.contract[:8])}; expected {contract.hash[:8]}"
             raise DamagedFile(self.path / ORIGIN, why, "give the folder back the name that it had")
+
+    def require_rows(self) -> None:
+        """Raise ConfigError if this run's values by row were erased."""
+        if facts := self.noted(ERASED):
+            raise ConfigError(
+                f"{self.path}: persons were erased from it on {facts['on']}, and with them all that it kept by row; begin a new "
+                "run on all sides, without --resume"
+            )
 
     def contract(self) -> Contract:
         """Read the contract that was run, which lies open beside encrypted files; raises DamagedFile for another in its place."""
@@ -371,12 +381,12 @@ class RunFolder:
                 arrays[f"{name} own rows"] = found.own_rows
             if found.similarity_NK is not None:
                 arrays[f"{name} similarities"] = found.similarity_NK
-        path = self.path / "alignment.safetensors"
+        path = self.path / ALIGNMENT
         write_arrays(path, arrays, {"alignment": msgspec.json.encode(saved).decode()}, origin=self.origin)
 
     def load_alignment(self) -> tuple[SavedAlignment, Alignment] | None:
         """Load the kept alignment, or None if the run was not that far."""
-        path = self.path / "alignment.safetensors"
+        path = self.path / ALIGNMENT
         if not path.exists():
             return None
         arrays, metadata = _advised(partial(read_arrays, path, origin=self.origin), path)
@@ -410,7 +420,7 @@ class RunFolder:
     def forget_training(self) -> None:
         """Drop what hung on an alignment that is about to be made again."""
         stale = [
-            self.path / "alignment.safetensors",
+            self.path / ALIGNMENT,
             self.model,
             self.model_before_refit,
             *(self.path / "checkpoints").glob("*.safetensors"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tallystick.encryption import NotDecrypted
 from tallystick.errors import DamagedFile, StorageError, advice
-from tallystick.storage import Origin
+from tallystick.storage import Origin, write_bytes
 
 
 class LineFile:
@@ -47,9 +47,7 @@ class LineFile:
 
     def append(self, line: bytes) -> None:
         """Add a line, all of it or nothing. Raises StorageError."""
-        if (key := self._origin.key) is not None:
-            place = _place(self._origin, self.path, self._count)
-            line = binascii.b2a_base64(b"".join(key.encrypted(line, place=place)), newline=False)
+        line = _stored(line, self.path, self._origin, self._count)
         try:
             written = os.write(self._handle, line + b"\n")
             if written < len(line) + 1:
@@ -80,6 +78,17 @@ def read_lines(path: Path, *, origin: Origin) -> Iterator[bytes]:
         raise DamagedFile(path, f"it cannot be read: {error.strerror}") from None
 
 
+def rewrite_lines(path: Path, *, origin: Origin, rewritten: Callable[[bytes], bytes]) -> None:
+    """Put another line in each line's place, in a file that no process adds to. Raises DamagedFile and StorageError.
+
+    Whoever reads the file meanwhile reads all old lines or all new ones.
+    """
+    lines = []
+    for number, line in enumerate(read_lines(path, origin=origin)):
+        lines += [_stored(rewritten(line), path, origin, number), b"\n"]
+    write_bytes(path, *lines, private=True)
+
+
 def _lines_of(path: Path, origin: Origin) -> Iterator[tuple[bytes, int]]:
     """Yield each whole line, and how many bytes it takes in the file."""
     with path.open("rb") as file:
@@ -87,6 +96,13 @@ def _lines_of(path: Path, origin: Origin) -> Iterator[tuple[bytes, int]]:
             if not line.endswith(b"\n"):
                 return
             yield _plain(line[:-1], path, origin, number), len(line)
+
+
+def _stored(line: bytes, path: Path, origin: Origin, number: int) -> bytes:
+    """Return a line as the file has it: encrypted where the folder's files are."""
+    if origin.key is None:
+        return line
+    return binascii.b2a_base64(b"".join(origin.key.encrypted(line, place=_place(origin, path, number))), newline=False)
 
 
 def _plain(line: bytes, path: Path, origin: Origin, number: int) -> bytes:

@@ -69,6 +69,15 @@ def refuse_scores(party: PartyFile, ids: Iterable[bytes], contract: Contract, *,
     _require_within(party, contract, before, opened_N, after_N)
 
 
+def forget_counted_scores(party: PartyFile, ids: Iterable[bytes]) -> bool:
+    """Take these rows out of the counts, and tell whether this party has counts. A person who comes back begins at none."""
+    if not party.privacy.ledger.exists():
+        return False
+    ledger = known_ledger(party)
+    ledger.forget_rows(data_set(party, SCORES), _digests(ledger, ids))
+    return True
+
+
 def _counts(party: PartyFile) -> bool:
     """Tell whether this party has a ledger, had one, or needs one."""
     budget = party.privacy

@@ -21,6 +21,7 @@ from tallystick.run_folder.score_count import SHARES
 from tallystick.run_folder.trained import Architecture
 from tallystick.secret_sharing.matrix_products import Shares
 from tallystick.secret_sharing.ring import Words
+from tallystick.storage import remove
 from tallystick.tables.encoder import Encoder
 from tallystick.training.checkpoint import TrainingState, put_weights, read_tensors, write_tensors
 
@@ -126,6 +127,22 @@ def kept_score_shares(folder: RunFolder, ids: Iterable[bytes]) -> Words | None:
 def forget_score_shares(folder: RunFolder, ids: Iterable[bytes]) -> None:
     """Delete this party's shares of these rows, which the other party does not keep: they fit no others."""
     shares_path(folder, ids).unlink(missing_ok=True)
+
+
+def forget_scored(folder: RunFolder, ids: Iterable[bytes]) -> None:
+    """Take these rows out of those with a score, and delete all shares of sets of rows with one of them.
+
+    The others still have a score: no second one is opened for them.
+    """
+    if not (folder.path / _SCORED).exists():
+        return
+    rows_N = _digests(folder, ids)
+    remaining_N = _scored(folder)
+    remaining_N = remaining_N[~np.isin(remaining_N, rows_N)]
+    write_tensors(folder.path / _SCORED, {"rows": torch.from_numpy(remaining_N)}, {}, origin=folder.origin, private=True)
+    for path in folder.path.glob(SHARES):
+        if np.isin(read_tensors(path, origin=folder.origin)[0]["rows"].numpy(), rows_N).any():
+            remove(path)
 
 
 def shares_path(folder: RunFolder, ids: Iterable[bytes]) -> Path:

@@ -34,10 +34,15 @@ class ServingHome:
     @classmethod
     def of(cls, contract: Contract, party: PartyFile) -> "ServingHome":
         """Open the folder of this party under this contract, made if it is not there. Raises StorageError."""
-        path = party.runs / _FOLDER / contract.name / party.party
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        make_folder(path)
-        return cls(path=path, key=party.run_key)
+        home = cls.at(contract, party)
+        home.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(home.path)
+        return home
+
+    @classmethod
+    def at(cls, contract: Contract, party: PartyFile) -> "ServingHome":
+        """Return the same, without making it."""
+        return cls(path=party.runs / _FOLDER / contract.name / party.party, key=party.run_key)
 
     @property
     def origin(self) -> Origin:

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tallystick.alignment.ids import Ids
-from tallystick.alignment.key_ids import KeyIds, first_key, ids_by_key
+from tallystick.alignment.key_ids import KeyIds, first_key, ids_by_key, key_prefix
 from tallystick.alignment.linkages import LINKAGES
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.similar_keys import SimilarKeys
@@ -323,6 +323,18 @@ def key_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConf
         .to_series()
     )
     return join([("=" + part).fill_null("") for part in parts]).set(has_none, None)
+
+
+def ids_of_persons(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> set[bytes]:
+    """Return every id under which these rows may be known: by all keys together, and by each that may link them alone.
+
+    Raises as key_of does.
+    """
+    ids = set(key_of(frame, columns=columns, alignment=alignment).drop_nulls().cast(pl.Binary))
+    for number, each in enumerate(alignment.any_of):
+        alone = _joined(frame, columns, each.columns).drop_nulls().cast(pl.Binary)
+        ids |= {*alone, *Ids(alone, distinct=False).prefixed(key_prefix(number))}
+    return ids
 
 
 def _joined(frame: Frame, columns: Mapping[str, str], keys: Sequence[KeyColumn]) -> pl.Series:

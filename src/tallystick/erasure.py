@@ -1,0 +1,212 @@
+"""Erase persons from all that a party's `runs` folder keeps by row: ``tallystick forget``.
+
+A run folder keeps some files with a value for each row: the alignment, what was recorded for the audit, scores, checkpoints from
+which training goes on. Statistics of many rows stand among these values, so a run gives all of them up, for all rows. Journals of
+serving and counts of opened scores stay in use: these lose the names of the persons alone. Weights, encoders and figures are made
+of all rows together, and stay.
+
+What is done to a file that is named, and what this says, is the same whether or not a person was in it: nobody learns from it who
+was known. No other party is told.
+
+No formal guarantee: the weights, the encoder's quantiles and categories, and the figures of a run still depend on each of its
+rows. Not protected: files outside `runs`, what other parties keep, blocks that a disk has freed.
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.errors import ConfigError, StorageError, advice
+from tallystick.run_folder.answer_journal import PREFIX as ANSWERS
+from tallystick.run_folder.answer_journal import SERVING, row_digest
+from tallystick.run_folder.folder import ALIGNMENT, ERASED, NOISY_KEYS, SETTLED, TRIAL, RunFolder
+from tallystick.run_folder.kept_buckets import BUCKETS
+from tallystick.run_folder.line_file import LINES, rewrite_lines
+from tallystick.run_folder.score_count import forget_counted_scores
+from tallystick.run_folder.shared_head import forget_scored
+from tallystick.scoring.journal import PREFIX as JOURNAL
+from tallystick.serving.kept_alignment import FILE as SERVED_ALIGNMENT
+from tallystick.serving.serving_folder import ServingHome
+from tallystick.storage import PARTIAL, remove
+from tallystick.tables.keys import ids_of_persons
+from tallystick.tables.lazy_table import Frame
+
+BY_ROW = (
+    *("view", "scores.parquet", f"{SETTLED}.json", "labels.json", NOISY_KEYS, BUCKETS),
+    *("checkpoints", "alone", "baseline", "own-network-[0-9]*", "own-network-unused-*", f".*{PARTIAL}"),
+)
+"""Names in a run's folder, or in that of a search's trial, that have a value for each row or serve a training that goes on."""
+REMAINS = (
+    "Weights, encoders, profiles (quantiles and categories of columns) and figures of finished runs remain, for they are made of "
+    "all rows together. To be rid of what they hold of a person, delete the person's rows from the table, train from scratch on "
+    "all sides, promote that run, and delete the older folders.",
+    "Files outside `runs` remain: tables, stores of serving, predictions, exported models, students. So does what other parties "
+    "have: no other party was told.",
+    "The runs can predict and be served as before. They cannot be resumed, evaluated or audited again, and no run can start from "
+    "them.",
+)
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """Account of an erasure, which does not depend on whether a person was known.
+
+    Args:
+        deleted: files and folders that are deleted, or emptied of their rows.
+        rewritten: journals out of which the persons' names are taken.
+        ledger: the ledger whose counts of opened scores lose the persons' rows, or None if there is none.
+        done: whether it was done, or is only planned.
+        remains: what still depends on rows of a run, in sentences.
+    """
+
+    deleted: tuple[str, ...]
+    rewritten: tuple[str, ...]
+    ledger: str | None
+    done: bool
+    remains: tuple[str, ...] = REMAINS
+
+
+def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
+    """Erase persons from this party's `runs` folder and its ledger, or say what that would do. The table is not read.
+
+    A second call after a crash ends what the first one began.
+
+    Args:
+        party: whose `runs` folder it is.
+        persons: a row for each person, with the key columns by this party's names.
+        do: whether to erase; else nothing is changed.
+
+    Raises ConfigError where a key column is missing or another process works in one of the folders: then nothing is erased.
+    Raises StorageError, and DamagedFile, for a file that cannot be read or written.
+    """
+    paths = sorted(path.parent for path in party.runs.glob("*/contract.json"))
+    opened = [RunFolder.open(path, key=party.run_key) for path in paths]
+    runs = [(folder, folder.contract()) for folder in opened if folder.origin.party == party.party]
+    ids_of = {folder.path: _ids(party, contract, persons) for folder, contract in runs}
+    homes = {contract.name: ServingHome.at(contract, party) for _, contract in runs}
+    homes = {name: home for name, home in homes.items() if home.path.is_dir()}
+    by_row = {folder.path: _files_by_row(folder) for folder, _ in runs}
+    answers = {folder.path: sorted(folder.path.glob(f"{ANSWERS}*{LINES}")) for folder, _ in runs}
+    journals = {name: sorted(home.path.glob(f"{JOURNAL}*{LINES}")) for name, home in homes.items()}
+    aligned = [path for home in homes.values() if (path := home.path / SERVED_ALIGNMENT).exists()]
+    if do:
+        in_use: list[RunFolder | ServingHome] = [*(folder for folder, _ in runs), *homes.values()]
+        with ExitStack() as locks:
+            for each in in_use:
+                locks.enter_context(each.locked())
+            for folder, _ in runs:
+                _erase_rows(folder, by_row[folder.path])
+                forget_scored(folder, ids_of[folder.path])
+                _erase_answers(folder, answers[folder.path], ids_of[folder.path])
+            for path in aligned:
+                remove(path)
+            for name, home in homes.items():
+                of_name = [ids_of[folder.path] for folder, contract in runs if contract.name == name]
+                _erase_asked(home, journals[name], set().union(*of_name))
+            forget_counted_scores(party, set().union(*ids_of.values()))
+    return Erasure(
+        deleted=tuple(str(path) for paths in by_row.values() for path in paths) + tuple(str(path) for path in aligned),
+        rewritten=tuple(str(path) for paths in (*answers.values(), *journals.values()) for path in paths),
+        ledger=str(party.privacy.ledger) if party.privacy.ledger.exists() else None,
+        done=do,
+    )
+
+
+def persons_by_key(party: PartyFile, keys: Sequence[str]) -> pl.DataFrame:
+    """Return a row for each of these keys. Raises ConfigError where a person has several columns of keys."""
+    columns = sorted(set(party.keys.values()))
+    if len(columns) != 1:
+        raise ConfigError(
+            f"KEY: {party.party} knows a person by {' and '.join(columns) or 'no key'}; give a file of these columns by --table"
+        )
+    return pl.DataFrame({columns[0]: list(keys)})
+
+
+def _ids(party: PartyFile, contract: Contract, persons: Frame) -> set[bytes]:
+    """Return all ids under which a run of this contract may know these persons. A run linked by similarity knows no ids."""
+    terms = contract.alignment
+    if terms.similarity is not None:
+        return set()
+    if missing := sorted({key.name for key in terms.keys} - party.keys.keys()):
+        raise ConfigError(
+            f"keys: has no {missing[0]}, by which runs of contract {contract.name} in {party.runs} are linked; name its column"
+        )
+    return ids_of_persons(persons, columns=party.keys, alignment=terms)
+
+
+def _files_by_row(folder: RunFolder) -> list[Path]:
+    """List what of a run has a value for each row."""
+    places = [folder.path, *sorted(folder.path.glob(f"{TRIAL}*"))]
+    return [
+        *([path] if (path := folder.path / ALIGNMENT).exists() else []),
+        *(path for place in places for pattern in BY_ROW for path in sorted(place.glob(pattern))),
+    ]
+
+
+def _erase_rows(folder: RunFolder, files: Iterable[Path]) -> None:
+    """Give up a run's values by row. Its alignment keeps the run's id and the counts."""
+    # First, for a run that lost a part of them cannot go on.
+    folder.note(ERASED, {"on": datetime.now(UTC).date().isoformat()})
+    for path in files:
+        if path.name == ALIGNMENT and (saved_before := folder.load_alignment()) is not None:
+            saved, alignment = saved_before
+            counts = Alignment(
+                method=alignment.method,
+                rows_N=np.empty(0, dtype=np.int64),
+                sizes=alignment.sizes,
+                learnt=alignment.learnt,
+                multiplications=alignment.multiplications,
+            )
+            folder.save_alignment(counts, run_id=saved.run_id, table="")
+        elif path.is_dir():
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                raise StorageError(f"cannot delete {path}: {error.strerror}{advice(error)}") from None
+        else:
+            remove(path)
+
+
+def _erase_answers(folder: RunFolder, files: Sequence[Path], ids: set[bytes]) -> None:
+    """Take persons out of what a run answered online. The times that requests took stay."""
+    secret = folder.noted(SERVING).get("secret")
+    if not files or not isinstance(secret, str):
+        return
+    digests = {row_digest(each, bytes.fromhex(secret)) for each in ids}
+
+    def without(line: bytes) -> bytes:
+        answer = json.loads(line)
+        answer["rows"] = [row for row in answer.get("rows", ()) if row["row"] not in digests]
+        return _compact(answer)
+
+    for path in files:
+        rewrite_lines(path, origin=folder.origin, rewritten=without)
+
+
+def _erase_asked(home: ServingHome, files: Sequence[Path], ids: set[bytes]) -> None:
+    """Take persons out of the journals of what was asked. A row without a name stays in the day's count."""
+    if not files:
+        return
+    secret = home.secret()
+    digests = {row_digest(each, secret) for each in ids}
+
+    def without(line: bytes) -> bytes:
+        asked = json.loads(line)
+        asked["rows"] = ["" if row in digests else row for row in asked["rows"]]
+        return _compact(asked)
+
+    for path in files:
+        rewrite_lines(path, origin=home.origin, rewritten=without)
+
+
+def _compact(values: object) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode()

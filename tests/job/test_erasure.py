@@ -1,0 +1,258 @@
+"""`tallystick forget`: nothing by row stays, and a retraining has the bits of one that never had the person."""
+
+import json
+import re
+import shutil
+from fnmatch import fnmatch
+
+import numpy as np
+import polars as pl
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_chosen_runs import PARTIES, Watching, both
+from tiny import OnDisk, columns, contract_values, files_of, lay_out, tables
+from typer.testing import CliRunner
+
+from tallystick import predict
+from tallystick.audit.run import audit_recorded
+from tallystick.cli.app import app
+from tallystick.config.contract import load_contract
+from tallystick.config.party import load_party, parse_party
+from tallystick.config.serving import AnswersConfig
+from tallystick.erasure import BY_ROW, erase_persons, persons_by_key
+from tallystick.errors import ConfigError
+from tallystick.job.process import run_process
+from tallystick.job.start_from import run_to_start_from
+from tallystick.privacy.ledger import Ledger, OpenedScores
+from tallystick.run_folder.answer_journal import AnsweredRow, AnswerLog, read_answers, serving_secret
+from tallystick.run_folder.folder import ALIGNMENT, ERASED, RunFolder
+from tallystick.run_folder.score_count import _digests
+from tallystick.run_folder.shared_head import enter_scored, keep_score_shares, kept_score_shares, require_unscored
+from tallystick.scoring.journal import Journal
+from tallystick.serving.serving_folder import ServingHome
+from tallystick.simulation import simulate
+from tallystick.watcher import Silent
+
+MADE_OF_ALL_ROWS = (
+    *("contract.json", "format", "origin.json", "lock", "run.log*", "result.json", "report.html", "audit.json", "linkage.json"),
+    *("model.safetensors", "model-before-refit.safetensors", "encoder.json", "label.json", "training.json", "profile.json"),
+    *("start.json", "drawn.json", "defense.json", "imputation.json", "workers.json", "pace.json", "ledger.json", "arrived.json"),
+    *("charge-taken-up.json", "embeddings-sent.json", "release.json", "order of an id's rows.json", f"{ERASED}.json"),
+    *("starting-point.safetensors", "own-network.safetensors", "own-network-spread.safetensors"),
+)
+"""Files that hold statistics, weights, counts or secrets; the last ones are drawn anew by no erasure, for they hold no row."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with an audit, own columns alone and a baseline, whose folders are encrypted at one side."""
+    changes = {"audit": "quick", "training__epochs": 1, "evaluation": {"own_columns_baseline": True, "bootstrap": 0}}
+    job = lay_out(tmp_path_factory.mktemp("erased"), PARTIES, contract_values(PARTIES, **changes), rows=150)
+    (job.home("shop") / "run.key").write_text(bytes(range(32)).hex() + "\n")
+    job.change("shop", encryption={"key": {"file": "run.key"}})
+    both(lambda name: run_process(*files_of(job, name), watcher=Watching()))
+    return job
+
+
+@pytest.fixture
+def job(trained, tmp_path):
+    """A copy of it, to change."""
+    return OnDisk(shutil.copytree(trained.root, tmp_path / "job"), PARTIES)
+
+
+def party_of(job, name):
+    return load_party(job.home(name) / "party.yaml")
+
+
+def folder_of(job, name):
+    (path,) = job.runs(name)
+    return RunFolder.open(path, key=party_of(job, name).run_key)
+
+
+def erase(job, name, *keys, do=True):
+    party = party_of(job, name)
+    return erase_persons(party, persons_by_key(party, keys), do=do)
+
+
+def known_key(job, name):
+    return str(pl.read_parquet(job.home(name) / "table.parquet")["id"][0])
+
+
+def is_by_row(path):
+    return any(fnmatch(part, pattern) for part in path.parts for pattern in BY_ROW)
+
+
+def test_every_file_of_a_run_is_by_row_or_made_of_all_rows(job):
+    for name in PARTIES:
+        (folder,) = job.runs(name)
+        files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+        assert any(map(is_by_row, files))
+        for path in files:
+            made_of_all = len(path.parts) == 1 and any(fnmatch(path.name, pattern) for pattern in MADE_OF_ALL_ROWS)
+            assert is_by_row(path) != made_of_all or path.name == ALIGNMENT, path
+        erase(job, name, known_key(job, name))
+        left = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+        assert not any(map(is_by_row, left)), left
+        saved, alignment = folder_of(job, name).load_alignment()
+        assert (saved.run_id, saved.table, len(alignment.rows_N)) == (folder_of(job, name).run_id, "", 0)
+
+
+def test_what_is_done_and_said_is_the_same_for_a_person_who_was_never_known(trained, tmp_path):
+    said, left = [], []
+    for number, key in enumerate((known_key(trained, "bank"), "nobody")):
+        job = OnDisk(shutil.copytree(trained.root, tmp_path / str(number) / "job"), PARTIES)
+        home = job.home("bank")
+        arguments = ["forget", "--party", str(home / "party.yaml"), "--yes", "--json", key]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        said.append(done.stdout.replace(str(job.root), ""))
+        assert key not in done.output
+        (folder,) = job.runs("bank")
+        files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        # The header's order is drawn anew at each writing of safetensors
+        left.append(files | {ALIGNMENT: len(files[ALIGNMENT])})
+    assert said[0] == said[1]
+    assert left[0] == left[1]
+    assert json.loads(said[0])["done"] is True
+
+
+def test_without_yes_nothing_changes_and_the_plan_is_shown(job):
+    (folder,) = job.runs("bank")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    arguments = ["forget", "--party", str(job.home("bank") / "party.yaml"), "id-000001"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert f"would be deleted, with all rows: {folder / 'view'}" in done.stdout
+    assert done.stdout.endswith("Nothing was changed. Add --yes to erase.\n")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_the_run_predicts_as_before_and_nothing_takes_up_its_rows(job, tmp_path):
+    def predicted(file):
+        def work(name):
+            home = job.home(name)
+            output = tmp_path / file if name == "bank" else None
+            return predict(home / "contract.yaml", home / "party.yaml", output=output, watcher=Watching())
+
+        both(work)
+        return (tmp_path / file).read_bytes()
+
+    before = predicted("before.csv")
+    for name in PARTIES:
+        erase(job, name, known_key(job, name))
+        erase(job, name, known_key(job, name))  # once more, as after a crash
+    assert predicted("after.csv") == before
+    words = r"persons were erased from it on \d{4}-\d\d-\d\d, and with them all that it kept by row; begin a new run on all sides"
+    for name in PARTIES:
+        with pytest.raises(ConfigError, match=words):
+            run_process(*files_of(job, name), resume=True, watcher=Watching())
+    (folder,) = job.runs("bank")
+    with pytest.raises(ConfigError, match=words):
+        audit_recorded(folder, watcher=Silent())
+    contract = load_contract(job.home("bank") / "contract.yaml")
+    with pytest.raises(ConfigError, match="its weights still hold what training learnt of them; start from scratch"):
+        run_to_start_from(contract, party_of(job, "bank"), folder_of(job, "bank").run_id)
+
+
+def test_a_retraining_without_the_row_has_the_bits_of_one_that_never_had_it(tmp_path):
+    contract = contract_values(PARTIES, training__epochs=1)
+    frames = tables(PARTIES, rows=300)
+    person = (set(frames["bank"]["id"]) & set(frames["shop"]["id"])).pop()
+    without = {name: frame.filter(pl.col("id") != person) for name, frame in frames.items()}
+
+    def train(folder, rows):
+        simulate(contract, rows, columns(PARTIES), folder=folder, watcher=Silent(), secret_seed=7)
+        return {name: tiny.weights(max(folder.glob(f"{name}/*/model.safetensors"))) for name in PARTIES}
+
+    with_person = train(tmp_path / "had", frames)
+    for name in PARTIES:
+        values = {"party": name, **columns(PARTIES)[name], "table": {"path": "none.csv"}, "runs": name}
+        party = parse_party(values, folder=tmp_path / "had", source=name)
+        erase_persons(party, persons_by_key(party, [person]), do=True)
+    again, never = train(tmp_path / "had", without), train(tmp_path / "never", without)
+    assert again == never
+    assert not any(with_person[name] == never[name] for name in PARTIES)
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_journals_of_serving_lose_a_person_s_rows_and_keep_the_day_s_count(name, job):
+    party, folder = party_of(job, name), folder_of(job, name)
+    contract = load_contract(job.home(name) / "contract.yaml")
+    log = AnswerLog(origin=folder.origin, secret=serving_secret(folder), config=AnswersConfig())
+    log.keep([AnsweredRow(row=log.digest(key), by="joint", scores=(0.5,)) for key in (b"id-000001", b"id-000002")], {"all": 1.0})
+    log.close()
+    home = ServingHome.of(contract, party)
+
+    def journal():
+        return Journal(origin=home.origin, secret=home.secret(), a_day=4, a_day_per_row=2)
+
+    asked = journal()
+    assert asked.allowed([b"id-000001", b"id-000001", b"id-000002"], run="r").all()
+    asked.close()
+    erase(job, name, "id-000001")
+    (answer,) = read_answers(folder)
+    assert [row.row for row in answer.rows] == [log.digest(b"id-000002")]
+    asked = journal()
+    assert list(asked.allowed([b"id-000001", b"id-000001"], run="r")) == [True, False]  # four a day: three were, one is left
+    asked.close()
+    whole = b"".join(path.read_bytes() for path in home.path.rglob("*.jsonl") if party.run_key is None)
+    assert whole.count(asked.digest(b"id-000001").encode()) == (1 if party.run_key is None else 0)
+
+
+def test_no_second_score_comes_of_an_erasure_on_shares(job):
+    folder = folder_of(job, "shop")
+    sets = ([b"id-000001", b"id-000002"], [b"id-000003"])
+    for ids in sets:
+        keep_score_shares(folder, ids, np.zeros((len(ids), 1), dtype=np.uint64))
+        enter_scored(folder, ids)
+    erase(job, "shop", "id-000001")
+    require_unscored(folder, [b"id-000001"])
+    for key in (b"id-000002", b"id-000003"):
+        with pytest.raises(ConfigError, match="have a score by the head of"):
+            require_unscored(folder, [key])
+    assert [kept_score_shares(folder, ids) is None for ids in sets] == [True, False]
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=4), min_size=1, max_size=20), st.sets(st.binary(min_size=1, max_size=4), max_size=5)
+)
+@settings(max_examples=30)
+def test_counts_of_opened_scores_lose_these_rows_and_no_others(tmp_path_factory, rows, gone):
+    ledger = Ledger.create(tmp_path_factory.mktemp("ledger") / "ledger.sqlite", party="shop")
+    digests_N = _digests(ledger, rows)
+    opened = OpenedScores(shares="s", scores=1, key="id", rows=digests_N.tobytes())
+    ledger.enter_scores("rows-scores", opened, judge=lambda _: "opened")
+    head = ledger.head()
+    ledger.forget_rows("rows-scores", _digests(ledger, sorted(gone)))
+    (left,) = ledger.scores("rows-scores")
+    assert left.rows == _digests(ledger, [row for row in rows if row not in gone]).tobytes()
+    assert ledger.head() == head
+    content = ledger.path.read_bytes()
+    assert not any(digest.tobytes() in content for row, digest in zip(rows, digests_N, strict=True) if row in gone)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name persons by their keys, or by a file with --table"),
+        (["id-1", "--table", "persons.csv"], "name persons by their keys, or by a file with --table"),
+        (["--table", "none.csv"], "none.csv"),
+        (["--table", "other.csv"], "column 'id'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_erased(arguments, message, job, monkeypatch):
+    monkeypatch.chdir(job.home("bank"))
+    (job.home("bank") / "other.csv").write_text("name\nAda\n")
+    done = CliRunner().invoke(app, ["forget", "--party", "party.yaml", "--yes", *arguments])
+    assert done.exit_code == 2
+    assert re.search(message, done.stderr)
+    assert not folder_of(job, "bank").noted(ERASED)
+
+
+def test_a_run_that_another_process_works_in_is_left_alone(job):
+    with folder_of(job, "bank").locked(), pytest.raises(ConfigError, match="works in this run folder"):
+        erase(job, "bank", "id-000001")
+    assert not folder_of(job, "bank").noted(ERASED)
+    assert np.size(folder_of(job, "bank").load_alignment()[1].rows_N)
