@@ -202,7 +202,8 @@ def test_journals_of_serving_lose_a_person_s_rows_and_keep_the_day_s_count(name,
 
 
 def test_no_second_score_comes_of_an_erasure_on_shares(job):
-    folder = folder_of(job, "shop")
+    party = party_of(job, "shop")
+    folder = RunFolder.new(party.runs, load_contract(job.home("shop") / "contract.yaml"), "shop", key=party.run_key)
     sets = ([b"id-000001", b"id-000002"], [b"id-000003"])
     for ids in sets:
         keep_score_shares(folder, ids, np.zeros((len(ids), 1), dtype=np.uint64))
