@@ -348,6 +348,20 @@ def test_check_shows_people_the_profile(lay_out_job):
     assert "alignment: intersection; a peer that does not follow the protocol can test ids" in " ".join(shown.output.split())
 
 
+def test_check_at_80_columns_gives_bounds_a_place_where_names_are_long(lay_out_job, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    job = lay_out_job(rows=60)
+    path = job.home("shop") / "table.parquet"
+    pl.read_parquet(path).select("id", average_balance_of_12_months=(1 + pl.int_range(pl.len())) / 3).write_parquet(path)
+    job.change("shop", features=None)
+    arguments = ["check", str(job.home("shop") / "party.yaml"), str(job.home("shop") / "contract.yaml")]
+    lines = CliRunner().invoke(app, arguments).stdout.splitlines()
+    (heading,) = (line.split() for line in lines if line.split()[:2] == ["column", "use"])
+    assert heading[-1] == "distinct"
+    (samples,) = (line for line in lines if line.startswith("average_balance_of_12_months: such as "))
+    assert samples.endswith("; from 0.333333 to 19.0")
+
+
 def test_check_at_80_columns_cuts_no_name_and_keeps_problems_under_their_heading(lay_out_job, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     job = lay_out_job(rows=60)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
 WIDE = 100  # characters of a terminal that has room for the words minimum and maximum
+MOST_OF_BOUND = 10  # letters of a column's least or largest value
+REST_WIDTH = 66  # of what stands beside a column's name; bounds that find no room stand under the table
 MOST_COLUMNS = 200  # of a table that people are shown
 
 
@@ -101,7 +103,9 @@ def _guessed(request: "FileRequest") -> tuple["FileRequest", list[str]]:
     try:
         frame = read_table(validate(TableConfig, {"path": str(request.table.absolute())}, source="--table"))
     except DataError as error:  # there is no party file yet in which anything could be wrong
-        raise DataError(str(error).replace("check table.path, or the option that names it", "check --table")) from None
+        reason = str(error).replace("check table.path, or the option that names it", "check --table")
+        how = "; to have a party file to say it in, leave --table out" if "party file" in reason else ""
+        raise DataError(f"{reason}{how}") from None
     lines = list(frame.notes)
     for name in frame.columns[:MOST_COLUMNS]:
         column = frame.get_column(name)
@@ -200,24 +204,24 @@ def _show(console: Console, values: dict[str, Any]) -> None:
             )
             columns, more = [columns[place] for place in sorted(first[:MOST_COLUMNS])], len(columns) - MOST_COLUMNS
         widest = max(len("column"), *(len(column["name"]) for column in columns))
-        table.add_column("column", overflow="fold", width=min(widest, NAME_WIDTH))
+        name_width = min(widest, NAME_WIDTH)
+        has_bounds = name_width + REST_WIDTH <= console.width
+        table.add_column("column", overflow="fold", width=name_width)
         for name in ("use", "type", "missing", "distinct"):
             table.add_column(name, no_wrap=True)
-        for name in ("minimum", "maximum") if console.width >= WIDE else ("min", "max"):
+        for name in (("minimum", "maximum") if console.width >= WIDE else ("min", "max")) if has_bounds else ():
             table.add_column(name, overflow="fold")
         for column in columns:
             kind = column["type"].partition("(")[0]
-            cells = (
-                column["use"],
-                kind,
-                f"{column['missing_share']:.1%}",
-                *(column[name] for name in ("distinct", "minimum", "maximum")),
-            )
+            bounds = [_shortened(column[name]) for name in ("minimum", "maximum")] if has_bounds else []
+            cells = (column["use"], kind, f"{column['missing_share']:.1%}", column["distinct"], *bounds)
             table.add_row(escape(column["name"]), *(escape(_cell(value)) for value in cells))
         console.print(table)
         for column in columns:
             if column["samples"] and column["use"] != "key":
-                console.print(f"{column['name']}: such as {', '.join(column['samples'])}", markup=False)
+                least, most = (_shortened(column[name]) for name in ("minimum", "maximum"))
+                bounds_in_words = f"; from {least} to {most}" if least is not None and not has_bounds else ""
+                console.print(f"{column['name']}: such as {', '.join(column['samples'])}{bounds_in_words}", markup=False)
         if more:
             console.print(f"and {more:,} more columns; --json lists all", markup=False)
         for name, value in profile.items():
@@ -238,6 +242,16 @@ def _show(console: Console, values: dict[str, Any]) -> None:
     console.print("[green]no problems[/green]" if not values["problems"] else "[red]problems[/red]")
     for line in values["problems"]:
         console.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _shortened(value: str | None) -> str | None:
+    """Return a bound of a column with six digits where it is a number of more than ten letters, so that it fits in a line."""
+    if value is None or len(value) <= MOST_OF_BOUND:
+        return value
+    try:
+        return f"{float(value):.6g}"
+    except ValueError:  # a date, a time
+        return value
 
 
 def _cell(value: Any) -> str:
