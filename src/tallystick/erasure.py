@@ -29,8 +29,7 @@ from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, StorageError, advice
 from tallystick.run_folder.answer_journal import PREFIX as ANSWERS
 from tallystick.run_folder.answer_journal import SERVING, row_digest
-from tallystick.run_folder.folder import ALIGNMENT, ERASED, NOISY_KEYS, SETTLED, TRIAL, RunFolder
-from tallystick.run_folder.kept_buckets import BUCKETS
+from tallystick.run_folder.folder import ALIGNMENT, ERASED, NOISY_KEYS, SETTLED, RunFolder
 from tallystick.run_folder.line_file import LINES, rewrite_lines
 from tallystick.run_folder.score_count import forget_counted_scores
 from tallystick.run_folder.shared_head import forget_scored
@@ -41,11 +40,9 @@ from tallystick.storage import PARTIAL, remove
 from tallystick.tables.keys import ids_of_persons
 from tallystick.tables.lazy_table import Frame
 
-BY_ROW = (
-    *("view", "scores.parquet", f"{SETTLED}.json", "labels.json", NOISY_KEYS, BUCKETS),
-    *("checkpoints", "alone", "baseline", "own-network-[0-9]*", "own-network-unused-*", f".*{PARTIAL}"),
-)
-"""Names in a run's folder, or in that of a search's trial, that have a value for each row or serve a training that goes on."""
+BY_ROW = ("scores.parquet", f"{SETTLED}.json", "labels.json", NOISY_KEYS)
+"""Files of a run with a value for each row. So has each folder in it, or it serves a training that goes on: what crossed, buckets
+of an alignment, checkpoints, trials of a search."""
 REMAINS = (
     "Weights, encoders, profiles (quantiles and categories of columns) and figures of finished runs remain, for they are made of "
     "all rows together. To be rid of what they hold of a person, delete the person's rows from the table, train from scratch on "
@@ -144,12 +141,10 @@ def _ids(party: PartyFile, contract: Contract, persons: Frame) -> set[bytes]:
 
 
 def _files_by_row(folder: RunFolder) -> list[Path]:
-    """List what of a run has a value for each row."""
-    places = [folder.path, *sorted(folder.path.glob(f"{TRIAL}*"))]
-    return [
-        *([path] if (path := folder.path / ALIGNMENT).exists() else []),
-        *(path for place in places for pattern in BY_ROW for path in sorted(place.glob(pattern))),
-    ]
+    """List what of a run has a value for each row, and what a kill left behind."""
+    files = [folder.path / name for name in (ALIGNMENT, *BY_ROW)]
+    inside = sorted(folder.path.iterdir())
+    return [path for path in inside if path.is_dir() or path in files or path.name.endswith(PARTIAL)]
 
 
 def _erase_rows(folder: RunFolder, files: Iterable[Path]) -> None:
