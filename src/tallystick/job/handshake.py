@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from typing import Annotated
 
@@ -284,6 +285,7 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
     return greeting
 
 
+@cache
 def _release_of(library: str) -> str:
     """Return a version without the name of its build: the CPU build and CUDA's of one release compute alike on a CPU.
 
