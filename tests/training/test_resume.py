@@ -7,10 +7,11 @@ import pytest
 import torch
 from lanes import short_lane_of
 from loops import Setting, assert_same_bits, training, weights_of
+from safetensors.torch import save
 from tiny import PATIENCE_S
 
 from tallystick.errors import Diverged, StorageError
-from tallystick.storage import Origin, write_bytes
+from tallystick.storage import SEAL, Origin, write_bytes
 from tallystick.training.checkpoint import CheckpointStore, TrainingState, read_tensors, write_tensors
 from tallystick.training.objective import Supervised
 from tallystick.training.updates import Updates
@@ -192,3 +193,28 @@ def test_tensors_and_metadata_round_trip(tmp_path):
     write_bytes(path, b"replaced")
     assert path.read_bytes() == b"replaced"
     assert [file.name for file in path.parent.iterdir()] == ["file.safetensors"]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
+def test_a_file_holds_the_bytes_that_safetensors_writes_of_tensors(tmp_path, dtype):
+    """NumPy has no bfloat16; all other numbers are written as its arrays, which is faster."""
+    path = tmp_path / "file.safetensors"
+    numbers = torch.tensor([[0.0, 1.5, -2.0]]).abs().to(getattr(torch, dtype))
+    tensors = {"numbers": numbers, "one": numbers[0, 1], "none": numbers[:0], "turned": numbers.T}
+    write_tensors(path, tensors, {}, origin=Origin(folder=tmp_path))
+    content = path.read_bytes()
+    seal = content.partition(b'"seal":"')[2].partition(b'"')[0].decode()
+    apart = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    assert content == save(apart, {SEAL: seal})
+    assert_same_bits(read_tensors(path, origin=Origin(folder=tmp_path))[0], tensors)
+
+
+def test_weights_that_two_layers_share_come_back(tmp_path):
+    tied, again = (torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)) for _ in range(2))
+    for each in (tied, again):
+        each[1].weight = each[0].weight
+    store = CheckpointStore(tmp_path)
+    store.save(TrainingState(step=1), tied, None)
+    store.load(1, again, None)
+    assert again[1].weight is again[0].weight
+    assert_same_bits(again.state_dict(), tied.state_dict())
