@@ -25,14 +25,13 @@ from functools import partial
 from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tallystick.alignment.buckets import BucketStore
 from tallystick.alignment.exchange import MAX_ROWS, REMEDY, exchange_sizes, notify_peers, receive_size, send_size
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.key_ids import KeyIds
 from tallystick.alignment.matching import Index, are_distinct_indices
-from tallystick.alignment.outcome import Alignment, Rows
+from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import LOCAL, LocalOptions
 from tallystick.alignment.psi import (
     Protocol,
@@ -139,7 +138,14 @@ def _link(keys: Sequence[KeyIds], rows: int, channel: Channel, common: _Common, 
     rooms: list[str] = []
     multiplications = 0
     for number, key in enumerate(keys):
-        ids, row_M = _brought(key, number, open_R, is_label=is_label)
+        # The ids that this side brings of the rows that are still open (M), and the row of each
+        parts, rows_of_parts = [], []
+        for earlier in range(1 << number):
+            has_id_U = key.earlier_U & earlier == 0 if is_label else key.earlier_U == earlier
+            place_M = np.flatnonzero(has_id_U & open_R[key.row_U])
+            parts.append(key.ids.gather(place_M).prefixed(b"%d:%d:" % (number, earlier)))
+            rows_of_parts.append(key.row_U[place_M])
+        ids, row_M = Ids.joined(parts), np.concatenate(rows_of_parts)
         most = max_rows << number
         with notify_peers([channel]):
             of = f"ids by {key.name}"
@@ -179,17 +185,6 @@ def _link(keys: Sequence[KeyIds], rows: int, channel: Channel, common: _Common, 
         learnt=learnt_by_keys(peer, others, own=rows, counts=counts, finds=is_label) + rooms,
         multiplications=multiplications,
     )
-
-
-def _brought(key: KeyIds, number: int, open_R: NDArray[np.bool_], *, is_label: bool) -> tuple[Ids, Rows]:
-    """Return the ids that a side brings of the rows that are still open (M), and the row of each."""
-    ids, rows = [], []
-    for earlier in range(1 << number):
-        has_id_U = key.earlier_U & earlier == 0 if is_label else key.earlier_U == earlier
-        place_M = np.flatnonzero(has_id_U & open_R[key.row_U])
-        ids.append(key.ids.gather(place_M).prefixed(b"%d:%d:" % (number, earlier)))
-        rows.append(key.row_U[place_M])
-    return Ids.joined(ids), np.concatenate(rows)
 
 
 def _store_of(stored: Callable[[str], BucketStore], number: int, peer: str) -> BucketStore:

@@ -222,7 +222,12 @@ def require_one_secret(first: EncodedKeys, second: EncodedKeys, parties: Sequenc
     if min(first.rows, second.rows) < CHECKED_ROWS:
         return
     for name in first.filters:
-        weights = [_bit_weights(keys.filters[name]) for keys in (first, second)]
+        weights = []  # of each side, how often each bit is set
+        for packed_NW in (first.filters[name], second.filters[name]):
+            weight_P = np.zeros(packed_NW.shape[1] * 8)
+            for start, stop in pairwise([*range(0, len(packed_NW), 1024), len(packed_NW)]):
+                weight_P += np.unpackbits(packed_NW[start:stop], axis=1).sum(axis=0, dtype=np.int64)
+            weights.append(weight_P)
         if min(float(weight_P.std()) for weight_P in weights) == 0:
             continue
         correlation = float(np.corrcoef(weights[0], weights[1])[0, 1])
@@ -232,12 +237,3 @@ def require_one_secret(first: EncodedKeys, second: EncodedKeys, parties: Sequenc
                 f"filters of {name} from {names} set the same bits no more often than by chance (correlation "
                 f"{correlation:.3f}): their secrets differ, or their keys have nothing in common",
             )
-
-
-def _bit_weights(packed_NW: Packed) -> Floats:
-    """Count how often each bit is set."""
-    total_P = np.zeros(packed_NW.shape[1] * 8)
-    edges = [*range(0, len(packed_NW), 1024), len(packed_NW)]
-    for start, stop in pairwise(edges):
-        total_P += np.unpackbits(packed_NW[start:stop], axis=1).sum(axis=0, dtype=np.int64)
-    return total_P

@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from hashlib import blake2b
-from itertools import repeat
 
 import numpy as np
 
@@ -80,10 +79,24 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
         )
         for index, elements_B32 in arriving:
             their_rows[index].append(workers.multiply(elements_B32, key, keep=tags_of))
-        one = len(channels) == 1
-        pairs = [_match_with(*exchange, proves=one) for exchange in zip(channels, their_rows, sizes, repeat(len(ids)))]
-    # What proves a match crossed before: tags that only both keys together make.
-    matches = [Match(own_K=order_N[index_K], place_K=place_K, prove=lambda _: None) for index_K, place_K in pairs]
+        matches = []
+        for channel, peer_tags, size in zip(channels, their_rows, sizes, strict=True):
+            with attribute_errors(channel, _FEATURE_IDS):
+                their_tags_N16 = gathered(peer_tags, size, width=TAG_BYTES)
+            require_distinct(channel, _FEATURE_IDS, their_tags_N16)
+            promised = None
+            if len(channels) == 1:  # show the only feature party the proof
+                promised = channel.receive(TagsDigest).digest
+                send_list(channel, _RETURNED, their_tags_N16)
+            own_tags_N16 = receive_list(channel, _TAGS, len(ids), shape=(TAG_BYTES,))
+            if promised is not None and _digest(own_tags_N16) != promised:
+                raise ProtocolError(
+                    channel.peer, f"{channel.peer} sent other {_TAGS!r} than it had settled on before it saw this side's"
+                )
+            with attribute_errors(channel, f"{_FEATURE_IDS} and {_TAGS}"):
+                index_K, place_K = match(own_tags_N16, their_tags_N16)
+            # What proves a match crossed before: tags that only both keys together make.
+            matches.append(Match(own_K=order_N[index_K], place_K=place_K, prove=lambda _: None))
     return matches, workers.multiplications
 
 
@@ -128,27 +141,6 @@ def _check_places(channel: Channel, common_K: Index | None, place_K: Index) -> N
     count = len(place_K)
     wrong = "that are not those whose tags match" if count == len(common_K) else f"for the {len(common_K)} that match"
     raise ProtocolError(channel.peer, f"{channel.peer} sent {count} {PLACES!r} {wrong}")
-
-
-def _match_with(
-    channel: Channel, peer_tags: "list[Future[Elements]]", size: int, own: int, *, proves: bool
-) -> tuple[Index, Index]:
-    """Return the places in the own list of ids that a feature party has too, and their places in its list.
-
-    With ``proves``, show the other side the proof.
-    """
-    with attribute_errors(channel, _FEATURE_IDS):
-        their_tags_N16 = gathered(peer_tags, size, width=TAG_BYTES)
-    require_distinct(channel, _FEATURE_IDS, their_tags_N16)
-    promised = None
-    if proves:
-        promised = channel.receive(TagsDigest).digest
-        send_list(channel, _RETURNED, their_tags_N16)
-    own_tags_N16 = receive_list(channel, _TAGS, own, shape=(TAG_BYTES,))
-    if promised is not None and _digest(own_tags_N16) != promised:
-        raise ProtocolError(channel.peer, f"{channel.peer} sent other {_TAGS!r} than it had settled on before it saw this side's")
-    with attribute_errors(channel, f"{_FEATURE_IDS} and {_TAGS}"):
-        return match(own_tags_N16, their_tags_N16)
 
 
 def _digest(tags_N16: Tags) -> bytes:

@@ -138,9 +138,29 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """
-    split = [Buckets(label_ids=len(side.ids), feature_ids=size, per_bucket=BUCKET_IDS) for size in sizes]
-    counter = _Counter(side.local.progress, [Shape.of(buckets) for buckets in split])
-    matches = [_match_with(side, channel, buckets, counter) for channel, buckets in zip(channels, split, strict=True)]
+    buckets_of_peer = [Buckets(label_ids=len(side.ids), feature_ids=size, per_bucket=BUCKET_IDS) for size in sizes]
+    counter = _Counter(side.local.progress, [Shape.of(buckets) for buckets in buckets_of_peer])
+    matches = []
+    for channel, buckets in zip(channels, buckets_of_peer, strict=True):
+        shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, leads=True)
+        rows, places = [], []
+        for bucket, kept in enumerate(taken_up.kept()):
+            rows.append(kept["rows"])
+            places.append(kept["places"] + np.int32(bucket * shape.feature_ids))
+        counter.buckets(taken_up.first)
+        if taken_up.first < buckets.count:
+            split = _split(side, taken_up.key, buckets, room=shape.label_ids)
+            # One batch of base transfers for all buckets: they are parts of one extension, each with a salt of its own.
+            receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=side.rng))
+        for bucket in range(taken_up.first, buckets.count):
+            own_B = split.rows(bucket)
+            own_K, place_K = _match_bucket(side, channel, shape, bucket, own_B, receiver, key=taken_up.key, counter=counter)
+            taken_up.keep(bucket, rows=own_B[own_K], places=place_K)
+            rows.append(own_B[own_K])
+            places.append(place_K + np.int32(bucket * shape.feature_ids))
+        rows_K, places_K = (np.concatenate(each).astype(np.int64) for each in (rows, places))
+        prove = partial(_prove, channel, side.prints_N16, taken_up.key)
+        matches.append(Match(own_K=rows_K, place_K=places_K, prove=prove))
     return matches, len(channels) * (2 * CODE_BITS + 1)
 
 
@@ -159,34 +179,21 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
         choices_T = np.unpackbits(np.frombuffer(side.rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
         sender = Sender(transfer_receiver(channel, choices_T, rng=side.rng), choices_T)
     for bucket in range(taken_up.first, buckets.count):
-        order_M, prints_M16 = _in_secret_order(side, split.rows(bucket), shape.feature_ids)
+        # Own row and fingerprint at each place of the bucket (M,), in a secret order: the label party learns which places match,
+        # and in any other order these would tell of the ids between. Room that is left holds -1 and a made-up fingerprint, which
+        # is random, and so equal to no id's: what the function gives for it looks like the others.
+        own_B, room = split.rows(bucket), shape.feature_ids
+        place_B = side.rng.permutation(room)[: len(own_B)]
+        row_M = np.full(room, -1, dtype=np.int32)
+        row_M[place_B] = own_B
+        made_up = side.rng.bytes(FINGERPRINT_BYTES * room)
+        prints_M16 = np.frombuffer(made_up, dtype=np.uint8).reshape(room, FINGERPRINT_BYTES).copy()
+        prints_M16[place_B] = side.prints_N16.take(own_B, axis=0)
         _answer(channel, shape, bucket, prints_M16, sender, key=taken_up.key, counter=counter)
-        taken_up.keep(bucket, rows=order_M)
-        orders.append(order_M)
+        taken_up.keep(bucket, rows=row_M)
+        orders.append(row_M)
     order_N = np.concatenate(orders)
     return Answer(order_N=order_N, check=partial(_check_proof, channel, side.prints_N16, order_N, taken_up.key)), 2 * CODE_BITS
-
-
-def _match_with(side: Side, channel: Channel, buckets: Buckets, counter: "_Counter") -> Match:
-    """Return the own rows that a feature party has too, and their places in its order: one bucket after the other."""
-    shape, taken_up = Shape.of(buckets), _taken_up(side, channel, buckets, leads=True)
-    rows, places = [], []
-    for bucket, kept in enumerate(taken_up.kept()):
-        rows.append(kept["rows"])
-        places.append(kept["places"] + np.int32(bucket * shape.feature_ids))
-    counter.buckets(taken_up.first)
-    if taken_up.first < buckets.count:
-        split = _split(side, taken_up.key, buckets, room=shape.label_ids)
-        # One batch of base transfers for all buckets: they are parts of one extension, each with a salt of its own.
-        receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=side.rng))
-    for bucket in range(taken_up.first, buckets.count):
-        own_B = split.rows(bucket)
-        own_K, place_K = _match_bucket(side, channel, shape, bucket, own_B, receiver, key=taken_up.key, counter=counter)
-        taken_up.keep(bucket, rows=own_B[own_K], places=place_K)
-        rows.append(own_B[own_K])
-        places.append(place_K + np.int32(bucket * shape.feature_ids))
-    all_rows_K, all_places_K = (np.concatenate(each).astype(np.int64) for each in (rows, places))
-    return Match(own_K=all_rows_K, place_K=all_places_K, prove=partial(_prove, channel, side.prints_N16, taken_up.key))
 
 
 def _taken_up(side: Side, channel: Channel, buckets: Buckets, *, leads: bool) -> TakenUp:
@@ -208,22 +215,6 @@ def _split(side: Side, key: bytes, buckets: Buckets, *, room: int) -> Split:
         piece = slice(start, start + PIECE_IDS)
         bucket_N[piece] = codes.bins(side.prints_N16[piece], per_region=buckets.count)[0]
     return Split.by(bucket_N, count=buckets.count, room=room)
-
-
-def _in_secret_order(side: Side, rows_B: Index, room: int) -> tuple[Places, Tags]:
-    """Return own row and fingerprint at each place (M,) of a bucket in a secret order.
-
-    Room that is left holds -1 and a made-up fingerprint.
-
-    The label party learns which places match: in any other order these would tell of the ids between.
-    """
-    order_M = side.rng.permutation(room)
-    row_M = np.full(room, -1, dtype=np.int32)
-    row_M[order_M[: len(rows_B)]] = rows_B
-    # Made-up fingerprints are random, and so are equal to no id's: what the function gives for them looks like the others.
-    prints_M16 = np.frombuffer(side.rng.bytes(FINGERPRINT_BYTES * room), dtype=np.uint8).reshape(room, FINGERPRINT_BYTES).copy()
-    prints_M16[order_M[: len(rows_B)]] = side.prints_N16.take(rows_B, axis=0)
-    return row_M, prints_M16
 
 
 def _match_bucket(
