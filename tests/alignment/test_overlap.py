@@ -10,6 +10,7 @@ import pytest
 from tallystick.alignment import overlap
 from tallystick.alignment.exchange import Chunk
 from tallystick.alignment.overlap import (
+    IdGroups,
     OverlapCounts,
     OverlapGroups,
     OverlapNoise,
@@ -60,7 +61,8 @@ def test_both_learn_how_many_ids_they_have_in_common(permuting, comparing):
 def test_groups_are_counted_each():
     permuting, comparing = ids(0, 900), ids(450, 2000)
     group_M = (np.arange(900) % 3).astype(np.uint8)
-    first, second = both(permuting, comparing, group_M=group_M, groups=["north", "south", "none here"])
+    groups = IdGroups(names=("north", "south", "none here"), number_M=group_M)
+    first, second = both(permuting, comparing, groups=groups)
     true = Counter(group for one, group in zip(permuting, group_M.tolist(), strict=True) if one in {*comparing})
     assert first.counts == second.counts == tuple(true[group] for group in range(3))
     assert first.groups == second.groups == ("north", "south", "none here")
@@ -98,7 +100,8 @@ def test_each_side_learns_the_count_with_the_other_side_s_noise(monkeypatch, gro
 
     monkeypatch.setattr(OverlapNoise, "draw", kept)
     group_M = (np.arange(400) % len(groups)).astype(np.uint8)
-    first, second = both(ids(0, 400), ids(100, 700), terms=OverlapTerms(noise=noise), group_M=group_M, groups=groups)
+    numbered = IdGroups(names=tuple(groups), number_M=group_M)
+    first, second = both(ids(0, 400), ids(100, 700), terms=OverlapTerms(noise=noise), groups=numbered)
     true_G = np.bincount(group_M[100:], minlength=len(groups))
     assert (np.array(first.counts) - true_G == drawn["role 1"]).all()
     assert (np.array(second.counts) - true_G == drawn["role 0"]).all()
@@ -137,7 +140,7 @@ def watched(permuting, comparing):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(overlap, "learn_equal", kept)
         group_M = (np.arange(500) % 2).astype(np.uint8)
-        both(permuting, comparing, rng=SecureRandom(), channels=channels, groups=["x", "y"], group_M=group_M)
+        both(permuting, comparing, rng=SecureRandom(), channels=channels, groups=IdGroups(names=("x", "y"), number_M=group_M))
     return channels, equal[0]
 
 

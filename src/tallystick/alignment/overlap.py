@@ -116,6 +116,14 @@ class OverlapNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IdGroups:
+    """Groups of a side's ids, each counted by itself: their names, and the number of each id's group."""
+
+    names: tuple[str, ...]
+    number_M: GroupNumbers
+
+
+@dataclass(frozen=True, kw_only=True)
 class Overlap:
     """Sizes of the two sides' sets and of their intersection, as this side knows them.
 
@@ -153,8 +161,7 @@ def overlap_permuting_side(
     *,
     rng: SecureRandom,
     terms: OverlapTerms,
-    group_M: GroupNumbers | None = None,
-    groups: Sequence[str] = ("",),
+    groups: IdGroups | None = None,
     leads: bool = True,
     max_rows: int = MAX_ROWS,
     progress: Progress = no_progress,
@@ -173,8 +180,7 @@ def overlap_permuting_side(
         channel: to the other side.
         rng: draws keys, the permutation and noise.
         terms: what both sides agree on.
-        group_M: the number of each id's group.
-        groups: their names.
+        groups: of this side's ids; left out, all are counted together, in one group without a name.
         leads: whether this is the label party, which settles first on its part of a common key.
         max_rows: most ids to accept from the peer (and to have).
         progress: told how far this side is.
@@ -185,11 +191,12 @@ def overlap_permuting_side(
     with notify_peers([channel]):
         own_ids = check_ids(ids, max_rows=max_rows)
         (others,) = exchange_sizes(len(own_ids), [channel], max_rows=max_rows)
-        channel.send(OverlapGroups(names=list(groups)))
-        number_M = group_M if group_M is not None else np.zeros(len(own_ids), dtype=np.uint8)
-        pool = _Pool.of(terms, len(groups), rng=rng, permutes=True)
+        if groups is None:
+            groups = IdGroups(names=("",), number_M=np.zeros(len(own_ids), dtype=np.uint8))
+        channel.send(OverlapGroups(names=list(groups.names)))
+        pool = _Pool.of(terms, len(groups.names), rng=rng, permutes=True)
         print_M16 = fingerprints(Ids.of([*own_ids, *pool.ids]))
-        number_M = np.concatenate((number_M, pool.group_K)).astype(np.uint8)
+        number_M = np.concatenate((groups.number_M, pool.group_K)).astype(np.uint8)
         order_M = sorted_order(print_M16)  # else places would follow the table
         print_M16, number_M = print_M16[order_M], number_M[order_M]
         salt = toss(channel, rng, leads=leads)
@@ -210,13 +217,14 @@ def overlap_permuting_side(
         place_group_J[target_J[filled]] = number_M[table_J[filled]]
         send_list(channel, _PLACES, place_group_J)
         received = channel.receive(OverlapCounts).counts
-        due = len(groups) if terms.told else 0
-        size_G = np.bincount(number_M, minlength=len(groups))
+        due = len(groups.names) if terms.told else 0
+        size_G = np.bincount(number_M, minlength=len(groups.names))
         if len(received) != due or any(count > size + pool.size for count, size in zip(received, size_G.tolist(), strict=False)):
             raise ProtocolError(
                 channel.peer, f"{channel.peer} sent counts {received}, which this side's {due} groups cannot have"
             )
-    return Overlap(own=len(own_ids), others=others, groups=tuple(groups), counts=pool.told(received) if terms.told else None)
+    counts = pool.told(received) if terms.told else None
+    return Overlap(own=len(own_ids), others=others, groups=groups.names, counts=counts)
 
 
 def overlap_comparing_side(

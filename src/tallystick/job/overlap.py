@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tallystick.alignment.overlap import (
     MOST_GROUPS,
+    IdGroups,
     Overlap,
     overlap_comparing_side,
     overlap_permuting_side,
@@ -32,8 +32,6 @@ from tallystick.privacy.ledger import BudgetExceeded, outlook
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import KEYS, charged, data_set, known_budget
 from tallystick.tables.groups import groups_of
-from tallystick.tables.keys import Keys
-from tallystick.tables.lazy_table import Frame
 from tallystick.tables.table import require_column
 from tallystick.watcher import Watcher
 
@@ -53,7 +51,21 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
     frame, keys = require_to_align(contract, party)
     assert keys is not None, "a contract with an overlap has no helper"
     (peer,) = (name for name in contract.parties if name != party.party)
-    names, group_M = _own_groups(config, party, frame, keys)
+    groups = None
+    if config.groups == party.party:
+        if party.overlap_groups is None:
+            raise ConfigError(
+                f"overlap_groups: is missing; overlap.groups = {config.groups} in the contract asks {party.party} for a column"
+            )
+        names, code_N = groups_of(require_column(frame, party.overlap_groups, use="overlap_groups"))
+        if not 1 <= len(names) <= MOST_GROUPS:
+            raise DataError(
+                f"overlap_groups = {party.overlap_groups}: has {len(names)} groups; 1 to {MOST_GROUPS} can be counted"
+            )
+        rows_M = keys.rows_R
+        if keys.id_R is not None:  # several rows of an id: the first counts
+            rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
+        groups = IdGroups(names=tuple(name[:200] for name in names), number_M=code_N[rows_M].astype(np.uint8))
     _require_allowed(config, party, peer)
     log = RunLog(watcher)
     with ExitStack() as stack, log.recording():
@@ -87,7 +99,7 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
                 "progress": watcher.progress,
             }
             if is_label == (permutes == "label"):
-                overlap = overlap_permuting_side(keys.ids, channel, group_M=group_M, groups=names, **common)
+                overlap = overlap_permuting_side(keys.ids, channel, groups=groups, **common)
             else:
                 overlap = overlap_comparing_side(keys.ids, channel, **common)
             seconds, traffic = time.monotonic() - clock, channel.traffic
@@ -105,28 +117,6 @@ def permuting_role(contract: Contract) -> Literal["label", "feature"]:
     if contract.overlap.groups is not None:
         return "label" if contract.overlap.groups == contract.label_party else "feature"
     return "feature" if contract.overlap.told_to == "label" else "label"
-
-
-def _own_groups(
-    config: OverlapConfig, party: PartyFile, frame: Frame, keys: Keys
-) -> tuple[tuple[str, ...], NDArray[np.uint8] | None]:
-    """Return the names of this side's groups and the number of each id's: one nameless group where it has none.
-
-    Raises ConfigError where the party file names no column, DataError for a column that has none or too many.
-    """
-    if config.groups != party.party:
-        return ("",), None
-    if party.overlap_groups is None:
-        raise ConfigError(
-            f"overlap_groups: is missing; overlap.groups = {config.groups} in the contract asks {party.party} for a column"
-        )
-    names, code_N = groups_of(require_column(frame, party.overlap_groups, use="overlap_groups"))
-    if len(names) > MOST_GROUPS or not names:
-        raise DataError(f"overlap_groups = {party.overlap_groups}: has {len(names)} groups; 1 to {MOST_GROUPS} can be counted")
-    rows_M = keys.rows_R
-    if keys.id_R is not None:  # several rows of an id: the first counts
-        rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
-    return tuple(name[:200] for name in names), code_N[rows_M].astype(np.uint8)
 
 
 def _require_allowed(config: OverlapConfig, party: PartyFile, peer: str) -> None:
