@@ -70,21 +70,25 @@ class Boosted:
             self._model.fit(_table(features), labels.cpu().numpy(), sample_weight=weights_N)
 
     def logits(self, source: Callable[[Tensor], Features], index_N: Tensor, *, classes: int) -> Tensor:
-        """Compute the logits at these positions, read a part of them at a time."""
-        return torch.cat([self._logits(source(index_B), classes) for index_B in torch.split(index_N, SCORED_AT_A_TIME)])
+        """Compute what a network would give at these positions, read a part of them at a time.
 
-    def _logits(self, features: Features, classes: int) -> Tensor:
-        """Compute what a network would give for these rows: logits (N,) or (N, C), standardised numbers or log counts (N,)."""
-        table = _table(features)
-        if self._kind == "count":
-            return torch.from_numpy(np.log(self._model.predict(table))).float()
-        if self._kind == "regression":
-            return torch.from_numpy(self._model.predict(table)).float()
-        chances = np.zeros((len(table), classes))
-        class_codes = self._model.classes_.astype(int)
-        chances[:, class_codes] = self._model.predict_proba(table) if len(class_codes) > 1 else 1.0
-        logits = np.log(chances.clip(CERTAIN, 1 - CERTAIN))
-        return torch.from_numpy(logits[:, 1] - logits[:, 0] if self._kind == "binary" else logits).float()
+        These are logits (N,) or (N, C), standardised numbers or log counts (N,).
+        """
+        parts = []
+        for index_B in torch.split(index_N, SCORED_AT_A_TIME):
+            table = _table(source(index_B))
+            if self._kind == "count":
+                values = np.log(self._model.predict(table))
+            elif self._kind == "regression":
+                values = self._model.predict(table)
+            else:
+                chances = np.zeros((len(table), classes))
+                class_codes = self._model.classes_.astype(int)
+                chances[:, class_codes] = self._model.predict_proba(table) if len(class_codes) > 1 else 1.0
+                values = np.log(chances.clip(CERTAIN, 1 - CERTAIN))
+                values = values[:, 1] - values[:, 0] if self._kind == "binary" else values
+            parts.append(torch.from_numpy(values).float())
+        return torch.cat(parts)
 
 
 def cross_fitted(

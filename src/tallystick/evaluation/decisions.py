@@ -222,67 +222,50 @@ def by_group(
         raise DataError(
             f"column {groups.column!r}: {len(codes_N)} group codes for {len(labels_N)} rows; give one per row, an index of names"
         )
+    metric_name, metric = next(iter(METRICS[target].items()))
     groups_measured = []
     for code, name in enumerate(groups.names):
         inside_N = codes_N == code
-        inside = ScoredRows(
-            labels_N=labels_N[inside_N],
-            logits=logits[inside_N],
-            weights_N=weights_N[inside_N],
-            keys_N=rows.keys_N[inside_N] if rows.keys_N is not None else None,
+        count = int(inside_N.sum())
+        if count < smallest:
+            nothing = without_value(f"fewer than {smallest} rows")
+            group = Group(name=name, rows=None, label_mean=nothing, score_mean=nothing, gap=nothing, metric=nothing)
+            groups_measured.append(group)
+            continue
+        labels_G, logits_G, weights_G = labels_N[inside_N], logits[inside_N], weights_N[inside_N]
+        keys_G = rows.keys_N[inside_N] if rows.keys_N is not None else None
+        statistics: dict[str, Statistic] = {}
+        reasons = dict.fromkeys(("label_mean", "score_mean", "gap"), "a multiclass target has no mean")
+        if target != "multiclass":
+            scores_G = metrics.sigmoid(logits_G) if target == "binary" else logits_G
+            means = {"label_mean": labels_G, "score_mean": scores_G, "gap": scores_G - labels_G}
+            statistics |= {what: metrics.mean_statistic(values_G) for what, values_G in means.items()}
+        rarer = count if target != "binary" else int(min(labels_G.sum(), count - labels_G.sum()))
+        if rarer < SMALLEST_CLASS:
+            reasons["metric"] = f"fewer than {SMALLEST_CLASS} rows of one class"
+        else:
+            try:
+                statistics["metric"] = metric.prepare(labels_G, logits_G, 1)
+            except UndefinedMetric as error:
+                reasons["metric"] = str(error)
+        values = {what: float(statistic(weights_G)) for what, statistic in statistics.items()}
+        replicates_RM = bootstrap(list(statistics.values()), weights_G, keys_N=keys_G, resamples=resamples, generator=generator)
+        bounds = {"metric": (metric.low, metric.high)} | ({"label_mean": (0.0, 1.0)} if target == "binary" else {})
+        figures = {
+            what: valued(values[what], replicates_R, *bounds.get(what, (-np.inf, np.inf)))
+            if np.isfinite(values[what])
+            else without_value("there are no rows with weight")
+            for what, replicates_R in zip(statistics, replicates_RM.T, strict=True)
+        }
+        figures |= {what: without_value(reason) for what, reason in reasons.items() if what not in figures}
+        groups_measured.append(
+            Group(
+                name=name,
+                rows=count,
+                label_mean=figures["label_mean"],
+                score_mean=figures["score_mean"],
+                gap=figures["gap"],
+                metric=figures["metric"],
+            )
         )
-        groups_measured.append(_group(target, name, inside, smallest=smallest, resamples=resamples, generator=generator))
-    return Grouping(
-        column=groups.column, target=target, metric=next(iter(METRICS[target])), smallest=smallest, groups=groups_measured
-    )
-
-
-def _group(
-    target: TargetType,
-    name: str,
-    inside: ScoredRows,
-    *,
-    smallest: int,
-    resamples: int,
-    generator: np.random.Generator,
-) -> Group:
-    labels, logits, weights_N = (np.asarray(each) for each in (inside.labels_N, inside.logits, inside.weights_N))
-    rows = len(labels)
-    if rows < smallest:
-        nothing = without_value(f"fewer than {smallest} rows")
-        return Group(name=name, rows=None, label_mean=nothing, score_mean=nothing, gap=nothing, metric=nothing)
-    metric = next(iter(METRICS[target].values()))
-    statistics: dict[str, Statistic] = {}
-    reasons = dict.fromkeys(("label_mean", "score_mean", "gap"), "a multiclass target has no mean")
-    if target != "multiclass":
-        scores_N = metrics.sigmoid(logits) if target == "binary" else logits
-        means = {"label_mean": labels, "score_mean": scores_N, "gap": scores_N - labels}
-        statistics |= {what: metrics.mean_statistic(values_N) for what, values_N in means.items()}
-    rarer = rows if target != "binary" else int(min(labels.sum(), rows - labels.sum()))
-    if rarer < SMALLEST_CLASS:
-        reasons["metric"] = f"fewer than {SMALLEST_CLASS} rows of one class"
-    else:
-        try:
-            statistics["metric"] = metric.prepare(labels, logits, 1)
-        except UndefinedMetric as error:
-            reasons["metric"] = str(error)
-    values = {what: float(statistic(weights_N)) for what, statistic in statistics.items()}
-    replicates_RM = bootstrap(
-        list(statistics.values()), weights_N, keys_N=inside.keys_N, resamples=resamples, generator=generator
-    )
-    bounds = {"metric": (metric.low, metric.high)} | ({"label_mean": (0.0, 1.0)} if target == "binary" else {})
-    figures = {
-        what: valued(values[what], replicates_R, *bounds.get(what, (-np.inf, np.inf)))
-        if np.isfinite(values[what])
-        else without_value("there are no rows with weight")
-        for what, replicates_R in zip(statistics, replicates_RM.T, strict=True)
-    }
-    figures |= {what: without_value(reason) for what, reason in reasons.items() if what not in figures}
-    return Group(
-        name=name,
-        rows=rows,
-        label_mean=figures["label_mean"],
-        score_mean=figures["score_mean"],
-        gap=figures["gap"],
-        metric=figures["metric"],
-    )
+    return Grouping(column=groups.column, target=target, metric=metric_name, smallest=smallest, groups=groups_measured)

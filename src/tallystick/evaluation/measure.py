@@ -5,6 +5,7 @@ computed from labels and stays with the label party; no formal guarantee protect
 Shapes: N rows, C classes.
 """
 
+from contextlib import suppress
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tallystick import metrics
 from tallystick.evaluation import intervals
-from tallystick.metrics import METRICS, Floats, Metric, Statistic, TargetType, UndefinedMetric
+from tallystick.metrics import METRICS, Floats, Statistic, TargetType, UndefinedMetric
 
 _LEVEL = 0.95
 CURVE_POINTS = 200
@@ -107,13 +108,25 @@ def compare_models(
         else np.empty((resamples, 0))
     )
     replicates = dict(zip(statistics, replicates_RM.T, strict=True))
-    by_model = {
-        model: {
-            name: _with_interval(models[model], name, chosen, replicates.get((model, name))) for name, chosen in table.items()
-        }
-        for model in models
-    }
+    by_model: dict[str, dict[str, MetricValue]] = {model: {} for model in models}
+    for model, each in models.items():
+        for name, metric in table.items():
+            if name in each.values and (model, name) in replicates:
+                by_model[model][name] = valued(each.values[name], replicates[model, name], metric.low, metric.high)
+            else:
+                by_model[model][name] = MetricValue(value=None, low=None, high=None, reason=each.reasons[name])
     own = by_model.get("local_baseline")
+    difference: dict[str, MetricValue] | None = None
+    if own is not None:
+        difference = {}
+        for name in table:
+            joint_value, own_value = by_model["joint"][name], own[name]
+            if joint_value["value"] is None or own_value["value"] is None:
+                reason = joint_value["reason"] or own_value["reason"]
+                difference[name] = MetricValue(value=None, low=None, high=None, reason=reason)
+            else:
+                apart_R = replicates["joint", name] - replicates["local_baseline", name]
+                difference[name] = valued(joint_value["value"] - own_value["value"], apart_R, -np.inf, np.inf)
     label_mean = np.nan if target == "multiclass" else metrics.mean_statistic(labels)(weights_N)
     return Comparison(
         target=target,
@@ -123,14 +136,7 @@ def compare_models(
         bootstrap={"method": intervals.resampling_of(keys_N), "resamples": resamples, "level": _LEVEL},
         joint=by_model["joint"],
         local_baseline=own,
-        difference=None
-        if own is None
-        else {
-            name: _difference(
-                by_model["joint"][name], own[name], replicates.get(("joint", name)), replicates.get(("local_baseline", name))
-            )
-            for name in table
-        },
+        difference=difference,
         curves={model: each.curves() for model, each in models.items()},
         weighted=weights is not None,
     )
@@ -167,16 +173,24 @@ class _Model:
         if self._rows is None or self._target != "binary":
             return MetricCurves(roc=None, reliability=None, precision_recall=None)
         labels_N, logits_N = self._rows
-        try:
-            roc: RocCurve | None = _thinned(*metrics.roc_curve(labels_N, logits_N, weights_N=self._weights_N)[:2])
-        except UndefinedMetric:
-            roc = None
-        try:
-            precision_recall: PrecisionRecallCurve | None = _thinned_by_recall(
-                *metrics.precision_recall_curve(labels_N, logits_N, weights_N=self._weights_N)[:2]
-            )
-        except UndefinedMetric:
-            precision_recall = None
+        roc: RocCurve | None = None
+        with suppress(UndefinedMetric):
+            false_G1, true_G1 = metrics.roc_curve(labels_N, logits_N, weights_N=self._weights_N)[:2]
+            if len(false_G1) > CURVE_POINTS:  # keep so many, evenly along the curve, both ends among them
+                picks = np.searchsorted(false_G1 + true_G1, np.linspace(0.0, 2.0, CURVE_POINTS)).clip(max=len(false_G1) - 1)
+                picks[0], picks[-1] = 0, len(false_G1) - 1
+                picks = np.unique(picks)
+                false_G1, true_G1 = false_G1[picks], true_G1[picks]
+            roc = RocCurve(false_positive_rate=_rounded(false_G1), true_positive_rate=_rounded(true_G1))
+        precision_recall: PrecisionRecallCurve | None = None
+        with suppress(UndefinedMetric):
+            precision_G, recall_G = metrics.precision_recall_curve(labels_N, logits_N, weights_N=self._weights_N)[:2]
+            if len(recall_G) > CURVE_POINTS:  # keep so many, evenly in recall, both ends among them
+                picks = np.searchsorted(recall_G, np.linspace(recall_G[0], 1.0, CURVE_POINTS)).clip(max=len(recall_G) - 1)
+                picks[0] = 0
+                picks = np.unique(picks)
+                precision_G, recall_G = precision_G[picks], recall_G[picks]
+            precision_recall = PrecisionRecallCurve(recall=_rounded(recall_G), precision=_rounded(precision_G))
         bins = metrics.equal_mass_bins(labels_N, metrics.sigmoid(logits_N), bins=self._bins)(self._weights_N)
         reliability = bins and ReliabilityCurve(
             predicted=_rounded(bins.predicted),
@@ -184,19 +198,6 @@ class _Model:
             count=_rounded(np.full(len(bins.observed), bins.mass)),
         )
         return MetricCurves(roc=roc, reliability=reliability or None, precision_recall=precision_recall)
-
-
-def _with_interval(model: _Model, name: str, metric: Metric, replicates_R: Floats | None) -> MetricValue:
-    if name not in model.values or replicates_R is None:
-        return MetricValue(value=None, low=None, high=None, reason=model.reasons[name])
-    return valued(model.values[name], replicates_R, metric.low, metric.high)
-
-
-def _difference(joint: MetricValue, own: MetricValue, joint_R: Floats | None, own_R: Floats | None) -> MetricValue:
-    """Return how much more of a metric the joint model has, paired by resample."""
-    if joint["value"] is None or own["value"] is None or joint_R is None or own_R is None:
-        return MetricValue(value=None, low=None, high=None, reason=joint["reason"] or own["reason"])
-    return valued(joint["value"] - own["value"], joint_R - own_R, -np.inf, np.inf)
 
 
 def without_value(reason: str) -> MetricValue:
@@ -211,26 +212,6 @@ def valued(value: float, replicates_R: Floats, low: float, high: float) -> Metri
         reason = None if len(replicates_R) == 0 else "no interval: too many resamples hold one class or one value only"
         return MetricValue(value=value, low=None, high=None, reason=reason)
     return MetricValue(value=value, low=interval.low, high=interval.high, reason=None)
-
-
-def _thinned(false_G1: Floats, true_G1: Floats) -> RocCurve:
-    """Keep at most CURVE_POINTS points, evenly along the curve, both ends among them."""
-    if len(false_G1) > CURVE_POINTS:
-        picks = np.searchsorted(false_G1 + true_G1, np.linspace(0.0, 2.0, CURVE_POINTS)).clip(max=len(false_G1) - 1)
-        picks[0], picks[-1] = 0, len(false_G1) - 1
-        picks = np.unique(picks)
-        false_G1, true_G1 = false_G1[picks], true_G1[picks]
-    return RocCurve(false_positive_rate=_rounded(false_G1), true_positive_rate=_rounded(true_G1))
-
-
-def _thinned_by_recall(precision_G: Floats, recall_G: Floats) -> PrecisionRecallCurve:
-    """Keep at most CURVE_POINTS points, evenly in recall, both ends among them."""
-    if len(recall_G) > CURVE_POINTS:
-        picks = np.searchsorted(recall_G, np.linspace(recall_G[0], 1.0, CURVE_POINTS)).clip(max=len(recall_G) - 1)
-        picks[0] = 0
-        picks = np.unique(picks)
-        precision_G, recall_G = precision_G[picks], recall_G[picks]
-    return PrecisionRecallCurve(recall=_rounded(recall_G), precision=_rounded(precision_G))
 
 
 def _rounded(values: Floats) -> list[float]:

@@ -58,7 +58,11 @@ class SplicedFeatures(FeatureImputer):
         """Splice ``count`` rows. Raises DataError if the side has no row at all."""
         if len(numeric_NF) < 1:
             raise DataError("synthetic features splice: this side has no rows to splice from; it needs at least one")
-        codes = [_binned(column_N) for column_N in numeric_NF.T.numpy()]
+        codes: list[Codes] = []
+        for column_N in numeric_NF.T.numpy():
+            edges_of_bins = np.unique(np.quantile(column_N, np.linspace(0, 1, BINS + 1)[1:-1]))
+            bins_N = np.searchsorted(edges_of_bins, column_N, side="right")
+            codes.append(np.unique(bins_N, return_inverse=True)[1].astype(np.int64))
         codes += [np.unique(column_N, return_inverse=True)[1] for column_N in categorical_NG.T.numpy()]
         tree_rows = np.linspace(0, len(numeric_NF) - 1, min(len(numeric_NF), TREE_ROWS)).round().astype(np.int64)
         edges = dependence_tree([code_N[tree_rows] for code_N in codes])
@@ -138,8 +142,3 @@ def _entropy(code_N: Codes) -> float:
     count_K = np.bincount(code_N)
     share_K = count_K[count_K > 0] / len(code_N)
     return float(-(share_K * np.log(share_K)).sum() + (len(share_K) - 1) / (2 * len(code_N)))
-
-
-def _binned(value_N: NDArray[np.float32]) -> Codes:
-    edges = np.unique(np.quantile(value_N, np.linspace(0, 1, BINS + 1)[1:-1]))
-    return np.unique(np.searchsorted(edges, value_N, side="right"), return_inverse=True)[1].astype(np.int64)

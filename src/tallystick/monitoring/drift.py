@@ -26,7 +26,8 @@ def population_stability(before_K: Sequence[float], now_K: Sequence[float]) -> f
     Half a row is added to every bin, so that an empty one does not make it infinite. Where nothing changed it is about
     (K - 1) (1 / n + 1 / m) for n and m rows.
     """
-    p_K, q_K = (_shares(np.asarray(counts, dtype=np.float64)) for counts in (before_K, now_K))
+    counts = (np.asarray(before_K, dtype=np.float64), np.asarray(now_K, dtype=np.float64))
+    p_K, q_K = ((count_K + 0.5) / (count_K.sum() + 0.5 * len(count_K)) for count_K in counts)
     return float(((q_K - p_K) * np.log(q_K / p_K)).sum())
 
 
@@ -90,11 +91,6 @@ def judged(drifts: Sequence[Drift], *, level: float = LEVEL) -> list[Drift]:
         stability = drifts[place].stability
         states[place] = "same" if not still else "much" if stability >= MUCH else "some" if stability >= SOME else "little"
     return [drifts[place].with_state(states[place]) for place in range(len(drifts))]
-
-
-def _shares(counts_K: NDArray[np.float64]) -> NDArray[np.float64]:
-    shares_K: NDArray[np.float64] = (counts_K + 0.5) / (counts_K.sum() + 0.5 * len(counts_K))
-    return shares_K
 
 
 def _pooled(before_K: Sequence[float], now_K: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from io import BytesIO
 from typing import Literal
 
@@ -156,20 +157,18 @@ def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, e
         if part.height < FEW:
             notes.append(f"{name}: {part.height} rows have a label, too few for figures (at least {FEW}).")
             continue
-        periods.append(_period(str(name), part, bins=contract.evaluation.calibration_bins))
+        labels_N, scores_N = part.get_column(LABEL).to_numpy(), part.get_column(SCORE).to_numpy()
+        periods.append(
+            Period(
+                name=str(name),
+                rows=part.height,
+                label_mean=float(np.mean(labels_N)),
+                score_mean=float(np.mean(scores_N)),
+                auc=_or_none(partial(auc, labels_N, scores_N)),
+                calibration_error=_or_none(partial(ace, labels_N, scores_N, bins=contract.evaluation.calibration_bins)),
+            )
+        )
     return periods
-
-
-def _period(name: str, part: pl.DataFrame, *, bins: int) -> Period:
-    labels_N, scores_N = part.get_column(LABEL).to_numpy(), part.get_column(SCORE).to_numpy()
-    return Period(
-        name=name,
-        rows=part.height,
-        label_mean=float(np.mean(labels_N)),
-        score_mean=float(np.mean(scores_N)),
-        auc=_or_none(lambda: auc(labels_N, scores_N)),
-        calibration_error=_or_none(lambda: ace(labels_N, scores_N, bins=bins)),
-    )
 
 
 def period_names(times: pl.Series, every: Every) -> pl.Series:

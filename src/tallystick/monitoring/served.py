@@ -76,6 +76,38 @@ def monitor_served(look: ServedLook) -> Monitoring:
     parts: dict[str, list[KeptAnswer]] = {}
     for name, each in zip(period_names(times, look.every), requests, strict=True):
         parts.setdefault(name, []).append(each)
+    served = []
+    for name, part in sorted(parts.items()):
+        rows_of_part = [row for each in part for row in each.rows]
+        latency = []
+        for step in ("all", "waiting", "partners", "scoring"):
+            if spent := [each.ms[step] for each in part if step in each.ms]:
+                latency.append(Latency(part=step, p50=float(np.quantile(spent, 0.5)), p99=float(np.quantile(spent, 0.99))))
+        served.append(
+            ServedPeriod(
+                name=name,
+                requests=len(part),
+                rows=len(rows_of_part),
+                why=_counted(row.why for row in rows_of_part),
+                scored_by=_counted(row.by for row in rows_of_part if row.by is not None),
+                latency=latency,
+            )
+        )
+    # Measure the scores by the labels that have come
+    periods: list[Period] = []
+    if look.labels is not None:
+        secret = serving_secret(look.folder)
+        digests = [row_digest(key.encode(), secret) if key is not None else None for key in look.labels.get_column(KEY)]
+        labels = look.labels.with_columns(pl.Series(KEY, digests, dtype=pl.String)).drop_nulls(KEY)
+        if (answered := labels.get_column(KEY).is_in(scored.get_column(KEY).unique().to_list()).sum()) == 0:
+            notes.append("None of the labels is of a row that was answered; look at the key columns of --labels.")
+        else:
+            notes.append(f"{answered:,} of {labels.height:,} given labels are of rows that were answered.")
+        period_of_row = period_names(scored.get_column(TIME), look.every)
+        last = scored.with_columns(period_of_row.alias("_period")).unique([KEY, "_period"], keep="last", maintain_order=True)
+        labels = labels.unique(KEY, keep="last").select(KEY, LABEL)
+        joined = last.join(labels, on=KEY, how="left", maintain_order="left")
+        periods = periods_of(look.contract, look.folder, joined, every=look.every, notes=notes)
     return Monitoring(
         run_id=look.folder.run_id,
         party=look.party,
@@ -85,8 +117,8 @@ def monitor_served(look: ServedLook) -> Monitoring:
         scores=drifts[len(columns)] if of_scores is not None else None,
         scored_by=_counted(row.by for _, row in rows if row.by is not None),
         without_score=sum(row.by is None for _, row in rows),
-        periods=_measured(look, scored, notes) if look.labels is not None else [],
-        served=[_period(name, part) for name, part in sorted(parts.items())],
+        periods=periods,
+        served=served,
         level=LEVEL,
         notes=notes,
     )
@@ -140,37 +172,6 @@ def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -
             )
         )
     return [*numeric_drifts, *drifts]
-
-
-def _measured(look: ServedLook, scored: pl.DataFrame, notes: list[str]) -> list[Period]:
-    assert look.labels is not None
-    secret = serving_secret(look.folder)
-    digests = [row_digest(key.encode(), secret) if key is not None else None for key in look.labels.get_column(KEY)]
-    labels = look.labels.with_columns(pl.Series(KEY, digests, dtype=pl.String)).drop_nulls(KEY)
-    if (answered := labels.get_column(KEY).is_in(scored.get_column(KEY).unique().to_list()).sum()) == 0:
-        notes.append("None of the labels is of a row that was answered; look at the key columns of --labels.")
-    else:
-        notes.append(f"{answered:,} of {labels.height:,} given labels are of rows that were answered.")
-    period_of_row = period_names(scored.get_column(TIME), look.every)
-    last = scored.with_columns(period_of_row.alias("_period")).unique([KEY, "_period"], keep="last", maintain_order=True)
-    joined = last.join(labels.unique(KEY, keep="last").select(KEY, LABEL), on=KEY, how="left", maintain_order="left")
-    return periods_of(look.contract, look.folder, joined, every=look.every, notes=notes)
-
-
-def _period(name: str, requests: Sequence[KeptAnswer]) -> ServedPeriod:
-    rows = [row for each in requests for row in each.rows]
-    latency = []
-    for part in ("all", "waiting", "partners", "scoring"):
-        if spent := [each.ms[part] for each in requests if part in each.ms]:
-            latency.append(Latency(part=part, p50=float(np.quantile(spent, 0.5)), p99=float(np.quantile(spent, 0.99))))
-    return ServedPeriod(
-        name=name,
-        requests=len(requests),
-        rows=len(rows),
-        why=_counted(row.why for row in rows),
-        scored_by=_counted(row.by for row in rows if row.by is not None),
-        latency=latency,
-    )
 
 
 def _counted(words: Iterable[str]) -> dict[str, int]:
