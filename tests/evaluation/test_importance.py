@@ -83,8 +83,8 @@ def both(net: Trained, *, seed: int = 5) -> list:
             net.features,
             column_places(net.encoder),
             to_bank,
+            Shuffling(**HOW),
             generator=torch.Generator().manual_seed(seed),
-            **HOW,
         )
         found = receive_falls(net.model, net.own, net.cuts, 0, to_shop, net.scorer, Shuffling(**HOW))
         sent.result(20)
@@ -169,7 +169,7 @@ def crossed(rows: int, *, repeats: int) -> tuple[SentEmbeddings, ColumnValues]:
     network = Numbers(bottom)
     places = [ColumnPlace(name=f"x{place}", numeric=(place,)) for place in range(COLUMNS)]
     to_shop, to_bank = memory_channels("bank", "shop")
-    send_shuffled(network, features, places, to_bank, repeats=repeats, batch_size=rows, generator=generator)
+    send_shuffled(network, features, places, to_bank, Shuffling(repeats=repeats, batch_size=rows), generator=generator)
     assert to_shop.receive(ShuffledColumns).columns == COLUMNS
     lost = [[clean_ND - receive_rows(to_shop, rows, 8, batch_size=rows, device="cpu") for _ in range(repeats)] for _ in places]
     contrast_NCD = torch.stack([torch.stack(each).mean(dim=0) for each in lost], dim=1)
@@ -218,7 +218,7 @@ def test_a_category_comes_back_by_its_share(net) -> None:
 
 def test_only_numbers_cross_the_cut(net) -> None:
     to_shop, to_bank = memory_channels("bank", "shop")
-    send_shuffled(net.bottom, net.features, column_places(net.encoder), to_bank, generator=torch.Generator(), **HOW)
+    send_shuffled(net.bottom, net.features, column_places(net.encoder), to_bank, Shuffling(**HOW), generator=torch.Generator())
     assert to_shop.receive(ShuffledColumns).columns == 3
     for _ in range(3 * HOW["repeats"]):
         sizes = [to_shop.receive(CutEmbedding).values.shape for _ in range(5)]

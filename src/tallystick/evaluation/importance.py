@@ -100,33 +100,6 @@ def sampled_rows(validation_N: Tensor, most: int, *, seed: int) -> Tensor:
     return validation_N[picks.sort().values.to(validation_N.device)]
 
 
-def send_shuffled(
-    bottom: nn.Module,
-    features: Features,
-    places: Sequence[ColumnPlace],
-    channel: Channel,
-    *,
-    repeats: int,
-    batch_size: int,
-    generator: torch.Generator,
-    watch: ShuffleWatch | None = None,
-    progress: Progress = no_progress,
-) -> None:
-    """Say how many columns there are, as the feature party, and send the embeddings of all rows for each column and repeat.
-
-    ``generator`` must be this party's own. That it is secret protects nothing: see above.
-    """
-    channel.send(ShuffledColumns(columns=len(places)))
-    device = features.numeric_NF.device
-    batches = torch.split(torch.arange(len(features), device=device), batch_size)
-    for done, place in enumerate(places):
-        for _ in range(repeats):
-            order_V = torch.randperm(len(features), generator=generator).to(device)
-            observer = partial(watch, done, 1 / repeats) if watch is not None else unwatched
-            send_embeddings(bottom, shuffled(features, place, order_V).rows, batches, channel, watch=observer)
-        progress("column importance", done + 1, len(places))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shuffling:
     """Settings of shuffling: how often each column is shuffled, how many rows cross at a time, and who is told."""
@@ -134,6 +107,31 @@ class Shuffling:
     repeats: int
     batch_size: int
     progress: Progress = no_progress
+
+
+def send_shuffled(
+    bottom: nn.Module,
+    features: Features,
+    places: Sequence[ColumnPlace],
+    channel: Channel,
+    how: Shuffling,
+    *,
+    generator: torch.Generator,
+    watch: ShuffleWatch | None = None,
+) -> None:
+    """Say how many columns there are, as the feature party, and send the embeddings of all rows for each column and repeat.
+
+    ``generator`` must be this party's own. That it is secret protects nothing: see above.
+    """
+    channel.send(ShuffledColumns(columns=len(places)))
+    device = features.numeric_NF.device
+    batches = torch.split(torch.arange(len(features), device=device), how.batch_size)
+    for done, place in enumerate(places):
+        for _ in range(how.repeats):
+            order_V = torch.randperm(len(features), generator=generator).to(device)
+            observer = partial(watch, done, 1 / how.repeats) if watch is not None else unwatched
+            send_embeddings(bottom, shuffled(features, place, order_V).rows, batches, channel, watch=observer)
+        how.progress("column importance", done + 1, len(places))
 
 
 def receive_falls(

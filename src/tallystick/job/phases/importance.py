@@ -75,11 +75,9 @@ def send_columns(
             features,
             places,
             channel,
-            repeats=setting.repeats,
-            batch_size=batch_size,
+            Shuffling(repeats=setting.repeats, batch_size=batch_size, progress=job.logbook.watcher.progress),
             generator=secret_generator(secrets.randbits(SEED_BITS)),
             watch=contrast,
-            progress=job.logbook.watcher.progress,
         )
         if contrast is not None:
             contrast.save()
