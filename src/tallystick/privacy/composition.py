@@ -64,16 +64,13 @@ def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit =
     spent_delta = math.fsum(event.delta for event in further if isinstance(event, ApproximateDP))
     if spent_delta > delta:
         return math.inf
-    return min(pure + _added_up(further, delta, spent_delta), pure + _pld_epsilon(further, delta), _pld_epsilon(bounded, delta))
-
-
-def _added_up(events: Sequence[Bounded], delta: float, spent_delta: float) -> float:
-    """Sum the events' own epsilons, the delta that approximate events leave over shared equally among the Gaussian ones."""
-    gaussians = [event for event in events if isinstance(event, GaussianDP)]
-    added = math.fsum(event.epsilon for event in events if isinstance(event, ApproximateDP))
-    if gaussians and spent_delta >= delta:
-        return math.inf
-    return added + math.fsum(_single_epsilon(event, (delta - spent_delta) / len(gaussians)) for event in gaussians)
+    # The sum of their own epsilons, where the Gaussian ones share equally the delta that approximate ones leave over
+    gaussians = [event for event in further if isinstance(event, GaussianDP)]
+    added = math.fsum(event.epsilon for event in further if isinstance(event, ApproximateDP))
+    if gaussians:
+        share = (delta - spent_delta) / len(gaussians)
+        added += math.fsum(_single_epsilon(event, share) for event in gaussians) if share > 0 else math.inf
+    return min(pure + added, pure + _pld_epsilon(further, delta), _pld_epsilon(bounded, delta))
 
 
 @lru_cache(maxsize=256)

@@ -28,7 +28,7 @@ from tallystick.errors import ConfigError, StorageError
 from tallystick.msgspec_threads import prepared
 from tallystick.privacy.composition import total_epsilon
 from tallystick.privacy.events import Entered, Event, GaussianDP, NotPrivate, Unit, UnsentGaussianDP, check_delta, check_epsilon
-from tallystick.privacy.exported import ExportedDataset, ExportedEntry, ExportedLedger
+from tallystick.privacy.exported import ExportedDataset, ExportedLedger
 from tallystick.storage import require_locks, sync_folder
 
 _SCHEMA = """
@@ -393,10 +393,29 @@ class Ledger:
         ``spent`` and the running totals are at the cap's delta; without a cap at 0, or at ``delta`` where 0 bounds nothing. An
         infinite total is None.
         """
-        datasets: dict[str, list[Entry]] = {}
+        private: dict[str, list[Entry]] = {}
         for entry in self.entries():
             if entry.private:
-                datasets.setdefault(entry.dataset, []).append(entry)
+                private.setdefault(entry.dataset, []).append(entry)
+        datasets: dict[str, ExportedDataset] = {}
+        for name, entries in private.items():
+            cap = self.cap(name)
+            events = [entry.event for entry in entries]
+            at = cap.delta if cap else 0.0 if math.isfinite(total_epsilon(events)) else delta
+            running = [json_number(total_epsilon(events[:count], delta=at)) for count in range(1, len(events) + 1)]
+            datasets[name] = {
+                "cap": {"epsilon": cap.epsilon, "delta": cap.delta} if cap else None,
+                "spent": {"epsilon": running[-1], "delta": at},
+                "epsilon_of": next(_EPSILON_OF[event.unit] for event in events if not isinstance(event, NotPrivate)),
+                "label_epsilon": json_number(total_epsilon(events)),
+                "label_epsilon_at_delta": json_number(total_epsilon(events, delta=delta)),
+                "record_epsilon": json_number(total_epsilon(events, unit="record")),
+                "running_label_epsilon": running,
+                "entries": [
+                    {"number": entry.number, "time": entry.time, "what": entry.what, "event": msgspec.to_builtins(entry.event)}
+                    for entry in entries
+                ],
+            }
         return {
             "party": self.party,
             "identity": self.identity,
@@ -405,34 +424,7 @@ class Ledger:
                 {"number": entry.number, "time": entry.time, "dataset": entry.dataset, "what": entry.what}
                 for entry in self.not_private()
             ],
-            "datasets": {name: self._export(name, rows, delta) for name, rows in datasets.items()},
-        }
-
-    def _export(self, dataset: str, entries: list[Entry], delta: float) -> ExportedDataset:
-        cap = self.cap(dataset)
-        events = [entry.event for entry in entries]
-        at = cap.delta if cap else 0.0 if math.isfinite(total_epsilon(events)) else delta
-        running: list[float | None] = []
-        rows: list[ExportedEntry] = []
-        for index, entry in enumerate(entries, 1):
-            running.append(json_number(total_epsilon(events[:index], delta=at)))
-            rows.append(
-                {
-                    "number": entry.number,
-                    "time": entry.time,
-                    "what": entry.what,
-                    "event": msgspec.to_builtins(entry.event),
-                }
-            )
-        return {
-            "cap": {"epsilon": cap.epsilon, "delta": cap.delta} if cap else None,
-            "spent": {"epsilon": running[-1], "delta": at},
-            "epsilon_of": next(_EPSILON_OF[event.unit] for event in events if not isinstance(event, NotPrivate)),
-            "label_epsilon": json_number(total_epsilon(events)),
-            "label_epsilon_at_delta": json_number(total_epsilon(events, delta=delta)),
-            "record_epsilon": json_number(total_epsilon(events, unit="record")),
-            "running_label_epsilon": running,
-            "entries": rows,
+            "datasets": datasets,
         }
 
     def _entries(self, connection: sqlite3.Connection, dataset: str | None) -> list[Entry]:

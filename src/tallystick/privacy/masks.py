@@ -88,7 +88,15 @@ class MaskedTerms:
         self.clients = len(keys)
         self._position = roster.position
         self._round = hashlib.sha256(b"".join(keys)).digest()
-        self._secrets = [None if key == own else _agree(private_key, key, channel.peer) for key in keys]
+        self._secrets: list[bytes | None] = []
+        for key in keys:
+            try:
+                secret = private_key.exchange(X25519PublicKey.from_public_bytes(key)) if key != own else None
+            except ValueError as error:
+                raise ProtocolError(
+                    channel.peer, f"{channel.peer} relayed a client key that is not a usable X25519 key: {error}"
+                ) from None
+            self._secrets.append(secret)
         self._sent = 0
 
     def send(self, values_L: Ints) -> None:
@@ -171,10 +179,3 @@ def all_or_none(channels: Sequence[Channel]) -> Iterator[list[str]]:
             except PeerError as second:
                 error.add_note(f"{second.peer} could not be told: {second}")
         raise
-
-
-def _agree(private_key: X25519PrivateKey, key: bytes, peer: str) -> bytes:
-    try:
-        return private_key.exchange(X25519PublicKey.from_public_bytes(key))
-    except ValueError as error:
-        raise ProtocolError(peer, f"{peer} relayed a client key that is not a usable X25519 key: {error}") from None

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from tallystick.errors import ConfigError, DataError, StorageError
-from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS
 from tallystick.report import formats
 from tallystick.report.leaks import leak_headline, promise, strength, told_apart
@@ -77,14 +76,24 @@ def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunCompa
     """Put results beside each other, in the given order. Raises ConfigError for fewer than two."""
     if len(results) < 2:
         raise ConfigError(f"{len(results)} run to compare; give at least two")
-    flat = [_flat(result) for result in results]
+    flat, joint = [], []
+    for result in results:
+        try:
+            values_of_contract = yaml.safe_load(result.contract.yaml)
+        except yaml.YAMLError:
+            values_of_contract = None
+        # A run that kept no contract has its summary instead
+        is_kept = isinstance(values_of_contract, Mapping)
+        flat.append(_leaves(values_of_contract if is_kept else dict(result.contract.summary)))
+        shared = result.sections.shared
+        joint.append(shared.metrics if result.evaluation is None and shared is not None else result.joint)
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = []
     own = [result.local_baseline for result in results]
-    for found, suffix in (([_joint(result) for result in results], ""), (own, ", own columns only")):
-        for name in dict.fromkeys(name for each in found for name in each):
+    for metrics_of_runs, suffix in ((joint, ""), (own, ", own columns only")):
+        for name in dict.fromkeys(name for each in metrics_of_runs for name in each):
             metric = next(table[name] for table in METRICS.values() if name in table)
-            cells = [each.get(name) for each in found]
+            cells = [each.get(name) for each in metrics_of_runs]
             values = [cell["value"] if cell is not None else None for cell in cells]
             within = [
                 (cell["low"], cell["high"]) if cell is not None and cell["low"] is not None and cell["high"] is not None else None
@@ -159,15 +168,6 @@ def _row(name: str, values: Sequence[float | int | str | None]) -> ComparisonRow
     return ComparisonRow(name=name, values=list(values), within=[None] * len(values), best=[False] * len(values))
 
 
-def _flat(result: Result) -> dict[str, str]:
-    """Return a contract's keys with their values. A run that kept no contract has its summary instead."""
-    try:
-        values = yaml.safe_load(result.contract.yaml)
-    except yaml.YAMLError:
-        values = None
-    return _leaves(values if isinstance(values, Mapping) else dict(result.contract.summary))
-
-
 def _leaves(value: Any, path: str = "") -> dict[str, str]:
     if isinstance(value, Mapping) and value:
         parts = value.items()
@@ -178,11 +178,6 @@ def _leaves(value: Any, path: str = "") -> dict[str, str]:
             path: ", ".join(map(str, value)) or "none" if isinstance(value, list) else "null" if value is None else str(value)
         }
     return {key: found for name, item in parts for key, found in _leaves(item, f"{path}.{name}" if path else str(name)).items()}
-
-
-def _joint(result: Result) -> Mapping[str, MetricValue]:
-    shared = result.sections.shared
-    return shared.metrics if result.evaluation is None and shared is not None else result.joint
 
 
 def _since(result: Result) -> str:

@@ -50,29 +50,12 @@ def render_ledger(exported: ExportedLedger, path: str | os.PathLike[str]) -> Pat
 
 def ledger_html(exported: ExportedLedger) -> str:
     """Return the page of what ``Ledger.export`` gave."""
-    return render_template(
-        "ledger.html.j2",
-        party=exported["party"],
-        identity=exported["identity"],
-        not_private=[{**entry, "time": formats.moment(entry["time"])} for entry in exported["not_private"]],
-        delta=exported["delta"],
-        datasets=[_dataset(name, dataset) for name, dataset in exported["datasets"].items()],
-    )
-
-
-def _dataset(name: str, dataset: ExportedDataset) -> _Dataset:
-    limit = dataset["cap"]
-    cap = limit["epsilon"] if limit is not None else None
-    total = dataset["spent"]["epsilon"]
-    return _Dataset(
-        name=name,
-        epsilon_of=dataset["epsilon_of"],
-        total=at_delta(dataset["spent"]),
-        cap="none" if limit is None else at_delta(limit),
-        left=formats.NOTHING if cap is None or total is None else amount(max(cap - total, 0.0)),
-        share=None if cap is None else 100.0 if total is None else min(100.0, 100 * total / cap),
-        plot=_plot(dataset, cap),
-        rows=[
+    datasets = []
+    for name, dataset in exported["datasets"].items():
+        limit = dataset["cap"]
+        cap = limit["epsilon"] if limit is not None else None
+        total = dataset["spent"]["epsilon"]
+        rows = [
             _Row(
                 number=entry["number"],
                 time=formats.moment(entry["time"]),
@@ -81,7 +64,26 @@ def _dataset(name: str, dataset: ExportedDataset) -> _Dataset:
                 spent=amount(running),
             )
             for entry, running in zip(dataset["entries"], dataset["running_label_epsilon"], strict=True)
-        ],
+        ]
+        datasets.append(
+            _Dataset(
+                name=name,
+                epsilon_of=dataset["epsilon_of"],
+                total=at_delta(dataset["spent"]),
+                cap="none" if limit is None else at_delta(limit),
+                left=formats.NOTHING if cap is None or total is None else amount(max(cap - total, 0.0)),
+                share=None if cap is None else 100.0 if total is None else min(100.0, 100 * total / cap),
+                plot=_plot(dataset, cap),
+                rows=rows,
+            )
+        )
+    return render_template(
+        "ledger.html.j2",
+        party=exported["party"],
+        identity=exported["identity"],
+        not_private=[{**entry, "time": formats.moment(entry["time"])} for entry in exported["not_private"]],
+        delta=exported["delta"],
+        datasets=datasets,
     )
 
 

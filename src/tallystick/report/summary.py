@@ -46,9 +46,21 @@ def headline(result: Result) -> Headline:
             title=f"{len(trials)} trials" + (f", the best is number {best}" if best is not None else ""),
             text=f"What {names.all} tried before a run, and what that told each side.",
         )
-    if evaluation is None and (shared := _shared_headline(result, names)) is not None:
-        return shared
     if evaluation is None:
+        # The first metric that the label party shared, if it shared one that has a value
+        shared = result.sections.shared
+        shared_metrics = shared.metrics if shared is not None else {}
+        first = next((name for name, each in shared_metrics.items() if each["value"] is not None), None)
+        if shared is not None and first is not None:
+            figure = shared_metrics[first]
+            return Headline(
+                title=f"The joint model reaches {_words(first, METRICS[shared.target][first])} {_short(figure['value'])}",
+                text=(
+                    f"Measured by {shared.party} on {shared.rows:,} test rows{_within(figure)} and shared with "
+                    f"{result.party or names.feature}, as the contract says. "
+                    f"Everything else that is computed from labels stayed with {shared.party}."
+                ),
+            )
         return Headline(
             title=f"{names.all} trained one network",
             text=(
@@ -146,23 +158,6 @@ def _strongest_column(result: Result, parties: Sequence[str]) -> str:
     mean, one, fall = max(falls, key=lambda each: each[0])
     column = f"column {fall.number}" if fall.name is None else f"{fall.name!r}"
     return f" Begin with {column} of {one.party}: shuffled, it changes the {one.metric} most, by {_short(mean)}."
-
-
-def _shared_headline(result: Result, names: Names) -> Headline | None:
-    """Return the first metric that the label party shared, if it shared one that has a value."""
-    shared = result.sections.shared
-    name = next((name for name, each in shared.metrics.items() if each["value"] is not None), None) if shared else None
-    if shared is None or name is None:
-        return None
-    value = shared.metrics[name]
-    return Headline(
-        title=f"The joint model reaches {_words(name, METRICS[shared.target][name])} {_short(value['value'])}",
-        text=(
-            f"Measured by {shared.party} on {shared.rows:,} test rows{_within(value)} and shared with "
-            f"{result.party or names.feature}, as the contract says. "
-            f"Everything else that is computed from labels stayed with {shared.party}."
-        ),
-    )
 
 
 def _words(name: str, metric: Metric) -> str:

@@ -1,7 +1,7 @@
 """Trials of a sweep in a plane: what the model is worth against what leaks, of labels and of columns."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tallystick.report import charts
@@ -78,11 +78,13 @@ def place_labels(
     """
     boxes: list[tuple[float, float, float, float]] = []
     places = []
+    # Above the spot, below it, and ever further away: enough for that many names, whatever lies there
+    heights = [side * LINE * step / 2 - RADIUS - 1 for step in range(2 * len(points) + 2) for side in (1, -1)]
     for (x, y), label in zip(points, labels, strict=True):
         width = LETTER * len(label)
         sides = [(x + ASIDE, "start"), (x - ASIDE - width, "end")]
         inside = [side for side in sides if left <= side[0] and side[0] + width <= right] or sides[:1]
-        tries = ((start, anchor, y + up) for up in _heights(len(points)) for start, anchor in inside)
+        tries = ((start, anchor, y + height) for height in heights for start, anchor in inside)
         start, anchor, base = next(
             (start, anchor, base)
             for start, anchor, base in tries
@@ -94,14 +96,6 @@ def place_labels(
         boxes.append((start, base - LINE, start + width, base))
         places.append((start if anchor == "start" else start + width, base, anchor))
     return places
-
-
-def _heights(count: int) -> Iterator[float]:
-    """Yield places above the spot, below it, and ever further away: enough for that many names, whatever lies there."""
-    yield -RADIUS - 1
-    for step in range(1, 2 * count + 2):
-        yield LINE * step / 2 - RADIUS - 1
-        yield -LINE * step / 2 - RADIUS - 1
 
 
 PICTURES = (

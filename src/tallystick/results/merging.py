@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from tallystick.errors import DataError
-from tallystick.results.leaks import Audit, LinkageSummary
+from tallystick.results.leaks import Audit
 from tallystick.results.parts import DataSummary, ImportanceSummary
 from tallystick.results.result import Result, Sections
 
@@ -46,6 +46,18 @@ def merge(results: Sequence[Result]) -> Result:
             columns=_unique([columns for each in summaries for columns in each.columns]),
             notes=_unique([note for each in summaries for note in each.notes]),
         )
+    # What every party found of its own exposure joins the label party's summary of the linkage
+    linkages = [one for one in (result.sections.linkage for result in ordered) if one is not None]
+    linkage = None
+    if linkages:
+        linkage = msgspec.structs.replace(
+            max(linkages, key=lambda one: len(one.improvement)),
+            attacks=[attack for one in linkages for attack in one.attacks],
+            named=[each for one in linkages for each in one.named],
+            maps=[each for one in linkages for each in one.maps],
+            examples=[each for one in linkages for each in one.examples],
+            notes=_unique([note for one in linkages for note in one.notes]),
+        )
     audits = [audit for audit in [result.sections.membership for result in ordered] if audit is not None]
     return msgspec.structs.replace(
         first,
@@ -78,7 +90,7 @@ def merge(results: Sequence[Result]) -> Result:
                 )
             ),
             leakage=_first([result.sections.leakage for result in ordered]),
-            linkage=_merged_linkage([result.sections.linkage for result in ordered]),
+            linkage=linkage,
             features=[audit for result in ordered for audit in result.sections.features],
             told=[told for result in ordered for told in result.sections.told],
             sweep=_first([result.sections.sweep for result in ordered]),
@@ -100,23 +112,6 @@ def _instant(result: Result) -> float:
         raise DataError(
             f"started is {result.started!r}; it must be an ISO 8601 time, such as 2026-01-31T09:30:00+00:00"
         ) from None
-
-
-def _merged_linkage(summaries: list[LinkageSummary | None]) -> LinkageSummary | None:
-    """Merge the label party's linkage summary with what every party found of its own exposure."""
-    parts = [one for one in summaries if one is not None]
-    if not parts:
-        return None
-    whole = max(parts, key=lambda one: len(one.improvement))
-    notes = _unique([note for one in parts for note in one.notes])
-    return msgspec.structs.replace(
-        whole,
-        attacks=[attack for one in parts for attack in one.attacks],
-        named=[each for one in parts for each in one.named],
-        maps=[each for one in parts for each in one.maps],
-        examples=[each for one in parts for each in one.examples],
-        notes=notes,
-    )
 
 
 def _first(values: list[T | None]) -> T | None:
