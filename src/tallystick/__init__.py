@@ -157,22 +157,19 @@ def __getattr__(name: str) -> Any:
 
         value: Any = version("tallystick")
     elif name in _HOME:
-        value = getattr(_imported(_HOME[name]), name)
+        # What a module brings stays, and a garbage search through it would take a sixth of the time
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            module = import_module(_HOME[name])
+        finally:
+            if collects:
+                gc.enable()
+        value = getattr(module, name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
-
-
-def _imported(module: str) -> Any:
-    """Import the module. What it brings stays, and a garbage search through it would take a sixth of the time."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return import_module(module)
-    finally:
-        if collects:
-            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from tallystick.errors import DamagedFile
 from tallystick.storage import SEAL, Origin, check_sealed, read_own, write_sealed
@@ -37,7 +37,13 @@ def read_safetensors(
         content = read_own(path, origin=origin)
         facts: dict[str, str] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
         facts.pop(SEAL)
-        return {} if only_metadata else _loaded(content, framework), facts
+        if only_metadata:
+            return {}, facts
+        if framework == "np":
+            return dict(load(content)), facts
+        from safetensors.torch import load as load_tensors
+
+        return dict(load_tensors(content)), facts
     try:
         with safe_open(path, framework=framework) as file:
             metadata = {name: value for name, value in file.metadata().items() if name != SEAL}
@@ -45,13 +51,3 @@ def read_safetensors(
             return {name: file.get_tensor(name) for name in names}, metadata
     except (OSError, SafetensorError) as error:
         raise DamagedFile(path, str(error)) from None
-
-
-def _loaded(content: bytes, framework: Literal["np", "pt"]) -> dict[str, Any]:
-    if framework == "np":
-        from safetensors.numpy import load
-
-        return dict(load(content))
-    from safetensors.torch import load as load_tensors
-
-    return dict(load_tensors(content))

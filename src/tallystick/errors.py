@@ -185,7 +185,12 @@ def category_of(error: BaseException) -> str:
     """Say of a local error what a peer may know: one of a few fixed sentences, none of which holds anything private."""
     if isinstance(error, SharedDataError):
         return error.told
-    number = _system_error(error) if isinstance(error, OSError) else None
+    # The number of the system's error that an OSError is, or was made of
+    number: int | None = None
+    cause: BaseException | None = error if isinstance(error, OSError) else None
+    while number is None and cause is not None:
+        number = cause.errno if isinstance(cause, OSError) else None
+        cause = cause.__cause__ or cause.__context__
     if number in _OF_THE_SYSTEM:
         return _OF_THE_SYSTEM[number]
     error = of_the_machine(error) or error
@@ -215,12 +220,3 @@ _OF_THE_SYSTEM: dict[int | None, str] = {
     errno.EIO: "its disk is failing",
     errno.EMFILE: "it has too many files open",
 }
-
-
-def _system_error(error: BaseException | None) -> int | None:
-    """Return the number of the system's error that an OSError is, or was made of."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno is not None:
-            return error.errno
-        error = error.__cause__ or error.__context__
-    return None

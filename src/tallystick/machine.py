@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tallystick.errors import ConfigError
@@ -41,7 +42,13 @@ def memory_of_process(root: Path = ROOT) -> int:
 def temporary_folder(root: Path = ROOT) -> tuple[Path, int, bool]:
     """Return the folder of temporary files, the bytes that are free there, and whether these are bytes of memory."""
     folder = Path(tempfile.gettempdir()).resolve()
-    return folder, shutil.disk_usage(folder).free, _kind_of(folder, root) in ("tmpfs", "ramfs")
+    try:
+        mounts = [line.split() for line in (root / "proc/mounts").read_text().splitlines()]
+    except OSError:
+        mounts = []
+    kinds = {Path(each[1]): each[2] for each in mounts if len(each) > 2}  # of file systems; of one place the last counts
+    kind = next((kinds[place] for place in (folder, *folder.parents) if place in kinds), "")
+    return folder, shutil.disk_usage(folder).free, kind in ("tmpfs", "ramfs")
 
 
 def _groups(root: Path) -> Iterator[tuple[int, int]]:
@@ -55,21 +62,18 @@ def _groups(root: Path) -> Iterator[tuple[int, int]]:
         if controllers and "memory" not in controllers.split(","):
             continue
         top, names = (root / "sys/fs/cgroup/memory", _V1) if controllers else (root / "sys/fs/cgroup", _V2)
+        most, used, cached = names
         group = top / path.strip("/")
         for folder in (group, *group.parents):
             if folder == top.parent:
                 break
-            yield from _limit_of(folder, *names)
-
-
-def _limit_of(folder: Path, most: str, used: str, cached: tuple[str, ...]) -> Iterator[tuple[int, int]]:
-    try:
-        limit, now = (folder / most).read_text().strip(), int((folder / used).read_text())
-    except (OSError, ValueError):
-        return
-    if limit.isdecimal():
-        pages = _numbers(folder / "memory.stat")
-        yield int(limit), now - sum(pages.get(name, 0) for name in cached)
+            try:
+                limit, now = (folder / most).read_text().strip(), int((folder / used).read_text())
+            except (OSError, ValueError):
+                continue
+            if limit.isdecimal():
+                pages = _numbers(folder / "memory.stat")
+                yield int(limit), now - sum(pages.get(name, 0) for name in cached)
 
 
 def _numbers(path: Path) -> dict[str, int]:
@@ -79,16 +83,6 @@ def _numbers(path: Path) -> dict[str, int]:
     except OSError:
         return {}
     return {each[0]: int(each[1]) for each in words if len(each) > 1 and each[1].isdecimal()}
-
-
-def _kind_of(folder: Path, root: Path) -> str:
-    """Return the kind of file system that a folder lies on. It is empty if nothing says."""
-    try:
-        mounts = [line.split() for line in (root / "proc/mounts").read_text().splitlines()]
-    except OSError:
-        return ""
-    over = {Path(each[1]): each[2] for each in mounts if len(each) > 2}  # of one place the last counts
-    return next((over[place] for place in (folder, *folder.parents) if place in over), "")
 
 
 def size_in_words(count: int) -> str:
@@ -105,8 +99,11 @@ class _Fork:
     @classmethod
     def look(cls) -> None:
         """Look before a fork, in the process that forks, whether Polars' threads run, where the kernel lists threads."""
-        names = Path("/proc/self/task").glob("*/comm")
-        cls.pool_ran = any(_POOL_THREAD.match(_text(name)) for name in names)
+        names = []
+        for file in Path("/proc/self/task").glob("*/comm"):
+            with suppress(OSError):  # a thread that has just ended
+                names.append(file.read_text())
+        cls.pool_ran = any(map(_POOL_THREAD.match, names))
 
     @classmethod
     def enter_child(cls) -> None:
@@ -125,10 +122,3 @@ def refuse_after_fork() -> None:
             "this process was forked from one that had worked with tables, and Polars' threads do not survive a fork, so it "
             "would hang; start it by multiprocessing.get_context('spawn') (or 'forkserver'), or do the work in the first process"
         )
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:  # a thread that has just ended
-        return ""

@@ -91,11 +91,13 @@ class Origin:
         path = folder / ORIGIN
         place, key_id, proof, stated = check_digest(path), "", "", b""
         try:
-            facts = json.loads(_unsealed_of(path))
+            facts = json.loads(unsealed(path.read_bytes()))
             proof = str(facts.pop("proof", ""))
             stated = _stated(facts)
             key_id = str(facts.pop("key", ""))
             origin = cls(folder=folder, **facts)
+        except OSError as error:
+            raise _unreadable(path, error) from None
         except (AttributeError, TypeError, ValueError):
             origin = cls(folder=folder)
         if not origin.run or place != origin.place_of(path):
@@ -277,13 +279,6 @@ def _seal_of(file: BinaryIO) -> tuple[str, str | None]:
     while chunk := file.read(_CHUNK):
         digest.update(chunk)
     return digest.hexdigest(), head[at:end].decode("ascii", "replace") if end > at else ""
-
-
-def _unsealed_of(path: Path) -> bytes:
-    try:
-        return unsealed(path.read_bytes())
-    except OSError as error:
-        raise _unreadable(path, error) from None
 
 
 def _unreadable(path: Path, error: OSError) -> DamagedFile:

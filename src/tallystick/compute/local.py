@@ -122,7 +122,7 @@ class _Pool:
         _end(self._workers)
 
     def outputs(self, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
-        """Yield what comes back, as it comes."""
+        """Yield what comes back, as it comes. Raises ComputeError for a task whose workers died each time that it was begun."""
         fresh = (_Task(number=each[0], given=each[1]) if each is not None else None for each in numbered(inputs))
         while busy := self._hand_out(fresh):
             for ready in wait(list(busy)):
@@ -130,10 +130,20 @@ class _Pool:
                 task, worker.task = worker.task, None
                 assert task is not None, "only workers with a task are waited for"
                 answer = worker.answer()
-                if answer is None:
-                    self._lose(worker, task)
-                else:
+                if answer is not None:
                     yield task.number, output_of(answer, task.number, read=read)
+                    continue
+                # Put away the dead worker, and have its task begun again, if that was not done too often
+                self._workers.remove(worker)
+                _end([worker])
+                if task.begun >= ATTEMPTS:
+                    code = worker.process.returncode
+                    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+                    raise ComputeError(
+                        f"task {task.number} was begun {task.begun} times, and each time its worker died, the last by {how}; "
+                        "SIGKILL often means too little memory: have fewer workers"
+                    )
+                self._again.append(task)
 
     def _hand_out(self, fresh: Iterator[_Task | None]) -> dict[Any, _Worker]:
         """Assign a task to every free worker, first to those that lost theirs, and return the workers that have one."""
@@ -149,19 +159,6 @@ class _Pool:
             worker.begin(task)
             busy[worker.connection] = worker
         return busy
-
-    def _lose(self, worker: _Worker, task: _Task) -> None:
-        """Put away a dead worker and note its task to be begun again. Raises ComputeError for one that was begun too often."""
-        self._workers.remove(worker)
-        _end([worker])
-        if task.begun >= ATTEMPTS:
-            code = worker.process.returncode
-            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            raise ComputeError(
-                f"task {task.number} was begun {task.begun} times, and each time its worker died, the last by {how}; SIGKILL "
-                "often means too little memory: have fewer workers"
-            )
-        self._again.append(task)
 
 
 def _end(workers: list[_Worker]) -> None:

@@ -160,9 +160,13 @@ class TableConfig(Model):
         problems = []
         if (self.path is None) == (self.query is None):
             problems.append("path, query: exactly one of the two must be given")
-        if self.path is not None and not _names_files(self.path):
-            endings = ", ".join(TABLE_SUFFIXES)
-            problems.append(f"path = {shown(str(self.path))}: must end in {endings}, or be a folder of such files")
+        if self.path is not None:
+            # A name without a dot is a folder's, and so is an address that ends in a slash
+            name = self.path.name if isinstance(self.path, Path) else self.path.rpartition("/")[2]
+            is_folder = (isinstance(self.path, Path) and self.path.is_dir()) or "." not in name
+            if not is_folder and not name.lower().endswith(TABLE_SUFFIXES):
+                endings = ", ".join(TABLE_SUFFIXES)
+                problems.append(f"path = {shown(str(self.path))}: must end in {endings}, or be a folder of such files")
         if self.store.model_fields_set and address_scheme(self.path) is None:
             problems.append("store: goes with a path at s3://, gs:// or abfs:// only")
         for use in ("separator", "encoding", "decimal", "missing", "missing_in", "version"):
@@ -180,10 +184,3 @@ class TableConfig(Model):
             problems.append(f"options, secret_options: {', '.join(both)} stands in both; give each once")
         Problems.raise_any(problems)
         return self
-
-
-def _names_files(place: Path | str) -> bool:
-    """Tell whether a place names files: a name without a dot is a folder's, and so is an address that ends in a slash."""
-    name = place.name if isinstance(place, Path) else place.rpartition("/")[2]
-    folder = (isinstance(place, Path) and place.is_dir()) or "." not in name
-    return folder or name.lower().endswith(TABLE_SUFFIXES)

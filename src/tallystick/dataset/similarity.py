@@ -8,7 +8,6 @@ Shapes: N positions, B batch, K candidates of a position, R distinct candidates 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -193,11 +192,11 @@ class SimilarityDataset(Dataset):
         crossings = tuple(crossing_of(candidates, device) for candidates in linked)
         if not own.is_label:
             return cls(encoder=encoder, source=CandidateSource(features=features, crossing=crossings[0]), crossings=crossings)
-        source = LinkedSource(
-            features=features,
-            crossings=crossings,
-            similarities_NK=[torch.from_numpy(_similarity(candidates)).to(device) for candidates in linked],
-        )
+        similarities_NK = []
+        for candidates in linked:
+            assert candidates.similarity_NK is not None, "the label party learns similarities"
+            similarities_NK.append(torch.from_numpy(candidates.similarity_NK.astype(np.float32)).to(device))
+        source = LinkedSource(features=features, crossings=crossings, similarities_NK=similarities_NK)
         own_source = features.rows if encoder is not None else None
         return cls(encoder=encoder, source=source, crossings=crossings, own_source=own_source)
 
@@ -266,8 +265,3 @@ def no_features(rows: int, device: torch.device) -> Features:
     return Features(
         numeric_NF=torch.empty(rows, 0, device=device), categorical_NG=torch.empty(rows, 0, dtype=torch.int64, device=device)
     )
-
-
-def _similarity(candidates: Candidates) -> np.ndarray[Any, np.dtype[np.float32]]:
-    assert candidates.similarity_NK is not None, "the label party learns similarities"
-    return candidates.similarity_NK.astype(np.float32)
