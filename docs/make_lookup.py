@@ -87,18 +87,16 @@ CONTRACT = {
 }
 COMMANDS = {
     "init": (
-        "Sides that ask for the same get the same contract, except for the target. That comes from the label party's "
-        "`--table`, so "
-        "take that side's contract for all. Key and label are taken from the table's header if exactly one column's name "
-        "says so, such as "
-        "`customer_id`. Otherwise a comment says what to fill in. The label party listens on port 7443, the helper on 7444. "
-        "Put the hosts in.",
+        "Parties that give the same options get the same contract, except for the target. That comes from the label party's "
+        "`--table`, so all take the label party's contract. Key and label are taken from the table's header if exactly one "
+        "column's name says so, such as `customer_id`. Otherwise a comment says what to fill in. The label party listens on "
+        "port 7443, the helper on 7444. Fill in the names of the machines.",
     ),
-    "check": ("Every other job command begins with the same checks, except those of the way to the peers.",),
-    "align": ("It begins a run. `train` and `evaluate` go on with the latest one.",),
+    "check": ("Every other job command begins with the same checks, except those of the connections.",),
+    "align": ("This begins a run. `train` and `evaluate` go on with the latest one.",),
     "predict": ("[Score new rows](../howto/score-new-rows.md) says who gets scores, and what the file holds.",),
     "tune": ("[Tune a contract](../howto/tune.md) says what a search discloses.",),
-    "audit": ("[What leaks](../tutorials/what-leaks.md) goes through an audit before there is a partner.",),
+    "audit": ("[What leaks](../tutorials/what-leaks.md) shows an audit before there is a partner.",),
     "ledger": ("[The ledger](ledger.md) explains what is counted.",),
 }
 PARTY = {
@@ -184,13 +182,12 @@ def command_line() -> str:
     parts = [
         "# Command line, from the code",
         "`make reference` makes this page from the commands themselves.",
-        "Every party of the contract runs the same command at about the same time. Who is first waits `network.wait_s` for "
-        "the others. "
-        "A helper runs `run` and `predict` like the others.",
+        "Every party of the contract runs the same command at about the same time. The first one waits `network.wait_s` for "
+        "the others. A helper runs `run` and `predict` like the others.",
         "Exit code 0 is success, 2 input that cannot be used, 3 a failure, 4 a no (`compare --decide`, `monitor --fail`), 130 an "
-        "interrupt, and 137 (SIGKILL) a library that hung as it was loaded until a signal came. With `--json` the last line of "
-        "standard output is one JSON object, and all else goes to standard error.",
-        "These arguments and options belong to many commands, which name them in a line:",
+        "interrupt, and 137 (SIGKILL) a library that hung while it was loaded, and was ended by a signal. With `--json` the last "
+        "line of standard output is one JSON object, and all else goes to standard error.",
+        "These arguments and options belong to many commands. Each command names those that it takes:",
         "\n".join([*head, *common]),
     ]
     for name, rows in rows_of.items():

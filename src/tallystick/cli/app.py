@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,9 +19,6 @@ from tallystick.cli.options import LINKAGE_NAMES, JsonFlag, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 from tallystick.watcher import Style
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -73,20 +70,21 @@ def options(
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
-    alignment: Annotated[str, typer.Option(help=f"{LINKAGE_NAMES}.")] = "intersection",
+    folder: Annotated[Path, typer.Option(help="Folder in which the run folders are made.")] = Path("runs"),
+    alignment: Annotated[str, typer.Option(help=f"How rows are linked: {LINKAGE_NAMES}.")] = "intersection",
     gradients: Annotated[
-        str, typer.Option(help="sent, or shared: a head is trained on secret shares, with a helper, and columns stay hidden.")
+        str, typer.Option(help="sent, or shared: train a head on secret shares, with a helper; columns then stay hidden.")
     ] = "sent",
     private_auc: Annotated[
-        bool, typer.Option("--private-auc", help="Instead: label holders and a server compute an AUC without sharing labels.")
+        bool,
+        typer.Option("--private-auc", help="Show instead how label holders and a server compute an AUC without labels."),
     ] = False,
-    clients: Annotated[int, typer.Option(help="Label holders, 3 to 12, with --private-auc.")] = 3,
-    epsilon: Annotated[float, typer.Option(help="Label-DP epsilon, with --private-auc.")] = 1.0,
+    clients: Annotated[int, typer.Option(help="Number of label holders, 3 to 12 (with --private-auc).")] = 3,
+    epsilon: Annotated[float, typer.Option(help="Epsilon of label DP (with --private-auc).")] = 1.0,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
-    """Two processes that share no files align, train and evaluate on real flights over mutual TLS."""
+    """Show a whole job on real flights: processes that share no files align, train and evaluate over mutual TLS."""
 
     def work() -> None:
         if private_auc:

@@ -20,39 +20,38 @@ if TYPE_CHECKING:
 
 
 def audit(
-    target: Annotated[Path, typer.Argument(help="A run folder with a recorded view, or a contract to try.")],
-    party: Annotated[Path | None, typer.Option("--party", help="The label party's private file (with a contract).")] = None,
-    split: Annotated[str | None, typer.Option(help="Columns that play the partner's: colA,colB (with a contract).")] = None,
-    share: Annotated[float | None, typer.Option(help="Or a random share of the columns: 0.5 (with a contract).")] = None,
+    target: Annotated[Path, typer.Argument(help="A run folder with a recorded view, or a contract file to try.")],
+    party: Annotated[Path | None, typer.Option("--party", help="The label party's own file (contract only).")] = None,
+    split: Annotated[str | None, typer.Option(help="Columns that stand in for the partner's: colA,colB (contract only).")] = None,
+    share: Annotated[float | None, typer.Option(help="Or the share of columns to draw for it: 0.5 (contract only).")] = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
-            help="METHOD=STRENGTH,...: a defence, cut-after=1,2 or cut-width=8,4; may be repeated. Left out: a first look."
+            help="What to try: METHOD=STRENGTH,... of a defence, cut-after=1,2 or cut-width=8,4. May be repeated. Default: a "
+            "first selection (contract only)."
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of every defence; 3 if left out (with a contract).")] = None,
-    rows: Annotated[
-        int | None, typer.Option(help="Rows of the table to use at most; 20000 if left out (with a contract).")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each defence. Default: 3 (contract only).")] = None,
+    rows: Annotated[int | None, typer.Option(help="Most rows of the table to use. Default: 20000 (contract only).")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Begin no second seed after that; 30 if left out (with a contract).")
+        float | None, typer.Option(help="Minutes after which no further seed begins. Default: 30 (contract only).")
     ] = None,
     auxiliary_labels: Annotated[
-        int, typer.Option(help="Labels that few-label attacks are told (with a run folder).", min=2)
+        int, typer.Option(help="Number of labels that attacks with few labels know (run folder only).", min=2)
     ] = 40,
     known_rows: Annotated[
-        str, typer.Option(help="Rows whose columns attacks on features are told, with commas between (with a run folder).")
+        str, typer.Option(help="Numbers of rows whose columns attacks on columns know, separated by commas (run folder only).")
     ] = "20,200",
     also: Annotated[
         list[Path] | None,
-        typer.Option(help="Another run folder on the same rows, attacked together with it; may be repeated (with a run folder)."),
+        typer.Option(help="Another run folder on the same rows, to attack together with it. May be repeated (run folder only)."),
     ] = None,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find out what leaks: of a run that recorded its view, or of a contract, on your own data, before it is run.
+    """Measure what leaks: from a recorded run, or from a contract before its run, by trials on your own data.
 
-    An audit of a run takes the place of the one before in the run's report.html and result.json.
+    The audit of a run replaces the earlier audit in its report.html and result.json.
     """
 
     def work() -> None:

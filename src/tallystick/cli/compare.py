@@ -14,24 +14,25 @@ from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
     from tallystick.job.promotion import Decision
-    from tallystick.report.compare import ComparisonRow, RunComparison
+    from tallystick.report.compare import RunComparison
 
 EXIT_KEPT = 4
 """How `compare --decide` ends where the old run stays in use."""
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or result.json files; two or more.")],
+    runs: Annotated[list[Path], typer.Argument(help="Two or more run folders or result.json files.")],
     decide: Annotated[
-        bool, typer.Option("--decide", help="Of OLD and NEW: end with 0 if NEW is to be promoted by its contract, with 4 if not.")
+        bool,
+        typer.Option("--decide", help="Of OLD and NEW: exit with 0 if NEW's contract says to promote NEW, with 4 if not."),
     ] = False,
     party: Annotated[
-        Path | None, typer.Option("--party", help="With --decide: the label party's private file; its ledger counts the answer.")
+        Path | None, typer.Option("--party", help="The label party's own file, whose ledger counts the answer (with --decide).")
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Put the results of several runs side by side, with what differs in their contracts."""
+    """Compare the results of several runs, and show what differs in their contracts."""
 
     def work() -> None:
         from tallystick.report.compare import compare_results, read_run, render_comparison
@@ -76,14 +77,28 @@ def compare(
 
 
 def _show(console: Console, comparison: "RunComparison | None", html: Path | None, decision: "Decision | None") -> None:
+    from tallystick.report.compare import text
+    from tallystick.report.formats import interval
+
     if comparison is not None:
         for title, rows in (
             ("metrics", comparison.metrics),
             ("contracts differ in", comparison.settings),
             ("runs", comparison.facts),
         ):
-            if rows:
-                console.print(_table(title, comparison.runs, rows))
+            if not rows:
+                continue
+            table = Table(title=title, title_justify="left")
+            table.add_column("", overflow="fold")
+            for run in comparison.runs:
+                table.add_column(escape(run), justify="right", overflow="fold")
+            for row in rows:
+                cells = []
+                for value, within, best in zip(row.values, row.within, row.best, strict=True):
+                    bounds = f"\n{interval(*within)}" if within is not None else ""
+                    cells.append(f"{escape(text(value))}{' *' if best else ''}{bounds}")
+                table.add_row(escape(row.name), *cells)
+            console.print(table)
         if any(any(row.best) for rows in (comparison.metrics, comparison.facts) for row in rows):
             console.print("* marks the best value of a row, however small its lead.", markup=False)
         for note in comparison.notes:
@@ -94,21 +109,3 @@ def _show(console: Console, comparison: "RunComparison | None", html: Path | Non
         for reason in decision.reasons:
             console.print(reason, markup=False)
         console.print("the new run is to be promoted" if decision.promote else "the old run stays", markup=False)
-
-
-def _table(title: str, runs: list[str], rows: "list[ComparisonRow]") -> Table:
-    from tallystick.report.compare import text
-    from tallystick.report.formats import interval
-
-    table = Table(title=title, title_justify="left")
-    table.add_column("", overflow="fold")
-    for run in runs:
-        table.add_column(escape(run), justify="right", overflow="fold")
-    for row in rows:
-        cells = []
-        for value, within, best in zip(row.values, row.within, row.best, strict=True):
-            cells.append(
-                f"{escape(text(value))}{' *' if best else ''}" + (f"\n{interval(*within)}" if within is not None else "")
-            )
-        table.add_row(escape(row.name), *cells)
-    return table

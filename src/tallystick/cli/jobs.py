@@ -23,10 +23,14 @@ _INTERRUPTED = "interrupted; the peers that had joined were told"
 def run(
     contract: ContractPath,
     party: PartyPath,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest run; both sides must.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest run. All parties must give it.")] = False,
     start_from: Annotated[
         str | None,
-        typer.Option("--start-from", metavar="RUN", help="Begin at a finished run's weights, by its id; all sides must."),
+        typer.Option(
+            "--start-from",
+            metavar="RUN",
+            help="Begin at a finished run's weights: its id, for all parties.",
+        ),
     ] = None,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
@@ -38,16 +42,16 @@ def run(
 def align(
     contract: ContractPath,
     party: PartyPath,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest alignment; both sides must.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest alignment. All parties must give it.")] = False,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
-    """Align the parties' tables privately and keep the alignment for train."""
+    """Align the parties' tables privately, and keep the alignment for `train`."""
     _run("align", contract, party, progress, as_json, resume=resume, phases=("alignment",))
 
 
 def overlap(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
-    """Count the ids that both parties have, as the contract's overlap allows, and tell nothing else."""
+    """Count the ids that both parties have, as the contract's overlap section allows, and disclose nothing else."""
 
     def work() -> None:
         from tallystick.job.overlap import run_overlap
@@ -71,19 +75,19 @@ def evaluate(contract: ContractPath, party: PartyPath, progress: StyleFlag = Sty
 def predict(
     contract: ContractPath,
     party: PartyPath,
-    table: Annotated[str | None, typer.Option(help="New rows, by path or address; the party file's table if left out.")] = None,
+    table: Annotated[str | None, typer.Option(help="New rows, by path or address. Default: the party file's table.")] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Where scores go, .csv or .parquet: the label party's, on a union both sides'.")
+        Path | None, typer.Option(help="File for the scores, .csv or .parquet: at the label party; on a union at both.")
     ] = None,
     explain: Annotated[
-        Path | None, typer.Option(help="What moved the first scores is written here, .csv or .parquet: the label party's.")
+        Path | None, typer.Option(help="File for what moved the first scores, .csv or .parquet: at the label party.")
     ] = None,
-    explain_rows: Annotated[int, typer.Option(help="How many scores are explained.", min=1, max=10_000)] = 20,
+    explain_rows: Annotated[int, typer.Option(help="Number of scores to explain.", min=1, max=10_000)] = 20,
     run: RunName = None,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
-    """Score new ids with both sides online, in batches, with the saved model and encoders."""
+    """Score new ids in batches, with all parties online, by the saved model and encoders."""
 
     def work() -> None:
         from tallystick.job.predict import predict_rows
@@ -101,13 +105,13 @@ def tune(
     contract: ContractPath,
     party: PartyPath,
     alone: Annotated[
-        bool, typer.Option("--alone", help="On the label party's own columns; also where the party file names no partner.")
+        bool, typer.Option("--alone", help="Search on the label party's own columns. Default if the party file names no partner.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest search; all sides must.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest search. All parties must give it.")] = False,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
-    """Search over the contract's tuning.keys for the lowest validation loss. Each trial discloses what a training does."""
+    """Search the contract's tuning.keys for the lowest validation loss. Each trial discloses as much as a training."""
     again = f"tallystick tune {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"
 
     def work() -> None:

@@ -16,7 +16,7 @@ from tallystick.report.leaks import (
     row_groups,
     told_headline,
 )
-from tallystick.results import Audit, FeatureAudit, RebuiltColumn, ToldColumns
+from tallystick.results import Audit, FeatureAudit, ToldColumns
 
 
 def leakage_values(audit: Audit) -> dict[str, Any]:
@@ -82,7 +82,14 @@ def show_features(console: Console, audit: FeatureAudit) -> None:
         for name in ("column", *(f"knowing {count} rows" for count in counts)):
             table.add_column(name)
         for name, used, by_count in columns_by_name(group):
-            cells = [_rebuilt(by_count[count]) if count in by_count else "" for count in counts]
+            cells = []
+            for column in (by_count.get(count) for count in counts):
+                cell = f"{column.value:.3f} ({column.attack})" if column is not None else ""
+                if column is not None and column.auc is not None:
+                    cell += f", AUC of a category {column.auc:.3f}"
+                if column is not None and column.accuracy is not None:
+                    cell += f", accuracy {column.accuracy:.3f} for {column.majority:.3f}"
+                cells.append(cell)
             table.add_row(escape(name if used else f"{name} (not used)"), *cells)
         if group.columns:
             console.print(table)
@@ -102,11 +109,6 @@ def show_told(console: Console, told_columns: ToldColumns) -> None:
     console.print(told_columns.summary, markup=False)
     for line in told_columns.not_measured:
         console.print(f"not measured: {line}", markup=False)
-
-
-def _rebuilt(column: RebuiltColumn) -> str:
-    how = f"{column.value:.3f} ({column.attack})" + (f", AUC of a category {column.auc:.3f}" if column.auc is not None else "")
-    return how if column.accuracy is None else f"{how}, accuracy {column.accuracy:.3f} for {column.majority:.3f}"
 
 
 def _within(low: float | None, high: float | None) -> str:

@@ -18,11 +18,11 @@ NARROWEST, WIDEST = 8, 40  # of a bar
 
 
 def ledger(
-    party: Annotated[Path, typer.Argument(help="This party's private file.")],
-    delta: Annotated[float, typer.Option(help="Delta at which Gaussian releases are added up.")] = 1e-6,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the spending over time to this file.")] = None,
+    party: Annotated[Path, typer.Argument(help="This party's own file, which stays private.")],
+    delta: Annotated[float, typer.Option(help="Delta at which releases with Gaussian noise are added up.")] = 1e-6,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page of the spending over time to this file.")] = None,
     create: Annotated[
-        bool, typer.Option("--create", help="Make the ledger: once, before the first job on these labels.")
+        bool, typer.Option("--create", help="Make the ledger. Do it once, before the first job on these labels.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:

@@ -33,25 +33,25 @@ class Every(StrEnum):
 def monitor(
     contract: ContractPath,
     party: PartyPath,
-    table: Annotated[str | None, typer.Option(help="New rows, by path or address; the party file's table if left out.")] = None,
+    table: Annotated[str | None, typer.Option(help="New rows, by path or address. Default: the party file's table.")] = None,
     scores: Annotated[Path | None, typer.Option(help="Their scores, as `predict` wrote them.")] = None,
     served: Annotated[
-        bool, typer.Option("--served", help="Look at what `serve` answered (serving.answers), not at a table.")
+        bool, typer.Option("--served", help="Look at what `serve` answered (serving.answers) instead of a table.")
     ] = False,
     labels: Annotated[
-        str | None, typer.Option(help="Labels that have come, by path or address: keys and label (--served).")
+        str | None, typer.Option(help="Table of keys and labels that have arrived, by path or address (with --served).")
     ] = None,
-    since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First day that counts, UTC (--served).")] = None,
-    run: Annotated[str | None, typer.Option("--run", help="The run that is in use; the newest promoted or complete one.")] = None,
-    every: Annotated[Every, typer.Option(help="Periods of AUC and calibration, by the time column.")] = Every.month,
+    since: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First day, in UTC (with --served).")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Run in use. Default: the newest promoted or complete one.")] = None,
+    every: Annotated[Every, typer.Option(help="Length of a period for AUC and calibration, by the time column.")] = Every.month,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page to this file.")] = None,
-    prometheus: Annotated[Path | None, typer.Option("--prometheus", help="Write Prometheus' text to this file.")] = None,
-    fail: Annotated[bool, typer.Option("--fail", help="End with 4 where a distribution has moved.")] = False,
+    prometheus: Annotated[Path | None, typer.Option("--prometheus", help="Write them to this file for Prometheus.")] = None,
+    fail: Annotated[bool, typer.Option("--fail", help="Exit with 4 if a distribution has moved.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare new rows with those of training, and scores with the labels that have come.
+    """Compare new rows with the training rows, and scores with the labels that have arrived.
 
-    This party does it alone, and nothing is sent.
+    This party works alone, and nothing is sent.
     """
 
     def work() -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 LINKAGE_NAMES = f"{', '.join(_FIRST)} or {_LAST}"
 
 
-ContractPath = Annotated[Path, typer.Argument(help="The contract that both sides hold.")]
-PartyPath = Annotated[Path, typer.Option("--party", help="This party's private file.")]
+ContractPath = Annotated[Path, typer.Argument(help="The contract file, the same at all parties.")]
+PartyPath = Annotated[Path, typer.Option("--party", help="This party's own file, which stays private.")]
 StyleFlag = Annotated[
     Style, typer.Option("--progress", metavar="STYLE", help=f"How progress is shown on standard error: {', '.join(Style)}.")
 ]
@@ -26,8 +26,8 @@ RunName = Annotated[
     str | None,
     typer.Option(
         "--run",
-        help="The run whose model scores, by id, folder name or path; if left out, the newest that all sides promoted, "
-        "or the latest complete one where none was.",
+        help="Run whose model scores: its id, folder name or path. Default: the newest run that all parties promoted, or the "
+        "latest complete run if none is promoted.",
     ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]

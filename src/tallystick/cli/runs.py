@@ -26,15 +26,16 @@ class Action(StrEnum):
 def runs(
     contract: ContractPath,
     party: PartyPath,
-    action: Annotated[Action, typer.Argument(help="list, promote, rollback or shadow.")] = Action.list,
+    action: Annotated[Action, typer.Argument(help="What to do: list, promote, rollback or shadow.")] = Action.list,
     run: Annotated[
         str | None, typer.Argument(help="The run to promote or to shadow: its id, or its folder's name or path.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List this party's runs, promote one, or take the newest promotion back. A run is in use once all sides promoted it.
+    """List this party's runs, promote one, or withdraw the newest promotion. A run is used once all parties have promoted it.
 
-    With `shadow`, serving scores a candidate beside the run in use once all sides named it; without a run it ends that.
+    `shadow RUN` names a candidate. Once all parties have named it, `serve` scores with it beside the run in use. `shadow` without
+    a run ends that.
     """
 
     def work() -> None:

@@ -16,13 +16,13 @@ def serve(
     contract: ContractPath,
     party: PartyPath,
     table: Annotated[
-        str | None, typer.Option(help="Rows to look up, by path or address; the party file's table if left out.")
+        str | None, typer.Option(help="Rows to look up, by path or address. Default: the party file's table.")
     ] = None,
     run: RunName = None,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
-    """Answer requests for scores one by one, with all sides online, until the operator ends it."""
+    """Answer requests for scores one by one, with all parties online, until it is stopped."""
 
     def work() -> None:
         from tallystick.config.party_checks import check_party

@@ -19,7 +19,7 @@ from tallystick.errors import ConfigError
 from tallystick.terminal import printable_lines
 
 if TYPE_CHECKING:
-    from tallystick.config.templates import FileRequest
+    pass
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
 WIDE = 100  # characters of a terminal that has room for the words minimum and maximum
@@ -29,24 +29,25 @@ MOST_COLUMNS = 200  # of a table that people are shown
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where party.yaml and contract.yaml go.")],
-    role: Annotated[str, typer.Option(help="label, feature or helper: whose party file it is.")],
+    folder: Annotated[Path, typer.Argument(help="Folder in which party.yaml and contract.yaml are made.")],
+    role: Annotated[str, typer.Option(help="This party's role: label, feature or helper.")],
     parties: Annotated[
-        str, typer.Option(help="Names of the label party and the feature parties, in this order; the helper is called helper.")
+        str, typer.Option(help="Names of the label party and the feature parties, in this order. A helper is called helper.")
     ] = "bank,shop",
     method: Annotated[
         str | None,
-        typer.Option(help=f"{LINKAGE_NAMES}. Left out: intersection; for a helper's file, union-with-helper."),
+        typer.Option(help=f"How rows are linked: {LINKAGE_NAMES}. Default: intersection; at a helper union-with-helper."),
     ] = None,
-    party: Annotated[str | None, typer.Option(help="Which of several feature parties this is.")] = None,
+    party: Annotated[str | None, typer.Option(help="This party's name, where there are several feature parties.")] = None,
     table: Annotated[
-        Path | None, typer.Option(help="This party's table; key and label are read off its header where that is plain.")
+        Path | None, typer.Option(help="This party's table. Its header names key and label, where that is plain.")
     ] = None,
     gradients: Annotated[
         str,
         typer.Option(
-            help="sent; none, if labels matter: nothing is sent that depends on one (docs/explanation/what-crosses-the-cut.md); "
-            "shared, if columns matter, too: they stay hidden in training, with a helper (docs/howto/train-on-shares.md)."
+            help="Whether training sends gradients. sent: yes. none: nothing that depends on a label is sent "
+            "(docs/explanation/what-crosses-the-cut.md). shared: columns stay hidden in training, too, with a helper "
+            "(docs/howto/train-on-shares.md)."
         ),
     ] = "sent",
     as_json: JsonFlag = False,
@@ -72,15 +73,45 @@ def init(
         for path in paths.values():
             if path.exists():
                 raise ConfigError(f"{path} exists already; choose another folder")
-        request, columns = _guessed(request)
-        if table is not None and not table.is_absolute():
-            request = replace(request, table=Path(os.path.relpath(table, folder)))
+        columns: list[str] = []  # how each is read
+        if table is not None:
+            from tallystick.config.table import TableConfig
+            from tallystick.errors import DataError
+            from tallystick.reading import validate
+            from tallystick.tables.column_guesses import guess_columns
+            from tallystick.tables.doubtful_text import text_warning
+            from tallystick.tables.profile import samples_of
+            from tallystick.tables.table import read_table
+
+            try:
+                frame = read_table(validate(TableConfig, {"path": str(table.absolute())}, source="--table"))
+            except DataError as error:  # there is no party file yet in which anything could be wrong
+                reason = str(error).replace("check table.path, or the option that names it", "check --table")
+                how = "; to have a party file to say it in, leave --table out" if "party file" in reason else ""
+                raise DataError(f"{reason}{how}") from None
+            columns += frame.notes
+            for name in frame.columns[:MOST_COLUMNS]:
+                column = frame.get_column(name)
+                samples = ", ".join(samples_of(column))
+                columns.append(f"{name}: {column.dtype}{f', such as {samples}' if samples else ', without a value'}")
+                columns += [warning] if (warning := text_warning(column)) is not None else []
+            guesses = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
+            place = table if table.is_absolute() else Path(os.path.relpath(table, folder))
+            request = replace(request, columns=guesses, table=place)
         folder.mkdir(parents=True, exist_ok=True)
         paths["party"].write_text(party_text(request), encoding="utf-8")
         paths["contract"].write_text(contract_text(request), encoding="utf-8")
         written = {kind: str(path) for kind, path in paths.items()}
         if chosen_role == "label":
-            written["ledger"] = str(_make_ledger(paths["party"]))
+            # Make the ledger that the party file names, and write its identity there
+            from tallystick.config.party import load_party
+            from tallystick.run_folder.ledger import create_ledger
+
+            ledger = create_ledger(load_party(paths["party"]))
+            text = paths["party"].read_text(encoding="utf-8")
+            assert text.count("identity: null") == 1
+            paths["party"].write_text(re.sub(r"identity: null +", f"identity: {ledger.identity}  ", text), encoding="utf-8")
+            written["ledger"] = str(ledger.path)
         finish({**written, **({"columns": columns} if columns else {})}, as_json=as_json)
 
     ledger = ("tallystick.run_folder.ledger",) if role == "label" else ()
@@ -88,53 +119,13 @@ def init(
     guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger, *looks))
 
 
-def _guessed(request: "FileRequest") -> tuple["FileRequest", list[str]]:
-    """Add to a request what can be read off its table, and say how each column is read."""
-    if request.table is None:
-        return request, []
-    from tallystick.config.table import TableConfig
-    from tallystick.errors import DataError
-    from tallystick.reading import validate
-    from tallystick.tables.column_guesses import guess_columns
-    from tallystick.tables.doubtful_text import text_warning
-    from tallystick.tables.profile import samples_of
-    from tallystick.tables.table import read_table
-
-    try:
-        frame = read_table(validate(TableConfig, {"path": str(request.table.absolute())}, source="--table"))
-    except DataError as error:  # there is no party file yet in which anything could be wrong
-        reason = str(error).replace("check table.path, or the option that names it", "check --table")
-        how = "; to have a party file to say it in, leave --table out" if "party file" in reason else ""
-        raise DataError(f"{reason}{how}") from None
-    lines = list(frame.notes)
-    for name in frame.columns[:MOST_COLUMNS]:
-        column = frame.get_column(name)
-        samples = ", ".join(samples_of(column))
-        lines.append(f"{name}: {column.dtype}{f', such as {samples}' if samples else ', without a value'}")
-        lines += [warning] if (warning := text_warning(column)) is not None else []
-    columns = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
-    return replace(request, columns=columns), lines
-
-
-def _make_ledger(path: Path) -> Path:
-    """Make the ledger that a fresh party file names, write its identity there, and return the ledger's place."""
-    from tallystick.config.party import load_party
-    from tallystick.run_folder.ledger import create_ledger
-
-    ledger = create_ledger(load_party(path))
-    text = path.read_text(encoding="utf-8")
-    assert text.count("identity: null") == 1
-    path.write_text(re.sub(r"identity: null +", f"identity: {ledger.identity}  ", text), encoding="utf-8")
-    return ledger.path
-
-
 def cert(
-    folder: Annotated[Path, typer.Argument(help="Where the PEM files go.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the PEM files.")],
     parties: Annotated[list[str], typer.Argument(help="Names of the parties, as in the contract.")],
-    days: Annotated[int, typer.Option(help="Days until the certificates expire.", min=1, max=825)] = 30,
+    days: Annotated[int, typer.Option(help="Number of days until the certificates expire.", min=1, max=825)] = 30,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a test CA and a certificate per party. A party that joins later is named alone.
+    """Make a test CA and a certificate per party. To add a party later, give its name alone.
 
     For production, let your own CA issue them (docs/reference/network.md).
     """
@@ -159,11 +150,11 @@ def cert(
 
 
 def check(
-    party: Annotated[Path, typer.Argument(help="This party's private file.")],
+    party: Annotated[Path, typer.Argument(help="This party's own file, which stays private.")],
     contract: Annotated[Path | None, typer.Argument(help="The contract, if there is one already.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Validate config, table, keys, certificates and the way to the peer, and profile the table. It sends no data."""
+    """Check party file, contract, table, keys, certificates and connections, and profile the table. No data is sent."""
 
     def work() -> None:
         from tallystick.check import check_party_file

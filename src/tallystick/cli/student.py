@@ -13,14 +13,14 @@ from tallystick.watcher import Style
 def student(
     contract: ContractPath,
     party: PartyPath,
-    scores: Annotated[Path, typer.Option("--scores", help="What `predict` wrote for the table of the run, .csv or .parquet.")],
+    scores: Annotated[Path, typer.Option("--scores", help="Scores that `predict` wrote for the run's table, .csv or .parquet.")],
     to: Annotated[Path, typer.Option("--to", help="The folder to make.")],
-    run: Annotated[str | None, typer.Option("--run", help="The run that scored, by id, folder name or path.")] = None,
-    onnx: Annotated[bool, typer.Option("--onnx/--no-onnx", help="Whether ONNX is written beside safetensors.")] = True,
+    run: Annotated[str | None, typer.Option("--run", help="Run that scored: its id, folder name or path.")] = None,
+    onnx: Annotated[bool, typer.Option("--onnx/--no-onnx", help="Write ONNX beside safetensors, or not.")] = True,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train a network of own columns by joint scores, which then scores alone; the label party's. Nothing is sent."""
+    """Train a network on the label party's own columns by the joint scores. It then scores alone. Nothing is sent."""
 
     def work() -> None:
         from tallystick.export.student import make_student
@@ -36,11 +36,11 @@ def student(
 def score_alone(
     folder: Annotated[Path, typer.Argument(help="The folder that `student` made.")],
     party: PartyPath,
-    output: Annotated[Path, typer.Option(help="Where scores go, .csv or .parquet.")],
-    table: Annotated[str | None, typer.Option(help="New rows, by path or address; the party file's table if left out.")] = None,
+    output: Annotated[Path, typer.Option(help="File for the scores, .csv or .parquet.")],
+    table: Annotated[str | None, typer.Option(help="New rows, by path or address. Default: the party file's table.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Score rows by a student, which needs own columns alone; nobody is asked, and nothing is sent."""
+    """Score rows with a student, by own columns alone. Nothing is sent."""
 
     def work() -> None:
         from tallystick.config.party import load_party
