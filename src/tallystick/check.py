@@ -16,7 +16,6 @@ from tallystick.job.phases.batches_in_flight import pace_note
 from tallystick.job.preflight import LOADED, preflight
 from tallystick.job.side_checks import Preflight, identity_of, proxy_of
 from tallystick.network.certificates import probe
-from tallystick.network.proxy import Proxy
 from tallystick.run_folder.folder import RunFolder
 from tallystick.tables.keys import spelling_hints
 from tallystick.tables.lazy_table import Frame, LazyTable
@@ -46,7 +45,18 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     if report.room is not None:
         summary["room"] = report.room.describe()
     if contract is not None:
-        _add_contract(summary, report, contract)
+        summary["contract_hash"] = contract.hash
+        summary["alignment"] = f"{contract.alignment.method}; a peer that does not follow the protocol {deviation_of(contract)}"
+        summary["disclosures"] = disclosure_lines(contract, own_columns=report.own_columns)
+        try:
+            summary["defenses"] = defense_lines(contract) + protects_a_row(contract)
+        except TallystickError as error:
+            summary.setdefault("defenses", [])
+            if str(error) not in map(str, report.problems):
+                summary["problems"].append(str(error))
+        else:
+            if report.budget:
+                summary["budget"] = "; ".join(each.describe() for each in report.budget)
     if contract is not None and contract.linkage.similar and party.party in contract.parties:
         summary["linkage"] = linkage_lines(contract, party)
     if contract is not None and report.keys is not None and not report.problems:
@@ -72,7 +82,23 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         summary["warnings"] += [report.identity.warning] if report.identity.warning is not None else []
         proxy = report.tried(lambda: proxy_of(party))
         if contract is not None and party.party in contract.parties and (proxy or party.proxy is None):
-            _add_peers(summary, contract, party, report, proxy)
+            times = list[float]()
+            for peer in (name for name in dialled(contract, party.party) if name in party.peers):
+                address = party.peers[peer].address
+                trouble = probe(report.identity, peer, address, proxy=proxy, timed=times.append)
+                if trouble is None:
+                    ids = len(report.keys.ids) if report.keys is not None else 0
+                    notes = [line_note(contract, ids, round_trip_s=times[-1])]
+                    if ids and (note := pace_note(contract.training, ids, round_trip_s=times[-1])) is not None:
+                        notes.append(note)
+                    summary["peers"].append(f"{peer} at {address} answers and its certificate is in order; {'; '.join(notes)}")
+                elif "certificate" in trouble or ("the proxy at" in trouble and "it did not reach the peer" not in trouble):
+                    summary["peers"].append(trouble)
+                    summary["problems"].append(trouble)
+                elif "handshake" in trouble:  # something else listens there
+                    summary["peers"].append(trouble)
+                else:
+                    summary["peers"].append(f"{trouble} (fine if {peer} is not up yet)")
     if party.compute is not None:
         summary["compute"] = report.tried(partial(party.compute.made().check, LOADED))
     # Config has a line for each.
@@ -104,41 +130,3 @@ def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
                 "or left out (FedSim, definition 1)"
             )
     return lines
-
-
-def _add_contract(values: dict[str, Any], preflight: Preflight, contract: Contract) -> None:
-    values["contract_hash"] = contract.hash
-    values["alignment"] = f"{contract.alignment.method}; a peer that does not follow the protocol {deviation_of(contract)}"
-    values["disclosures"] = disclosure_lines(contract, own_columns=preflight.own_columns)
-    try:
-        values["defenses"] = defense_lines(contract) + protects_a_row(contract)
-    except TallystickError as error:
-        values.setdefault("defenses", [])
-        if str(error) not in map(str, preflight.problems):
-            values["problems"].append(str(error))
-        return
-    if preflight.budget:
-        values["budget"] = "; ".join(each.describe() for each in preflight.budget)
-
-
-def _add_peers(values: dict[str, Any], contract: Contract, party: PartyFile, preflight: Preflight, proxy: Proxy | None) -> None:
-    identity, times = preflight.identity, list[float]()
-    assert identity is not None, "without certificates nobody is called"
-    for peer in dialled(contract, party.party):
-        if peer not in party.peers:
-            continue
-        address = party.peers[peer].address
-        trouble = probe(identity, peer, address, proxy=proxy, timed=times.append)
-        if trouble is None:
-            ids = len(preflight.keys.ids) if preflight.keys is not None else 0
-            notes = [line_note(contract, ids, round_trip_s=times[-1])]
-            if ids and (note := pace_note(contract.training, ids, round_trip_s=times[-1])) is not None:
-                notes.append(note)
-            values["peers"].append(f"{peer} at {address} answers and its certificate is in order; {'; '.join(notes)}")
-        elif "certificate" in trouble or ("the proxy at" in trouble and "it did not reach the peer" not in trouble):
-            values["peers"].append(trouble)
-            values["problems"].append(trouble)
-        elif "handshake" in trouble:  # something else listens there
-            values["peers"].append(trouble)
-        else:
-            values["peers"].append(f"{trouble} (fine if {peer} is not up yet)")

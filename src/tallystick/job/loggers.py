@@ -7,7 +7,6 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,39 +59,31 @@ def facts_of(result: Result) -> Facts:
         "started": result.started,
         **{f"version {name}": version for name, version in result.versions.items()},
     }
+    curves = []
+    for name, training in (("joint", result.training), ("own columns", result.local_baseline_training)):
+        for epoch in training.history if training is not None else ():
+            for part, loss in (("training loss", epoch.train_loss), ("validation loss", epoch.validation_loss)):
+                if loss is not None:
+                    curves.append((f"{name}/{part}", epoch.epoch, loss))
+    figures: dict[str, float | None] = {"run/seconds": result.seconds}
+    for whose, metrics in (("joint", result.joint), ("own columns", result.local_baseline)):
+        figures |= {f"{whose}/{name}": value["value"] for name, value in metrics.items()}
+    for attack in result.label_audit.attacks:
+        leak = f"leak of labels/{attack.name} {attack.view}"
+        figures |= {f"{leak}/auc": attack.auc, f"{leak}/rank correlation": attack.spearman}
+    for audit in result.sections.features:
+        for column in audit.columns:
+            figures[f"leak of columns/{column.name} knowing {column.known} rows"] = column.value
+        for group in audit.groups:
+            for column in group.columns:
+                figures[f"leak of columns/{group.rows} {column.name} knowing {column.known} rows"] = column.value
     return Facts(
         run=result.run_id,
         name=result.contract.name,
         settings=settings,
-        curves=list(_curves(result)),
-        figures=dict(each for each in _figures(result) if math.isfinite(each[1])),
+        curves=curves,
+        figures={name: figure for name, figure in figures.items() if figure is not None and math.isfinite(figure)},
     )
-
-
-def _curves(result: Result) -> Iterator[tuple[str, int, float]]:
-    for name, training in (("joint", result.training), ("own columns", result.local_baseline_training)):
-        for epoch in training.history if training is not None else ():
-            for part, value in (("training loss", epoch.train_loss), ("validation loss", epoch.validation_loss)):
-                if value is not None:
-                    yield f"{name}/{part}", epoch.epoch, value
-
-
-def _figures(result: Result) -> Iterator[tuple[str, float]]:
-    yield "run/seconds", result.seconds
-    for whose, metrics in (("joint", result.joint), ("own columns", result.local_baseline)):
-        for name, value in metrics.items():
-            if value["value"] is not None:
-                yield f"{whose}/{name}", value["value"]
-    for attack in result.label_audit.attacks:
-        for kind, figure in (("auc", attack.auc), ("rank correlation", attack.spearman)):
-            if figure is not None:
-                yield f"leak of labels/{attack.name} {attack.view}/{kind}", figure
-    for audit in result.sections.features:
-        for column in audit.columns:
-            yield f"leak of columns/{column.name} knowing {column.known} rows", column.value
-        for group in audit.groups:
-            for column in group.columns:
-                yield f"leak of columns/{group.rows} {column.name} knowing {column.known} rows", column.value
 
 
 def logged_name(name: str) -> str:

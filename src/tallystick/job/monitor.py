@@ -50,13 +50,21 @@ def served_look_of(
 ) -> ServedLook:
     """Find the run that was served, and read the labels that have come. Raises ConfigError and DataError."""
     check_party(contract, party, network=False)
-    if labels is not None and party.label is None:
-        raise ConfigError(f"--labels: {party.party} has no label column; {contract.label_party} can look at labels")
+    labels_by_key: pl.DataFrame | None = None
+    if labels is not None:  # keys and labels of a table, wherever it lies that table.path may
+        if party.label is None:
+            raise ConfigError(f"--labels: {party.party} has no label column; {contract.label_party} can look at labels")
+        frame = read_table(party.table_at(labels, option="--labels"), text=party.text_columns)
+        key = key_of(frame, columns=party.keys, alignment=contract.alignment)
+        label = require_column(frame, party.label, use="label")
+        labels_by_key = pl.DataFrame({KEY: key, LABEL: label}).drop_nulls()
+        if labels_by_key.get_column(KEY).is_duplicated().any():
+            raise DataError(f"--labels: a key stands in {labels} with several labels; give each row's label once")
     return ServedLook(
         contract=contract,
         party=party.party,
         folder=_folder_in_use(contract, party, run),
-        labels=_labels(contract, party, labels) if labels is not None else None,
+        labels=labels_by_key,
         since=since,
         every=every,
     )
@@ -66,15 +74,3 @@ def _folder_in_use(contract: Contract, party: PartyFile, run: str | None) -> Run
     """Return the run that is named, or the newest promoted one, or the newest."""
     promoted = [] if run is not None else Versions(contract=contract, party=party).intact()
     return chosen_run(contract, party, promoted[0].run_id if promoted else run, say=lambda _: None)
-
-
-def _labels(contract: Contract, party: PartyFile, place: str) -> pl.DataFrame:
-    """Read keys and labels of a table, wherever it lies that ``table.path`` may."""
-    frame = read_table(party.table_at(place, option="--labels"), text=party.text_columns)
-    assert party.label is not None
-    key = key_of(frame, columns=party.keys, alignment=contract.alignment)
-    label = require_column(frame, party.label, use="label")
-    labels = pl.DataFrame({KEY: key, LABEL: label}).drop_nulls()
-    if labels.get_column(KEY).is_duplicated().any():
-        raise DataError(f"--labels: a key stands in {place} with several labels; give each row's label once")
-    return labels

@@ -273,7 +273,8 @@ def with_sessions(
         )
         outcome = work(channels, network.close)
     except PeerError as error:
-        network.close(partial(_told_of_loss, party.party, error))
+        loss = error
+        network.close(lambda to: f"{party.party} lost the run: {told_of(loss, to)}")
         raise
     except TallystickError as error:
         # A local error may name private columns or values: the peer learns its category only.
@@ -287,10 +288,6 @@ def with_sessions(
         raise
     network.close()
     return outcome
-
-
-def _told_of_loss(name: str, error: PeerError, to: str) -> str:
-    return f"{name} lost the run: {told_of(error, to)}"
 
 
 class _Waiting:

@@ -22,7 +22,18 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
     """
     if contract.role_of(party.party) == "helper":
         raise ConfigError(f"--start-from {name}: {party.party} is a helper, which keeps nothing of a run; leave it out here")
-    folder = _found(party, name)
+    folder = run_at(party, name, option="--start-from")
+    for path in sorted(party.runs.glob("*/contract.json")) if folder is None else ():
+        with suppress(ConfigError, StorageError):  # of whatever contract, if this version can read it
+            other = RunFolder.open(path.parent, key=party.run_key)
+            if other.origin.party == party.party and other.run_id == name:
+                folder = other
+                break
+    if folder is None:
+        raise ConfigError(
+            f"--start-from {name}: there is no such run in {party.runs}; give the id of a finished run, which all sides have, or "
+            f"{_SCRATCH}"
+        )
     if not folder.trained:
         raise ConfigError(f"--start-from {name}: {folder.path} holds no trained model; finish it, or {_SCRATCH}")
     if facts := folder.noted(ERASED):
@@ -61,20 +72,6 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
             f"of {contract.folds(LEAST_FOLDED)}; put training.folds = {networks}, or {_SCRATCH}"
         )
     return folder
-
-
-def _found(party: PartyFile, name: str) -> RunFolder:
-    if (at_hand := run_at(party, name, option="--start-from")) is not None:
-        return at_hand
-    for path in sorted(party.runs.glob("*/contract.json")):
-        with suppress(ConfigError, StorageError):  # of whatever contract, if this version can read it
-            folder = RunFolder.open(path.parent, key=party.run_key)
-            if folder.origin.party == party.party and folder.run_id == name:
-                return folder
-    raise ConfigError(
-        f"--start-from {name}: there is no such run in {party.runs}; give the id of a finished run, which all sides have, or "
-        f"{_SCRATCH}"
-    )
 
 
 def _network(contract: Contract) -> dict[str, Any]:

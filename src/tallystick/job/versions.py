@@ -322,12 +322,20 @@ def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
         except StorageError as error:
             rows.append({"run_id": "", "folder": str(folder.path), "state": f"damaged: {error}"})
             continue
+        # When the run began, and the metric that the contract promotes by, if this party has it
+        metric = contract.promotion.metric_of(contract.target.type)
+        figures: dict[str, object] = {"began": None, "metric": metric, "value": None}
+        with suppress(OSError, StorageError):
+            result = read_result(folder.read_json(folder.result))
+            shared = result.sections.shared
+            metrics = result.joint or (shared.metrics if shared is not None else {})
+            figures |= {"began": result.started, "value": metrics[metric]["value"] if metric in metrics else None}
         rows.append(
             {
                 "run_id": run_id,
                 "folder": str(folder.path),
                 "state": "trained" if folder.trained else "embeddings arrived" if folder.complete(contract) else "unfinished",
-                **_figures(contract, folder),
+                **figures,
                 "started_from": point.run_id if point is not None else None,
                 "promoted": run_id in promoted,
                 "newest": promoted.get(run_id) == 0,
@@ -336,14 +344,3 @@ def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
             }
         )
     return rows
-
-
-def _figures(contract: Contract, folder: RunFolder) -> dict[str, object]:
-    """Return when a run began, and the metric that the contract promotes by, if this party has it."""
-    name = contract.promotion.metric_of(contract.target.type)
-    try:
-        result = read_result(folder.read_json(folder.result))
-    except (OSError, StorageError):
-        return {"began": None, "metric": name, "value": None}
-    metrics = result.joint or (result.sections.shared.metrics if result.sections.shared is not None else {})
-    return {"began": result.started, "metric": name, "value": metrics[name]["value"] if name in metrics else None}

@@ -109,7 +109,11 @@ class Ahead:
         if self.predicts:
             most = count.and_then(Sent(prediction=1)).most
         elif self.trials is not None:
-            trainings = [each.training.resolved(self._rows) for each in self._tuned()]
+            contracts, key = [contract], "training.epochs"
+            epochs = contract.tuning.keys.get(key)
+            if epochs is not None and key in self.party.tuning.allow:  # with the most that may be tried
+                contracts.append(contract.tuned({key: max(epochs.ends(key))}))
+            trainings = [each.training.resolved(self._rows) for each in contracts]
             most = self.trials * max(training_ahead(contract.for_trial(), training).most for training in trainings)
         else:
             ahead = evaluation_ahead(contract)
@@ -123,14 +127,6 @@ class Ahead:
     @property
     def _rows(self) -> int:
         return len(self.keys.ids) if self.keys is not None else 1
-
-    def _tuned(self) -> list[Contract]:
-        """Return the contract, and the contract with the most epochs that may be tried."""
-        key = "training.epochs"
-        tuned = self.contract.tuning.keys.get(key)
-        if tuned is None or key not in self.party.tuning.allow:
-            return [self.contract]
-        return [self.contract, self.contract.tuned({key: max(tuned.ends(key))})]
 
 
 def budget_outlooks(ahead: Ahead) -> list[Outlook]:

@@ -80,7 +80,18 @@ def evaluate_as_label_party(
         # Send each feature party what the contract lets it have, and its last message
         message = evaluated.finished
         release_asked = job.contract.evaluation.privacy
-        is_shared = _share(job, scored, measured, run_id=run_id)
+        names, columns = job.contract.evaluation.share_metrics, job.contract.evaluation.importance.feature_columns
+        is_shared = bool(names) or columns == "both"
+        if is_shared:  # the exact results that the contract names, which the ledger notes
+            comparison = scored.compare(None) if scored is not None else None
+            joint = comparison["joint"] if comparison is not None else {}
+            count = comparison["rows"] if comparison is not None else 0
+            falls_of_parties = dict(measured.falls) if measured is not None else None
+            figures = [count, {name: joint.get(name) for name in names}, falls_of_parties]
+            enter_shared(job.contract, job.party, job.folder, figures, run_id=run_id)
+            for channel in job.feature_channels:
+                falls = measured.falls.get(channel.peer) if measured is not None and columns == "both" else None
+                send_shared(channel, names, joint, falls, rows=count)
         if release_asked is not None and scored is not None:
             # Once per run: one that goes on sends the same number again, which tells nothing new and costs nothing. That the
             # noise left no AUC is an outcome like any other: trying again would be another release.
@@ -173,24 +184,6 @@ def evaluate_as_feature_party(job: Job, trained: TrainedFeatureParty, dataset: D
     finished = receive_finished(channel, rows=len(dataset.test_N), epsilon=released.epsilon if released is not None else None)
     job.leave()
     return Evaluated(shared=shared, importance=importance, finished=finished)
-
-
-def _share(job: Job, scored: _Scored | None, measured: Measured | None, *, run_id: str) -> bool:
-    """Send each feature party the exact results that the contract names, which the ledger notes, and tell whether there are
-    any.
-    """
-    names, columns = job.contract.evaluation.share_metrics, job.contract.evaluation.importance.feature_columns
-    if not names and columns != "both":
-        return False
-    comparison = scored.compare(None) if scored is not None else None
-    joint = comparison["joint"] if comparison is not None else {}
-    rows = comparison["rows"] if comparison is not None else 0
-    figures = [rows, {name: joint.get(name) for name in names}, dict(measured.falls) if measured is not None else None]
-    enter_shared(job.contract, job.party, job.folder, figures, run_id=run_id)
-    for channel in job.feature_channels:
-        falls = measured.falls.get(channel.peer) if measured is not None and columns == "both" else None
-        send_shared(channel, names, joint, falls, rows=rows)
-    return True
 
 
 def _measure(

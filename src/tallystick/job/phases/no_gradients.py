@@ -18,7 +18,6 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.evaluation.evaluation_messages import Finished, receive_finished
 from tallystick.job.job import Job
 from tallystick.models.build import width_of
-from tallystick.network.channel import Channel
 from tallystick.run_folder.embedding_charge import EmbeddingCharge
 from tallystick.run_folder.folder import ARRIVED
 from tallystick.training.plan import Batch
@@ -80,7 +79,14 @@ def send_once(
     for part in parts:
         charge(part, 1)
     numbers_R, batches = _rows_once(job, dataset, parts, 0)
-    embedding_RD = _send(bottom, dataset, batches, channel)
+    bottom.eval()
+    sent_BD = []
+    with torch.no_grad():
+        for number, rows_B in enumerate(batches):
+            sent_BD.append(bottom(dataset.columns_of(rows_B)))
+            send_embedding(channel, number, sent_BD[-1])
+    bottom.train()
+    embedding_RD = torch.cat(sent_BD) if sent_BD else torch.empty(0, width_of(bottom))
     cuts = _kept(dataset, 0, numbers_R, embedding_RD)
     if observer is not None and trains:
         # Show the audit of columns what crossed of the training rows: an epoch, of which no gradient came
@@ -107,18 +113,6 @@ def _rows_once(job: Job, dataset: Dataset, parts: dict[Part, Tensor], peer: int)
     numbers_R = torch.unique(dataset.cut_numbers(positions_N, peer))
     size = dataset.resolved(job.contract.training).batch_size
     return numbers_R, torch.split(numbers_R, size) if len(numbers_R) else ()
-
-
-@torch.no_grad()
-def _send(bottom: nn.Module, dataset: Dataset, batches: Sequence[Tensor], channel: Channel) -> Tensor:
-    """Embed the rows batch after batch, and return what was sent."""
-    bottom.eval()
-    parts = []
-    for number, rows_B in enumerate(batches):
-        parts.append(bottom(dataset.columns_of(rows_B)))
-        send_embedding(channel, number, parts[-1])
-    bottom.train()
-    return torch.cat(parts) if parts else torch.empty(0, width_of(bottom))
 
 
 def _kept(dataset: Dataset, peer: int, numbers_R: Tensor, embedding_RD: Tensor) -> KeptCuts:

@@ -61,6 +61,19 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
         if repeat:
             sizes[f"rows of {contract.label_party} with these ids"] = len(alignment)
         aligned = results.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
+    # Labels were used for what leaves in each training; once if values were chosen on own columns alone
+    trials = 1 if findings.alone else sum(not trial.problem for trial in findings.trials)
+    privacy = privacy_section(
+        contract,
+        findings.evaluated.finished,
+        party.privacy if party.label is not None else None,
+        trainings=trials + (findings.training is not None),
+        shared=findings.evaluated.sent_shared or findings.evaluated.shared is not None,
+        alone=findings.alone,
+    )
+    if privacy is not None and noise_on_embeddings(contract) is not None:
+        apart = "Columns are in no sum here: what noisy embeddings cost them stands in each feature party's own ledger."
+        privacy = msgspec.structs.replace(privacy, summary=f"{privacy.summary} {apart}")
     return results.Result(
         run_id=findings.run_id,
         party=party.party,
@@ -88,29 +101,11 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
             link_weights=link_weights,
             shared=findings.evaluated.shared,
             tuning=_tuning(findings),
-            privacy=_privacy(contract, party, findings),
+            privacy=privacy,
             notes=[*_notes(contract, party, findings), *findings.version_notes] if not findings.alone else [],
         ),
         versions=versions(),
     )
-
-
-def _privacy(contract: Contract, party: PartyFile, findings: RunFindings) -> results.PrivacySummary | None:
-    """Say what was released of labels. What noisy embeddings cost columns is another party's, and in no sum with it."""
-    # Labels were used for what leaves in each training; once if values were chosen on own columns alone.
-    trials = 1 if findings.alone else sum(not trial.problem for trial in findings.trials)
-    privacy = privacy_section(
-        contract,
-        findings.evaluated.finished,
-        party.privacy if party.label is not None else None,
-        trainings=trials + (findings.training is not None),
-        shared=findings.evaluated.sent_shared or findings.evaluated.shared is not None,
-        alone=findings.alone,
-    )
-    if privacy is None or noise_on_embeddings(contract) is None:
-        return privacy
-    apart = "Columns are in no sum here: what noisy embeddings cost them stands in each feature party's own ledger."
-    return msgspec.structs.replace(privacy, summary=f"{privacy.summary} {apart}")
 
 
 def write_report(job: Job, findings: RunFindings) -> results.Result:

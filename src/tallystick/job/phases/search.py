@@ -89,12 +89,20 @@ def next_values(
         return {}
     require_optuna()
     import optuna
+    from optuna import distributions
     from optuna.trial import TrialState
 
     for attempt in range(_ATTEMPTS):
         seed_of_trial = int(np.random.SeedSequence([seed, len(before), attempt]).generate_state(1)[0])
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        spaces = {key: _space(key, tuned) for key, tuned in keys.items()}
+        spaces: dict[str, distributions.BaseDistribution] = {}
+        for key, tuned in keys.items():
+            if tuned.values:
+                spaces[key] = distributions.CategoricalDistribution(range(len(tuned.values)))
+                continue
+            low, high = tuned.ends(key)
+            whole = TUNABLE[key] == "whole"
+            spaces[key] = (distributions.IntDistribution if whole else distributions.FloatDistribution)(low, high, log=tuned.log)
         blind = max(STARTUP - sum(trial.is_open for trial in before), 1)
         # An open trial counts as a bad one, so that the next is named elsewhere.
         sampler = optuna.samplers.TPESampler(seed=seed_of_trial, n_startup_trials=blind, constant_liar=True)
@@ -113,11 +121,15 @@ def next_values(
                     state=TrialState.FAIL if trial.problem else TrialState.RUNNING if trial.is_open else TrialState.COMPLETE,
                 )
             )
-        values_asked = study.ask(spaces).params
-        values = {
-            key: _comparable(tuned.values[values_asked[key]]) if tuned.values else _rounded(values_asked[key], *tuned.ends(key))
-            for key, tuned in keys.items()
-        }
+        suggested, values = study.ask(spaces).params, dict[str, Any]()
+        for key, tuned in keys.items():
+            value = suggested[key]
+            if tuned.values:
+                value = _comparable(tuned.values[value])
+            elif not isinstance(value, int):  # to three digits, as one would write it into a contract
+                low, high = tuned.ends(key)
+                value = min(max(float(f"{value:.3g}"), low), high)
+            values[key] = value
         if values != own and values not in [trial.values for trial in before]:
             return values
     return None
@@ -127,22 +139,6 @@ def require_optuna() -> None:
     """Raise ConfigError where Optuna is not installed."""
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError("tallystick tune needs Optuna at the label party; run: pip install 'tallystick[tune]'")
-
-
-def _rounded(number: float, low: float, high: float) -> float:
-    """Round to three digits, as one would write it into a contract, within the bounds."""
-    return number if isinstance(number, int) else min(max(float(f"{number:.3g}"), low), high)
-
-
-def _space(key: str, tuned: TunedKey) -> Any:
-    from optuna import distributions
-
-    if tuned.values:
-        return distributions.CategoricalDistribution(range(len(tuned.values)))
-    low, high = tuned.ends(key)
-    if TUNABLE[key] == "whole":
-        return distributions.IntDistribution(low, high, log=tuned.log)
-    return distributions.FloatDistribution(low, high, log=tuned.log)
 
 
 def _comparable(value: Any) -> Any:
