@@ -88,7 +88,6 @@ class Endpoint:
                     limits=self.limits,
                     raise_elsewhere=self._raise_failures,
                     note=self._note,
-                    note_quiet=self._note_quiet,
                 )
                 if address is not None:
                     self._dialled.add(peer)
@@ -147,15 +146,12 @@ class Endpoint:
             self._turned_away[printable(why)] = None  # it may name what a certificate or a Hello says
             self._loop.wake()
 
-    def _note(self, line: str) -> None:
-        """Say a line once, while the job goes on."""
-        if line not in self._noted and len(self._noted) < NOTICES:
+    def _note(self, line: str, *, again: bool = False) -> None:
+        """Say a line, while the job goes on: once, or ``again`` each time, about waits that are so long that there are few."""
+        if not again:
+            if line in self._noted or len(self._noted) >= NOTICES:
+                return
             self._noted.add(line)
-            if self._notice is not None:
-                self._notice(printable(line))
-
-    def _note_quiet(self, line: str) -> None:
-        """Say a line each time: waits are so long that there are few."""
         if self._notice is not None:
             self._notice(printable(line))
 

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -84,6 +84,14 @@ class _Frame:
     parts: tuple[Buffer, ...] = ()
 
 
+class Note(Protocol):
+    """Says a line to whoever watches the job: once, or ``again`` each time."""
+
+    def __call__(self, line: str, *, again: bool = False) -> None:
+        """Say it."""
+        ...
+
+
 class Session:
     """One peer, reliably.
 
@@ -94,8 +102,7 @@ class Session:
         peer: the other party's name.
         limits: see the rules above.
         raise_elsewhere: raises the failure of any other session: a job needs all of its parties.
-        note: called with a line about a link that is slow, or that broke.
-        note_quiet: called with a line about a peer that is there and has sent nothing for long.
+        note: says a line about a link that is slow or broke, and ``again`` each one about a peer that sends nothing for long.
     """
 
     def __init__(
@@ -107,14 +114,13 @@ class Session:
         peer: str,
         limits: Limits,
         raise_elsewhere: Callable[[], None],
-        note: Callable[[str], None],
-        note_quiet: Callable[[str], None],
+        note: Note,
     ) -> None:
         self._loop = loop
         self._own, self._process, self._peer = own, process, peer
         self._limits = limits
         self._raise_elsewhere = raise_elsewhere
-        self._note, self._note_quiet = note, note_quiet
+        self._note = note
         self._traffic = Traffic()
         self._peer_process = b""
         self._link: Link | None = None
@@ -189,9 +195,10 @@ class Session:
                     self._expect(f"to send a {kind.__name__}")
                     if time.monotonic() >= began + quiet_s:
                         if self._link is not None and self._link.arriving is None:
-                            self._note_quiet(
+                            self._note(
                                 f"{self._peer} is there, and this side has waited {quiet_s:g} s for its {kind.__name__}: it "
-                                "computes, or hangs"
+                                "computes, or hangs",
+                                again=True,
                             )
                         quiet_s *= 2
                     until = min(self._due(kind, began, math.inf if within_s is None else within_s), began + quiet_s)
@@ -291,7 +298,11 @@ class Session:
                 self._take(frame)
                 await self._loop.delivery()
         except FrameTooLarge as error:
-            await self._end_with(ProtocolError(self._peer, f"{self._peer} sent {error} (network.max_message_mib)"))
+            # Tell the peer what it did, and keep the link, of which no more is read, until the job ends
+            failure = ProtocolError(self._peer, f"{self._peer} sent {error} (network.max_message_mib)")
+            self._queue(DATA, encode_parts(Stopped(reason=str(failure))))
+            self.fail(failure)
+            await asyncio.get_running_loop().create_future()
         except LinkBroken as error:
             self.drop(link, str(error))
 
@@ -336,12 +347,6 @@ class Session:
         elif kind != HEARTBEAT:
             self.fail(ProtocolError(self._peer, f"{self._peer} sent a frame of unknown kind {kind}"))
         self._loop.wake()
-
-    async def _end_with(self, error: ProtocolError) -> None:
-        """Fail, tell the peer what it did, and keep the link, of which no more is read, until the job ends."""
-        self._queue(DATA, encode_parts(Stopped(reason=str(error))))
-        self.fail(error)
-        await asyncio.get_running_loop().create_future()
 
     def _forget(self, received: int) -> None:
         while self._unreceived and self._unreceived[0].sequence <= received:
@@ -423,10 +428,6 @@ class Session:
         return self._ever_connected
 
     @property
-    def _still_writing(self) -> bool:
-        return bool(self._unsent) or (self._writing is not None and self._writing is self._link)
-
-    @property
     def over(self) -> bool:
         """Tell whether nothing more will be said."""
         return self._peer_said_bye and not self._unreceived
@@ -478,7 +479,11 @@ class Session:
         if not self._leaving:
             return
         arrived_by = until + (sum(map(_cost, (*self._unreceived, *self._unsent))) / SLOWEST_LINE if reason is None else 0.0)
-        while (unheard := self._unreceived or self._still_writing) or (reason is None and not self._peer_said_bye):
+        while True:
+            is_writing = self._writing is not None and self._writing is self._link
+            unheard = bool(self._unreceived or self._unsent or is_writing)
+            if not unheard and (reason is not None or self._peer_said_bye):
+                return
             has_left = self._peer_said_bye and self._link is None  # it has all that it wanted, and left
             patience = arrived_by if unheard else until
             patience = min(patience, self._loop.hurried_until)

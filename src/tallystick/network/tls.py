@@ -280,10 +280,29 @@ class TlsTransport:
             self._hang_up(link)
 
     async def _call(self, address: str, where: str) -> socket.socket:
+        """Connect to the first of the host's addresses that answers."""
+        deadline_s = self._limits.deadline_s
         try:
-            return await _connect(address, self._limits.deadline_s)
+            addresses = await _resolve(address)
+            failure: OSError = TimeoutError()
+            for family, kind, protocol, _, place in addresses:
+                raw = None
+                try:
+                    raw = socket.socket(family, kind, protocol)
+                    raw.setblocking(False)
+                    connecting = asyncio.get_running_loop().sock_connect(raw, place)
+                    await asyncio.wait_for(connecting, deadline_s / len(addresses))
+                except BaseException as error:
+                    if raw is not None:
+                        raw.close()
+                    if not isinstance(error, OSError):
+                        raise
+                    failure = error
+                else:
+                    return raw
+            raise failure
         except TimeoutError:
-            raise LinkBroken(f"{where}: no answer within {self._limits.deadline_s:g} s; check the firewall") from None
+            raise LinkBroken(f"{where}: no answer within {deadline_s:g} s; check the firewall") from None
         except OSError as error:
             raise LinkBroken(f"{where}: {reason(error)}") from None
 
@@ -396,24 +415,3 @@ async def _resolve(address: str) -> list[tuple[Any, ...]]:
         return await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except UnicodeError:
         raise OSError(f"{host} is no host name") from None
-
-
-async def _connect(address: str, timeout_s: float) -> socket.socket:
-    """Connect to the first of the host's addresses that answers. Raises OSError or TimeoutError."""
-    addresses = await _resolve(address)
-    failure: OSError = TimeoutError()
-    for family, kind, protocol, _, where in addresses:
-        raw = None
-        try:
-            raw = socket.socket(family, kind, protocol)
-            raw.setblocking(False)
-            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(raw, where), timeout_s / len(addresses))
-        except BaseException as error:
-            if raw is not None:
-                raw.close()
-            if not isinstance(error, OSError):
-                raise
-            failure = error
-        else:
-            return raw
-    raise failure
