@@ -4,7 +4,7 @@ import hashlib
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
@@ -391,15 +391,24 @@ class RunFolder:
             return None
         arrays, metadata = _advised(partial(read_arrays, path, origin=self.origin), path)
         saved = msgspec.json.decode(metadata["alignment"], type=prepared(SavedAlignment))
-        uids = arrays.get("uids")
+        candidates = {}
+        for name, facts in saved.candidates.items():
+            scale = SimilarityScale(mean=facts.scale[0], deviation=facts.scale[1], sigma=facts.scale[2]) if facts.scale else None
+            candidates[name] = Candidates(
+                numbers_NK=arrays[f"{name} numbers"].astype(np.int64),
+                rows=facts.rows,
+                own_rows=arrays.get(f"{name} own rows"),
+                similarity_NK=arrays.get(f"{name} similarities"),
+                scale=scale,
+            )
         alignment = Alignment(
             method=saved.method,
             rows_N=arrays["rows"].astype(np.int64),
             sizes=saved.sizes,
             learnt=saved.learnt,
-            uids_N16=uids if uids is not None else None,
+            uids_N16=arrays.get("uids"),
             key_N=arrays.get("keys"),
-            candidates={name: _candidates(name, facts, arrays) for name, facts in saved.candidates.items()},
+            candidates=candidates,
             multiplications=saved.multiplications,
         )
         return saved, alignment
@@ -527,17 +536,6 @@ class RunFolder:
     def advised(path: Path, read: Callable[[], T]) -> T:
         """Read this file by ``read``. Raises DamagedFile with what helps."""
         return _advised(read, path)
-
-
-def _candidates(name: str, facts: SavedCandidates, arrays: Mapping[str, AnyArray]) -> Candidates:
-    own_rows, similarities = arrays.get(f"{name} own rows"), arrays.get(f"{name} similarities")
-    return Candidates(
-        numbers_NK=arrays[f"{name} numbers"].astype(np.int64),
-        rows=facts.rows,
-        own_rows=own_rows if own_rows is not None else None,
-        similarity_NK=similarities if similarities is not None else None,
-        scale=SimilarityScale(mean=facts.scale[0], deviation=facts.scale[1], sigma=facts.scale[2]) if facts.scale else None,
-    )
 
 
 def _advised(read: Callable[[], T], path: Path) -> T:

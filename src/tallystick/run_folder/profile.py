@@ -3,8 +3,6 @@
 Shapes: N rows.
 """
 
-from collections.abc import Iterable
-
 import msgspec
 import numpy as np
 import polars as pl
@@ -51,11 +49,21 @@ class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True):
 def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> TrainingProfile:
     """Profile the encoder's columns in these rows. Sequences are left out."""
     columns = TrainingColumns(encoder.fitted(frame), rows)
-    return TrainingProfile(
-        rows=len(rows),
-        numeric=tuple(numeric_profile(column.name, columns.numbers(column.name)) for column in encoder.numeric),
-        categorical=tuple(_categorical(column.name, columns.cells(column.name)) for column in encoder.categorical),
-    )
+    numeric = tuple(numeric_profile(column.name, columns.numbers(column.name)) for column in encoder.numeric)
+    categorical = []
+    for column in encoder.categorical:
+        counts = count_values(columns.cells(column.name)).sort(["len", "text"], descending=[True, False])
+        named = counts.drop_nulls("text")
+        common = named.head(CATEGORIES)
+        categorical.append(
+            CategoricalProfile(
+                name=column.name,
+                missing=int(counts.filter(pl.col("text").is_null()).get_column("len").sum()),
+                counts=tuple(zip(common.get_column("text").to_list(), common.get_column("len").to_list(), strict=True)),
+                others=int(named.get_column("len").sum()) - int(common.get_column("len").sum()),
+            )
+        )
+    return TrainingProfile(rows=len(rows), numeric=numeric, categorical=tuple(categorical))
 
 
 def numeric_profile(name: str, values_N: NDArray[np.float64]) -> NumericProfile:
@@ -65,18 +73,6 @@ def numeric_profile(name: str, values_N: NDArray[np.float64]) -> NumericProfile:
     if len(numbers_N) > POINTS:
         numbers_N = numbers_N[np.linspace(0, len(numbers_N) - 1, POINTS).round().astype(np.int64)]
     return NumericProfile(name=name, rows=len(values_N), missing=int(np.isnan(values_N).sum()), points=tuple(numbers_N.tolist()))
-
-
-def _categorical(name: str, cells: Iterable[pl.Series]) -> CategoricalProfile:
-    counts = count_values(cells).sort(["len", "text"], descending=[True, False])
-    common = counts.drop_nulls("text")
-    own_codes = common.head(CATEGORIES)
-    return CategoricalProfile(
-        name=name,
-        missing=int(counts.filter(pl.col("text").is_null()).get_column("len").sum()),
-        counts=tuple(zip(own_codes.get_column("text").to_list(), own_codes.get_column("len").to_list(), strict=True)),
-        others=int(common.get_column("len").sum()) - int(own_codes.get_column("len").sum()),
-    )
 
 
 def keep_profile(folder: RunFolder, profile: TrainingProfile) -> None:

@@ -59,52 +59,48 @@ class ViewStore:
 
         Raises DataError if there is none, a file is cut short or does not hold a view, or it is of another contract or run.
         """
-        steps = [step for path in self.files() for step in self._read(path, received)]
+        steps: list[StepView] = []
+        for path in self.files():
+            try:
+                tensors, metadata = read_tensors(path, origin=self.origin)
+                facts = json.loads(metadata["view"])
+                epoch, contract, run_id = int(facts["epoch"]), str(facts["contract"]), str(facts["run_id"])
+            except (StorageError, KeyError, ValueError, TypeError) as error:
+                raise DataError(
+                    f"{path}: is cut short or not a recorded view ({error}); remove it, or run the contract again"
+                ) from None
+            if contract != self.contract or (self.run_id and run_id != self.run_id):
+                raise DataError(
+                    f"{path}: is of contract {contract[:8]}, run {run_id}, but here contract {self.contract[:8]}, run "
+                    f"{self.run_id} is audited; give the run folder that it was recorded in"
+                )
+            # Raise DataError unless the tensors fit together
+            numbers = ("step_S", "rows_S", "index_R")
+            fits = tensors.keys() == _TENSORS and all(tensors[name].dtype == torch.int64 for name in numbers)
+            if fits:
+                rows = len(tensors["index_R"])
+                cuts = [tensors[name] for name in ("embedding_RD", "gradient_RD")]
+                fits = (
+                    len(tensors["step_S"]) == len(tensors["rows_S"])
+                    and bool((tensors["rows_S"] > 0).all())
+                    and int(tensors["rows_S"].sum()) == rows
+                    and (rows == 0 or int(tensors["index_R"].min()) >= 0)
+                    and all(cut.ndim == 2 and len(cut) == rows and cut.dtype == torch.float32 for cut in cuts)
+                )
+            if not fits:
+                raise DataError(f"{path}: its tensors do not fit together, so it is not a recorded view; run the contract again")
+            sizes = tensors["rows_S"].tolist()
+            parts = (torch.split(tensors[name], sizes) for name in ("index_R", "embedding_RD", "gradient_RD"))
+            for rows_B, embedding_BD, gradient_BD in zip(*parts, strict=True):
+                got_BD, gave_BD = (gradient_BD, embedding_BD) if received == "cut_gradient" else (embedding_BD, gradient_BD)
+                all_B = torch.ones(len(rows_B), dtype=torch.bool)
+                steps.append(StepView(epoch=epoch, rows_B=rows_B, own_B=all_B, received_BD=got_BD, sent_BD=gave_BD))
         if not steps:
             raise DataError(
                 f"{self.folder} holds no recorded step; run the contract until an epoch is over at least, an "
                 "interrupted run with --resume"
             )
         return tuple(steps)
-
-    def _read(self, path: Path, received: Received) -> list[StepView]:
-        try:
-            tensors, metadata = read_tensors(path, origin=self.origin)
-            facts = json.loads(metadata["view"])
-            epoch = int(facts["epoch"])
-            if facts["contract"] != self.contract or (self.run_id and facts["run_id"] != self.run_id):
-                raise DataError(
-                    f"{path}: is of contract {str(facts['contract'])[:8]}, run {facts['run_id']}, but here contract "
-                    f"{self.contract[:8]}, run {self.run_id} is audited; give the run folder that it was recorded in"
-                )
-        except (StorageError, KeyError, ValueError, TypeError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(
-                f"{path}: is cut short or not a recorded view ({error}); remove it, or run the contract again"
-            ) from None
-        # Raise DataError unless the tensors fit together
-        fits = tensors.keys() == _TENSORS and all(tensors[name].dtype == torch.int64 for name in ("step_S", "rows_S", "index_R"))
-        if fits:
-            rows = len(tensors["index_R"])
-            cuts = [tensors[name] for name in ("embedding_RD", "gradient_RD")]
-            fits = (
-                len(tensors["step_S"]) == len(tensors["rows_S"])
-                and bool((tensors["rows_S"] > 0).all())
-                and int(tensors["rows_S"].sum()) == rows
-                and (rows == 0 or int(tensors["index_R"].min()) >= 0)
-                and all(cut.ndim == 2 and len(cut) == rows and cut.dtype == torch.float32 for cut in cuts)
-            )
-        if not fits:
-            raise DataError(f"{path}: its tensors do not fit together, so it is not a recorded view; run the contract again")
-        sizes = tensors["rows_S"].tolist()
-        parts = zip(*(torch.split(tensors[name], sizes) for name in ("index_R", "embedding_RD", "gradient_RD")), strict=True)
-        views = []
-        for rows_B, embedding_BD, gradient_BD in parts:
-            got_BD, gave_BD = (gradient_BD, embedding_BD) if received == "cut_gradient" else (embedding_BD, gradient_BD)
-            all_B = torch.ones(len(rows_B), dtype=torch.bool)
-            views.append(StepView(epoch=epoch, rows_B=rows_B, own_B=all_B, received_BD=got_BD, sent_BD=gave_BD))
-        return views
 
     def files(self) -> list[Path]:
         """List the recorded epochs, in order."""
