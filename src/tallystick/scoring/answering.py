@@ -172,24 +172,21 @@ def answer_questions(channel: Channel, runs: Runs, *, gate: Gate = OPEN, agree: 
         except KeyError:
             channel.send(_answer(question, [], torch.empty(0, 0), refusal="run"))
             continue
-        channel.send(_answered(question, run, gate, channel.peer))
-
-
-def _answered(question: RowQuestion, run: AnsweringRun, gate: Gate, peer: str) -> RowAnswer:
-    width = width_of(run.bottom)
-    names_B = run.finder.names(question, peer)
-    if not names_B:
-        return _answer(question, [], torch.empty(0, width))
-    is_allowed_B = gate.allowed(names_B, run=question.run)
-    try:
-        rows_found = run.finder.find([name for name, allowed in zip(names_B, is_allowed_B, strict=True) if allowed])
-        assert rows_found.features_E is not None, "a feature party has columns"
-        values_ED = embedded(run.bottom, rows_found.features_E, width=width)
-    except StoreError:
-        return _answer(question, [], torch.empty(0, width), refusal="store")
-    state_B = np.full(len(names_B), OVER_BUDGET, dtype=np.uint8)
-    state_B[is_allowed_B] = rows_found.is_found_B  # HERE or ABSENT
-    return _answer(question, state_B, values_ED)
+        width, names_B = width_of(run.bottom), run.finder.names(question, channel.peer)
+        if not names_B:
+            channel.send(_answer(question, [], torch.empty(0, width)))
+            continue
+        is_allowed_B = gate.allowed(names_B, run=question.run)
+        try:
+            rows_found = run.finder.find([name for name, allowed in zip(names_B, is_allowed_B, strict=True) if allowed])
+            assert rows_found.features_E is not None, "a feature party has columns"
+            values_ED = embedded(run.bottom, rows_found.features_E, width=width)
+        except StoreError:
+            channel.send(_answer(question, [], torch.empty(0, width), refusal="store"))
+            continue
+        state_B = np.full(len(names_B), OVER_BUDGET, dtype=np.uint8)
+        state_B[is_allowed_B] = rows_found.is_found_B  # HERE or ABSENT
+        channel.send(_answer(question, state_B, values_ED))
 
 
 def _answer(question: RowQuestion, state_B: ArrayLike, values_ED: Tensor, *, refusal: Unanswered = "") -> RowAnswer:

@@ -126,11 +126,22 @@ class Partners:
                     channel.send(question)
             # All answers are taken, whatever is in one: the next question's come behind them.
             received = [[channel.receive(RowAnswer, within_s=self.within_s) for channel in self.channels] for _ in questions]
-        waited_s = time.monotonic() - began
-        return [
-            self._together(answers, number=first + place, row_count=sum(map(len, questions[place])), waited_s=waited_s)
-            for place, answers in enumerate(received)
-        ]
+        waited_s, answered = time.monotonic() - began, []
+        for place, answers in enumerate(received):
+            row_count = sum(map(len, questions[place]))
+            parts = [
+                checked_answer(channel.peer, answer, number=first + place, row_count=row_count, width=width)
+                for channel, answer, width in zip(self.channels, answers, self.widths, strict=True)
+            ]
+            states_PB = np.stack([state_B for state_B, _ in parts])
+            is_here_B, is_over_B = (states_PB == HERE).all(axis=0), (states_PB == OVER_BUDGET).any(axis=0)
+            state_B = np.where(is_here_B, HERE, np.where(is_over_B, OVER_BUDGET, ABSENT)).astype(np.uint8)
+            cuts_ED = [
+                cut_ED if len(cut_ED) == is_here_B.sum() else cut_ED[torch.from_numpy(is_here_B[mine_B == HERE])]
+                for mine_B, cut_ED in parts
+            ]
+            answered.append(Answered(state_B=state_B, cuts_ED=cuts_ED, waited_s=waited_s))
+        return answered
 
     def probe(self) -> None:
         """Ask for nothing, to see whether the partners answer. A refusal is an answer."""
@@ -141,22 +152,6 @@ class Partners:
         """Say that there are no more questions."""
         for channel in self.channels:
             channel.send(RowQuestion(number=self.number, last=True))
-
-    def _together(self, answers: Sequence[RowAnswer], *, number: int, row_count: int, waited_s: float) -> Answered:
-        parts = [
-            checked_answer(channel.peer, answer, number=number, row_count=row_count, width=width)
-            for channel, answer, width in zip(self.channels, answers, self.widths, strict=True)
-        ]
-        states_PB = np.stack([state_B for state_B, _ in parts])
-        is_here_B = (states_PB == HERE).all(axis=0)
-        state_B = np.where(is_here_B, HERE, np.where((states_PB == OVER_BUDGET).any(axis=0), OVER_BUDGET, ABSENT)).astype(
-            np.uint8
-        )
-        cuts_ED = [
-            cut_ED if len(cut_ED) == is_here_B.sum() else cut_ED[torch.from_numpy(is_here_B[mine_B == HERE])]
-            for mine_B, cut_ED in parts
-        ]
-        return Answered(state_B=state_B, cuts_ED=cuts_ED, waited_s=waited_s)
 
 
 def checked_answer(

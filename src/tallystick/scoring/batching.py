@@ -132,14 +132,10 @@ class Batcher:
     @property
     def ready(self) -> bool:
         """Tell whether partners answer, as far as is known."""
-        return self._standing and not self._late
-
-    @property
-    def _late(self) -> bool:
         if not self._crosses:  # a batch that takes long here says nothing of the partners
-            return False
+            return self._standing
         untils = [until for until in (self._flight_until, self._beside_until) if until is not None]
-        return self._late_since is not None or any(time.monotonic() > until for until in untils)
+        return self._standing and self._late_since is None and all(time.monotonic() <= until for until in untils)
 
     def want(self, rows: PendingRows) -> None:
         """Have rows scored. Those that cannot be are told so at once."""

@@ -97,11 +97,17 @@ class AskedLabelParty:
             self.channel.send(ScoreQuestion(number=self.number, run=self.run, batch=batch, values=Array.lend(cut_BD)))
             self.number += 1
         answers = [self.channel.receive(ScoreAnswer, within_s=self.within_s) for _ in questions]
-        waited_s = time.monotonic() - began
-        return [
-            replace(self._answered(answer, number=first + place, row_count=len(questions[place][1])), waited_s=waited_s)
-            for place, answer in enumerate(answers)
-        ]
+        waited_s, answered = time.monotonic() - began, []
+        for place, answer in enumerate(answers):
+            row_count = len(questions[place][1])
+            state_B, score_E1 = checked_answer(self.channel.peer, answer, number=first + place, row_count=row_count, width=1)
+            wrong = "its state is none of a score's" if bool((state_B == ABSENT).any()) else ""
+            if self.probabilities and not bool(((score_E1 >= 0) & (score_E1 <= 1)).all()):
+                wrong = "a score is no number from 0 to 1"
+            if wrong:
+                raise ProtocolError(self.channel.peer, f"{self.channel.peer}: ScoreAnswer: {wrong}; it was not used")
+            answered.append(Answered(state_B=state_B, cuts_ED=[score_E1], waited_s=waited_s))
+        return answered
 
     def probe(self) -> None:
         """Ask for nothing, to see whether the label party answers."""
@@ -110,15 +116,6 @@ class AskedLabelParty:
     def leave(self) -> None:
         """Say that there are no more questions."""
         self.channel.send(ScoreQuestion(number=self.number, values=Array.of(torch.empty(0, 0)), last=True))
-
-    def _answered(self, answer: ScoreAnswer, *, number: int, row_count: int) -> Answered:
-        state_B, score_E1 = checked_answer(self.channel.peer, answer, number=number, row_count=row_count, width=1)
-        wrong = "its state is none of a score's" if bool((state_B == ABSENT).any()) else ""
-        if self.probabilities and not bool(((score_E1 >= 0) & (score_E1 <= 1)).all()):
-            wrong = "a score is no number from 0 to 1"
-        if wrong:
-            raise ProtocolError(self.channel.peer, f"{self.channel.peer}: ScoreAnswer: {wrong}; it was not used")
-        return Answered(state_B=state_B, cuts_ED=[score_E1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,23 +185,20 @@ class AskByAgreedBatch:
         questions = [(batch, self.cut_ND[torch.from_numpy(self.batches.members[batch])]) for batch in new]
         new_answers = dict(zip(new, self.label_party.ask(questions), strict=True))
         self.kept.update({batch: answer for batch, answer in new_answers.items() if answer.is_here.all()})
+        waited_s = max((answer.waited_s for answer in new_answers.values()), default=0.0)
         answers = [new_answers[batch] if batch in new_answers else self.kept[batch] for batch in batches_needed]
-        together = _put_together([self.batches.members[batch] for batch in batches_needed], answers, place_B)
-        return replace(together, waited_s=max((answer.waited_s for answer in new_answers.values()), default=0.0))
-
-
-def _put_together(members: Sequence[NDArray[np.int64]], answers: Sequence[Answered], place_B: NDArray[np.int64]) -> Answered:
-    """Put what came for some batches together at the wanted positions. -1 stands for none."""
-    if not answers:
-        return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[torch.empty(0, 1)])
-    position_M = np.concatenate(members)
-    score_M = torch.full((len(position_M), 1), torch.nan)
-    state_M = np.concatenate([answer.state_B for answer in answers])
-    score_M[torch.from_numpy(state_M == HERE)] = torch.cat([answer.cuts_ED[0] for answer in answers])
-    order_M = np.argsort(position_M)
-    state_M = state_M[order_M]
-    values_E1 = score_M[torch.from_numpy(order_M)][torch.from_numpy(state_M == HERE)]
-    return picked(position_M[order_M], state_M, [values_E1], place_B)
+        if not answers:
+            absent_B = np.full(len(place_B), ABSENT, dtype=np.uint8)
+            return Answered(state_B=absent_B, cuts_ED=[torch.empty(0, 1)], waited_s=waited_s)
+        # Put what came for these batches together at the wanted positions; -1 stands for none
+        position_M = np.concatenate([self.batches.members[batch] for batch in batches_needed])
+        score_M = torch.full((len(position_M), 1), torch.nan)
+        state_M = np.concatenate([answer.state_B for answer in answers])
+        score_M[torch.from_numpy(state_M == HERE)] = torch.cat([answer.cuts_ED[0] for answer in answers])
+        order_M = np.argsort(position_M)
+        state_M = state_M[order_M]
+        values_E1 = score_M[torch.from_numpy(order_M)][torch.from_numpy(state_M == HERE)]
+        return replace(picked(position_M[order_M], state_M, [values_E1], place_B), waited_s=waited_s)
 
 
 class ScoresAsTheyCame:

@@ -89,15 +89,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._pieces += 1
             if self._head_bytes > MOST_HEAD_BYTES:
                 self.hang_up()
-            elif self._pieces > FREE_PIECES:
-                self._let_gather()
-
-    def _let_gather(self) -> None:
-        """Read no more of a head for a moment: each piece costs as much as a request does."""
-        pause_s = min(FIRST_PAUSE_S * 2 ** (self._pieces - FREE_PIECES - 1), LONGEST_PAUSE_S)
-        assert self.line is not None, "a connection was made"
-        self.line.pause_reading()
-        asyncio.get_running_loop().call_later(pause_s, self._read_on)
+            elif self._pieces > FREE_PIECES:  # read no more of this head for a moment: each piece costs as much as a request does
+                pause_s = min(FIRST_PAUSE_S * 2 ** (self._pieces - FREE_PIECES - 1), LONGEST_PAUSE_S)
+                assert self.line is not None, "a connection was made"
+                self.line.pause_reading()
+                asyncio.get_running_loop().call_later(pause_s, self._read_on)
 
     def _read_on(self) -> None:
         if self.line is not None and not self.line.is_closing():

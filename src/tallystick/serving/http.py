@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tallystick.config.serving import HttpTls, ServingOptions
+from tallystick.config.serving import ServingOptions
 from tallystick.errors import StorageError, StoreError
 from tallystick.job.prediction_output import SCORED_BY
 from tallystick.run_folder.answer_journal import AnsweredRow, kept_columns
@@ -86,36 +86,42 @@ class ScoreServer:
         """Score the rows of a request."""
         began = time.monotonic()
         try:
-            response = await self._score(request, began)
+            self._allow(request)
+            self._rate.check()
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind not in (JSON, ARROW):
+                raise Problem(status=415, detail=f"content-type: must be {JSON} or {ARROW}")
+            deadline_ms = self._options.deadline_ms
+            if (header := request.headers.get(DEADLINE)) is not None:
+                if not header.isdecimal() or len(header) > 5 or not 1 <= int(header) <= 60_000:
+                    raise Problem(status=400, detail=f"{DEADLINE}: must be a whole number of milliseconds from 1 to 60000")
+                deadline_ms = float(header)
+            until = began + deadline_ms / 1000
+            body = await _body(request, most=self._options.max_body_kib << 10)
+            payload = decoded(body) if kind == JSON else body
+            run_id = payload.run_id if isinstance(payload, ScoreRequest) else None
+            with self._runs.using(run_id if run_id is not None else request.headers.get(RUN)) as run:
+                requested = run.reader.json(payload) if isinstance(payload, ScoreRequest) else run.reader.arrow(payload)
+                if self._batcher.full:
+                    raise Problem.later(503, "more rows wait than serving.max_waiting; come again after Retry-After")
+                rows = await self._rows(run, requested, until - MARGIN * (until - began), until)
+                for by in rows.scored_by:
+                    self._metrics.rows.labels(by or "none", run.run_id).inc()
+                await self._keep(run, requested, rows, began, until)
+                candidate = self._runs.now.candidate
+                if self._shadow is not None and candidate is not None and run is self._runs.now.current:
+                    places = [place for place, by in enumerate(rows.scored_by) if by == JOINT]
+                    scores = {name: [values[place] for place in places] for name, values in rows.scores.items()}
+                    columns = requested.columns[places] if requested.columns is not None else None
+                    self._shadow.offer(candidate, [requested.keys[place] for place in places], columns, scores)
+                if not any(rows.scored_by):
+                    raise _PROBLEMS[rows.why_B[0]]
+                response = _as_json(run, rows) if kind == JSON else _as_arrow(run, rows)
         except Problem as problem:
             response = problem.response()
         self._metrics.requests.labels(str(response.status_code)).inc()
         self._metrics.seconds.observe(time.monotonic() - began)
         return response
-
-    async def _score(self, request: Request, began: float) -> Response:
-        self._allow(request)
-        self._rate.check()
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in (JSON, ARROW):
-            raise Problem(status=415, detail=f"content-type: must be {JSON} or {ARROW}")
-        until = began + _deadline_ms(request, self._options) / 1000
-        body = await _body(request, most=self._options.max_body_kib << 10)
-        payload = decoded(body) if kind == JSON else body
-        run_id = payload.run_id if isinstance(payload, ScoreRequest) else None
-        with self._runs.using(run_id if run_id is not None else request.headers.get(RUN)) as run:
-            score_request = run.reader.json(payload) if isinstance(payload, ScoreRequest) else run.reader.arrow(payload)
-            if self._batcher.full:
-                raise Problem.later(503, "more rows wait than serving.max_waiting; come again after Retry-After")
-            rows = await self._rows(run, score_request, until - MARGIN * (until - began), until)
-            for by in rows.scored_by:
-                self._metrics.rows.labels(by or "none", run.run_id).inc()
-            await self._keep(run, score_request, rows, began, until)
-            if self._shadow is not None and run is self._runs.now.current:
-                _offer(self._shadow, self._runs.now.candidate, score_request, rows)
-            if not any(rows.scored_by):
-                raise _PROBLEMS[rows.why_B[0]]
-            return _as_json(run, rows) if kind == JSON else _as_arrow(run, rows)
 
     async def _rows(self, run: ServedRun, requested: RequestedRows, joint_until: float, until: float) -> _Rows:
         """Return joint scores for as many rows as there are by then.
@@ -124,15 +130,18 @@ class ScoreServer:
         """
         parts = await self._outcomes(run, requested, joint_until)
         why_B = [why for part in parts for why in part.why_B]
-        names = run.scorer.names
-        scores = {name: [value for part in parts for value in _values(part, name)] for name in names}
+        scores: dict[str, list[float]] = {name: [] for name in run.scorer.names}
+        for part in parts:
+            for name, values in scores.items():
+                column = part.scores.get(name)
+                values += column.tolist() if column is not None else [float("nan")] * len(part.why_B)
         scored_by: list[str | None] = [JOINT if why == "joint" else None for why in why_B]
         own_places = [place for place, why in enumerate(why_B) if why not in ("joint", "unknown")]
         if own_places and (score_alone := run.scorer.alone) is not None:
             own, places = await _own(run, requested, own_places, until)
             if own is not None:
-                for name, values in score_alone(own).items():
-                    for place, value in zip(places, values.tolist(), strict=True):
+                for name, own_scores in score_alone(own).items():
+                    for place, value in zip(places, own_scores.tolist(), strict=True):
                         scores[name][place], scored_by[place] = value, ALONE
         times = max((part.times for part in parts if part.times is not None), key=lambda each: each.ended, default=None)
         return _Rows(why_B=why_B, scores=scores, scored_by=scored_by, times=times)
@@ -250,6 +259,14 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
     """Build a server for it, with no log of its own: what a request asks for is nobody else's matter."""
     assert options.listen is not None
     host, _, port = options.listen.rpartition(":")
+    tls = None
+    if options.tls is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 has ciphers with CBC, and no client of today needs it
+        tls.load_cert_chain(options.tls.certificate, options.tls.key)
+        if options.tls.client_ca is not None:
+            tls.load_verify_locations(options.tls.client_ca)
+            tls.verify_mode = ssl.CERT_REQUIRED
     return PatientServer(
         uvicorn.Config(
             app,
@@ -264,21 +281,11 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
             ws="none",  # a connection that became one would be bounded by nothing
             timeout_graceful_shutdown=5,
             timeout_keep_alive=KEEP_ALIVE_S,
-            loop="asyncio" if options.tls is not None else "auto",
+            loop="asyncio" if tls is not None else "auto",
             backlog=ACCEPTED_AT_ONCE,
-            http=bounded_protocol(tls=_tls_of(options.tls) if options.tls is not None else None),
+            http=bounded_protocol(tls=tls),
         )
     )
-
-
-def _tls_of(tls: HttpTls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 has ciphers with CBC, and no client of today needs it
-    context.load_cert_chain(tls.certificate, tls.key)
-    if tls.client_ca is not None:
-        context.load_verify_locations(tls.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 async def _own(run: ServedRun, requested: RequestedRows, places: list[int], until: float) -> tuple[Features | None, list[int]]:
@@ -349,25 +356,6 @@ async def _body(request: Request, *, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _offer(shadow: Shadow, candidate: ServedRun | None, requested: RequestedRows, rows: _Rows) -> None:
-    """Give the rows with joint scores to a candidate."""
-    if candidate is None:
-        return
-    places = [place for place, by in enumerate(rows.scored_by) if by == JOINT]
-    scores = {name: [values[place] for place in places] for name, values in rows.scores.items()}
-    columns = requested.columns[places] if requested.columns is not None else None
-    shadow.offer(candidate, [requested.keys[place] for place in places], columns, scores)
-
-
-def _deadline_ms(request: Request, options: ServingOptions) -> float:
-    header = request.headers.get(DEADLINE)
-    if header is None:
-        return options.deadline_ms
-    if not header.isdecimal() or len(header) > 5 or not 1 <= int(header) <= 60_000:
-        raise Problem(status=400, detail=f"{DEADLINE}: must be a whole number of milliseconds from 1 to 60000")
-    return float(header)
-
-
 def _told(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Outcome]") -> Callable[[Outcome], None]:
     def tell(outcome: Outcome) -> None:
         try:
@@ -386,11 +374,6 @@ def _settle(future: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
 def _time_out(futures: "list[asyncio.Future[Outcome]]", sizes: list[int]) -> None:
     for future, rows in zip(futures, sizes, strict=True):
         _settle(future, Outcome.without(rows, "away"))
-
-
-def _values(outcome: Outcome, name: str) -> list[float]:
-    column = outcome.scores.get(name)
-    return column.tolist() if column is not None else [float("nan")] * len(outcome.why_B)
 
 
 def _picked(features: Features, places: "range | list[int]") -> Features:

@@ -138,7 +138,12 @@ class LoadedRuns(Generic[R]):
         """Read the promotions if they have changed. Those that cannot be read leave the former in place."""
         if self._versions is None:
             return
-        signature_now = _signature(self._versions)
+        signature_now: object
+        try:
+            stat = self._versions.path.stat()
+            signature_now = stat.st_mtime_ns, stat.st_size, stat.st_ino
+        except OSError as error:  # reading it says what is the matter, or that there is none
+            signature_now = error.errno
         if signature_now == self._seen:
             return
         try:
@@ -204,11 +209,3 @@ class LoadedRuns(Generic[R]):
         if text != self._said:
             self._said = text
             self._say(text)
-
-
-def _signature(versions: Versions) -> object:
-    try:
-        stat = versions.path.stat()
-    except OSError as error:  # reading it says what is the matter, or that there is none
-        return error.errno
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -125,9 +125,16 @@ class Reader:
                 raise Problem(status=422, detail=f"rows[{number}]: has other columns than rows[0]; give every row the same ones")
         self._check_names(names)
         columns = {name: [row[name] for row in request.rows] for name in names}
-        own = pl.DataFrame([self._column(name, columns[name]) for name in self.own_columns]) if self._brings_own(names) else None
-        keys = {name: columns[name] for name in self.key_columns}
-        return self._asked(self._plain_keys(keys) or self._keys_of([self._key_column(name, keys[name]) for name in keys]), own)
+        keys, own = {name: columns[name] for name in self.key_columns}, None
+        try:
+            if self._brings_own(names):
+                kinds = {name: self.schema.get(name, pl.String()) for name in self.own_columns}
+                own = pl.DataFrame([typed_column(name, columns[name], kind) for name, kind in kinds.items()])
+            if (ids := self._plain_keys(keys)) is None:
+                ids = self._keys_of([key_column(name, keys[name], self.schema.get(name, pl.String())) for name in keys])
+        except FeatureError as error:
+            raise Problem(status=422, detail=str(error)) from None
+        return self._asked(ids, own)
 
     def arrow(self, body: bytes) -> RequestedRows:
         """Read an Arrow IPC stream. Raises Problem."""
@@ -136,7 +143,13 @@ class Reader:
         self._check_names(frame.columns)
         own = frame.select(cs.by_name(*self.own_columns)) if self._brings_own(frame.columns) else None
         for name in set(self.key_columns):
-            self._check_form(name, frame.schema[name])
+            # Refuse a key column of another form than the table's. Text is taken for each of them: so keys are compared
+            kind, kind_here = frame.schema[name], self.schema.get(name, pl.String())
+            forms = {form_of(each, use="categorical") for each in (kind, kind_here)}
+            if kind not in (pl.String, pl.Null) and len(forms) > 1 and forms != {"date", "moment"}:
+                raise Problem(
+                    status=422, detail=f"column {name!r}: has type {kind}, and {kind_here} here; send it so, or as text"
+                )
         return self._asked(self._keys_of([frame.get_column(name) for name in dict.fromkeys(self.key_columns)]), own)
 
     def _check_count(self, rows: int) -> None:
@@ -164,13 +177,6 @@ class Reader:
 
     def _brings_own(self, names: Collection[str]) -> bool:
         return self.encoder is not None and len(names) > len(set(self.key_columns))
-
-    def _check_form(self, name: str, kind: pl.DataType) -> None:
-        """Refuse a key column of another form than the table's. Text is taken for each of them: so keys are compared."""
-        kind_here = self.schema.get(name, pl.String())
-        forms = {form_of(each, use="categorical") for each in (kind, kind_here)}
-        if kind not in (pl.String, pl.Null) and len(forms) > 1 and forms != {"date", "moment"}:
-            raise Problem(status=422, detail=f"column {name!r}: has type {kind}, and {kind_here} here; send it so, or as text")
 
     def _asked(self, keys: list[bytes], frame: pl.DataFrame | None) -> RequestedRows:
         for number, key in enumerate(keys):
@@ -210,15 +216,3 @@ class Reader:
                 status=422, detail=f"rows[{key.is_null().arg_max()}]: its key is null or empty; every row needs its key"
             )
         return [text.encode() for text in key.to_list()]
-
-    def _key_column(self, name: str, cells: Sequence[Cell]) -> pl.Series:
-        try:
-            return key_column(name, cells, self.schema.get(name, pl.String()))
-        except FeatureError as error:
-            raise Problem(status=422, detail=str(error)) from None
-
-    def _column(self, name: str, cells: Sequence[Cell]) -> pl.Series:
-        try:
-            return typed_column(name, cells, self.schema.get(name, pl.String()))
-        except FeatureError as error:
-            raise Problem(status=422, detail=str(error)) from None

@@ -25,7 +25,6 @@ from tallystick.scoring.answering import Gate
 from tallystick.scoring.asking import Asking, Refused
 from tallystick.scoring.batching import MOST_ROWS
 from tallystick.serving.served_runs import ServedRun
-from tallystick.tables.features import Features
 
 MOST_PIECES = 64
 """Pieces of at most MOST_ROWS rows that wait to be scored beside."""
@@ -122,7 +121,15 @@ class Shadow:
 
     def _compare(self, piece: _Piece, asking: Asking) -> int:
         run, keys = piece.candidate, list(piece.keys)
-        is_known_B, own_K = _own(piece)
+        # Which rows this side knows, and their columns as the candidate reads them
+        if piece.columns is None or run.reader.encoder is None:
+            rows_found = run.store.find(piece.keys)
+            is_known_B, own_K = rows_found.is_found_B, rows_found.features_E
+        elif missing := sorted(set(run.reader.own_columns) - set(piece.columns.columns)):
+            raise DataError(f"the request brought no column {missing[0]!r}")
+        else:
+            is_known_B = np.ones(len(keys), dtype=np.bool_)
+            own_K = run.reader.encoder.encode(piece.columns).unpacked()
         known_keys = [key for key, is_known in zip(keys, is_known_B, strict=True) if is_known]
         is_allowed_K = self._gate.allowed(known_keys, run=run.run_id) if known_keys else np.zeros(0, dtype=np.bool_)
         if not is_allowed_K.any():
@@ -154,17 +161,6 @@ class Shadow:
                 changed = int(((served_scores[name] >= at) != (candidate_scores[name] >= at)).sum())
         self._told.observe_shadow(run.run_id, apart_BC.max(axis=1), changed)
         return len(place_E)
-
-
-def _own(piece: _Piece) -> tuple[NDArray[np.bool_], Features | None]:
-    """Return which rows this side knows, and their columns as the candidate reads them. Raises DataError or StoreError."""
-    reader = piece.candidate.reader
-    if piece.columns is None or reader.encoder is None:
-        rows_found = piece.candidate.store.find(piece.keys)
-        return rows_found.is_found_B, rows_found.features_E
-    if missing := sorted(set(reader.own_columns) - set(piece.columns.columns)):
-        raise DataError(f"the request brought no column {missing[0]!r}")
-    return np.ones(len(piece.keys), dtype=np.bool_), reader.encoder.encode(piece.columns).unpacked()
 
 
 def _index(is_B: NDArray[np.bool_]) -> torch.Tensor:

@@ -19,7 +19,7 @@ from tallystick.alignment.pairwise import LocalOptions
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
-from tallystick.config.serving import MOST_ALIGNMENTS, Postgres, Redis, ServingConfig, Way
+from tallystick.config.serving import MOST_ALIGNMENTS, Postgres, Redis, ServingConfig
 from tallystick.config.table import TableConfig
 from tallystick.errors import ConfigError, DataError, PeerError, StorageError, TallystickError
 from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState
@@ -385,7 +385,11 @@ def check_serving(contract: Contract, party: PartyFile) -> None:
             f"serving.{name}: by {' and '.join(contract.serving.ways)} only {who} answers clients; leave it out"
             for name in sorted(options_given)
         ]
-    if options.store is not None and _reads_the_table(contract, options.way or contract.serving.ways[0], is_label=is_label):
+    # Whether this side's rows are found by their positions alone, as they were at the start
+    by_positions = contract.linkage.imputes and not is_label
+    if contract.serving.feature_party_asks:
+        by_positions = is_label or (options.way or contract.serving.ways[0]) == "agreed-batch"
+    if options.store is not None and by_positions:
         problems.append(
             f"serving.store: by {' or '.join(contract.serving.ways)} rows of {party.party} are those of its table when serving "
             "begins; leave it out"
@@ -394,14 +398,6 @@ def check_serving(contract: Contract, party: PartyFile) -> None:
         problems.append(f"serving.way = {options.way}: the contract allows {', '.join(contract.serving.ways)}")
     if problems:
         raise ConfigError("\n".join(f"party file: {problem}" for problem in problems))
-
-
-def _reads_the_table(contract: Contract, way: Way, *, is_label: bool) -> bool:
-    """Tell whether a side's rows are found by their positions alone, as they were at the start."""
-    assert contract.serving is not None
-    if contract.serving.feature_party_asks:
-        return is_label or way == "agreed-batch"
-    return contract.linkage.imputes and not is_label
 
 
 def signature(source: TableConfig) -> Hashable:
