@@ -210,7 +210,14 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
     if not readings and (len(column) <= SAMPLE_CELLS or len(sample)):
         return _Look(readings=frozenset(), marks=(), words=words, doubtful=doubtful)
     cells = _unmarked(stripped, marks)
-    others = _other_words(cells) if "boolean" not in readings and column.name not in form.missing_in else ()
+    others: tuple[str, ...] = ()
+    if "boolean" not in readings and column.name not in form.missing_in:
+        # Words that can only mark a missing cell: a few that stand beside many different values with digits
+        is_word = cells.str.contains(A_WORD) & ~cells.str.contains(rf"^[+-]?{_INFINITE}$")
+        found_words = cells.filter(is_word).unique().to_list()
+        many_values = cells.filter(~is_word).n_unique() >= FEWEST_VALUES
+        if len(found_words) <= MOST_WORDS and many_values and is_word.mean() < MOST_OF_WORDS:  # type: ignore[operator]
+            others = tuple(sorted(found_words))
     cells = _unmarked(cells, others)
     foreign = _is_foreign(cells)
     cells = _plain_text(cells, foreign=foreign)
@@ -230,14 +237,6 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
 def _readings(cells: pl.Series) -> list[str]:
     plain = _plain_text(cells, foreign=_is_foreign(cells))
     return [name for name, pattern in READINGS.items() if _matches(plain, pattern)]
-
-
-def _other_words(cells: pl.Series) -> tuple[str, ...]:
-    """Return words that can only mark a missing cell: a few that stand beside many different values with digits."""
-    is_word = cells.str.contains(A_WORD) & ~cells.str.contains(rf"^[+-]?{_INFINITE}$")
-    words = cells.filter(is_word).unique()
-    many_values = cells.filter(~is_word).n_unique() >= FEWEST_VALUES
-    return tuple(sorted(words.to_list())) if len(words) <= MOST_WORDS and many_values and is_word.mean() < MOST_OF_WORDS else ()  # type: ignore[operator]
 
 
 def _among(cells: pl.Series, words: Sequence[str]) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any) -> LazyT
         raise DataError(
             f"{_named(place)}: is a Delta table, whose reader is not installed; run: pip install 'tallystick[delta]'"
         ) from None
+    from pyarrow.dataset import get_partition_keys
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
     try:
@@ -70,7 +71,16 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any) -> LazyT
         else:
             filesystem = SubTreeFileSystem(place.key, place.files)
         dataset = delta.to_pyarrow_dataset(filesystem=filesystem)
-        files = [(_file(place, fragment), _partition(fragment, delta)) for fragment in dataset.get_fragments()]
+        files: list[tuple[Path | StoredFile, dict[str, Any]]] = []
+        for fragment in dataset.get_fragments():
+            if not isinstance(place, Path):
+                address, key = f"{place.address.rstrip('/')}/{fragment.path}", f"{place.key}/{fragment.path}"
+                file: Path | StoredFile = StoredFile(address, key, place.files)
+            elif not (file := (place / str(fragment.path)).resolve()).is_relative_to(place.resolve()):
+                raise DataError(f"{place}: its log names {file}, which is not in its folder; copy the table with its files")
+            # The values that all rows of the file have; a column of the partition that is absent here has none
+            values = get_partition_keys(fragment.partition_expression)
+            files.append((file, {name: values[name] for name in delta.metadata().partition_columns if name in values}))
     except (DeltaError, OSError) as error:
         raise DataError(f"{_named(place)}: cannot be read as a Delta table: {reason(error)}") from None
     rows = sum(announced_rows(file, reason=reason) for file, _ in files)
@@ -94,23 +104,6 @@ def _rows(
                     else:
                         columns.append(pa.repeat(pa.scalar(partition.get(field.name), type=field.type), len(piece)))
                 yield pa.record_batch(columns, schema=schema)
-
-
-def _partition(fragment: Any, dataset: Any) -> dict[str, Any]:
-    """Return the values that all rows of a file have. A column of the partition that is absent here has none."""
-    from pyarrow.dataset import get_partition_keys
-
-    keys = get_partition_keys(fragment.partition_expression)
-    return {name: keys[name] for name in dataset.metadata().partition_columns if name in keys}
-
-
-def _file(place: Path | Store, fragment: Any) -> Path | StoredFile:
-    if isinstance(place, Path):
-        file = (place / str(fragment.path)).resolve()
-        if not file.is_relative_to(place.resolve()):
-            raise DataError(f"{place}: its log names {file}, which is not in its folder; copy the table with its files")
-        return file
-    return StoredFile(f"{place.address.rstrip('/')}/{fragment.path}", f"{place.key}/{fragment.path}", place.files)
 
 
 def _named(place: Path | Store) -> str:

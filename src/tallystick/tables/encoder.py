@@ -134,8 +134,16 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         singles = len(used_numeric)
         used_numeric += tuple(column for block in blocks.values() for column in block)
         if numbers == "auto" and singles:
-            names_said = _said(numeric_method, used_numeric[:singles])
-            notes += (f"model.numeric = auto: {names_said}, by the {len(rows):,} rows it is fitted on",)
+            bins = [len(column.edges) - 1 for column in used_numeric[:singles] if column.edges]
+            if numeric_method == "plain":
+                choice = "numeric columns stay plain numbers"
+            elif not bins:
+                choice = "nothing to bin"
+            else:
+                sizes = f"{min(bins)}" if min(bins) == max(bins) else f"{min(bins)} to {max(bins)}"
+                columns_get = "1 numeric column gets" if len(bins) == 1 else f"{len(bins)} numeric columns get"
+                choice = f"{columns_get} {numeric_method} embeddings of {sizes} bins"
+            notes += (f"model.numeric = auto: {choice}, by the {len(rows):,} rows it is fitted on",)
         used_categorical = tuple(column for column in categorical.values() if column is not None)
         encoded = sum(1 + column.indicator for column in used_numeric[:singles]) + len(used_categorical)
         screened = screens and encoding.screening == "auto" and encoded >= MANY_COLUMNS
@@ -246,20 +254,6 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         """Return the categories of the columns that were text in training."""
         return {column.name: column.categories for column in self.categorical if column.form == "text"}
 
-    def _without_words(self, column: NumericColumn | CategoricalColumn, cells: pl.Series) -> pl.Series:
-        """Return cells without the words, numbers or times that marked a missing one in the files of training.
-
-        Text that never was a file has an empty text for a missing cell, too.
-        """
-        words = self.missing[column.name]
-        if column.form == "text":
-            cells = cells.cast(pl.String)
-            are_words = cells.str.strip_chars().is_in(["", *words])
-        else:
-            compared = cells.cast(pl.Float64) if cells.dtype.is_numeric() else cells
-            are_words = compared.is_in(values_named(words, cells.dtype).implode())
-        return cells.set(are_words, None) if are_words.any() else cells
-
     def changed_columns(self, now: "Encoder") -> list[str]:
         """Name the columns of which another encoder, of the same ids' rows, has other statistics or categories."""
         changed = []
@@ -302,7 +296,16 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
                 categories = column.categories if isinstance(column, CategoricalColumn) else ()
                 cells = as_form(cells, column.form, categories=categories)
             if may_have_words:
-                cells = self._without_words(column, cells)
+                # Remove the words, numbers or times that marked a missing cell in the files of training. Text that never was a
+                # file has an empty text for a missing cell, too
+                words = self.missing[column.name]
+                if column.form == "text":
+                    cells = cells.cast(pl.String)
+                    are_words = cells.str.strip_chars().is_in(["", *words])
+                else:
+                    compared = cells.cast(pl.Float64) if cells.dtype.is_numeric() else cells
+                    are_words = compared.is_in(values_named(words, cells.dtype).implode())
+                cells = cells.set(are_words, None) if are_words.any() else cells
             if cells is not before:
                 changed[column.name] = cells
         if not changed:
@@ -558,14 +561,3 @@ def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:
         chunk = slice(start, start + ENCODED_AT_A_TIME)
         encoded[chunk] = column.encode(values[chunk])
     return msgspec.structs.replace(column, edges=bin_edges(encoded))
-
-
-def _said(numbers: Numbers, columns: tuple[NumericColumn, ...]) -> str:
-    if numbers == "plain":
-        return "numeric columns stay plain numbers"
-    bins = [len(column.edges) - 1 for column in columns if column.edges]
-    if not bins:
-        return "nothing to bin"
-    each = f"{min(bins)}" if min(bins) == max(bins) else f"{min(bins)} to {max(bins)}"
-    columns_get = "1 numeric column gets" if len(bins) == 1 else f"{len(bins)} numeric columns get"
-    return f"{columns_get} {numbers} embeddings of {each} bins"

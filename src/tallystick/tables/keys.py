@@ -413,20 +413,20 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
             for mask in "9Aa":
                 shapes = shapes.str.replace_all(f"{mask}{{2,}}", f"{mask}…")
             common = _most_common(shapes)
-        common_shapes = ", ".join(f"`{_short_shape(shape)}` ({share:.1%})" for shape, share in common.iter_rows())
-        lines.append(f"{key_name}: this side's values look like {common_shapes}; compare that with the other side's")
+        shown_shapes = []
+        for shape, share in common.iter_rows():
+            # The length of a long run in its place, such as 9{11}
+            short = re.sub(r"([9Aa])\1{5,}", lambda run: f"{run[1]}{{{len(run[0])}}}", shape)
+            short = short if len(short) <= SHAPE_WIDTH else f"{short[:SHAPE_WIDTH]}…"
+            shown_shapes.append(f"`{short}` ({share:.1%})")
+        looks = ", ".join(shown_shapes)
+        lines.append(f"{key_name}: this side's values look like {looks}; compare that with the other side's")
     return lines
 
 
 def _most_common(shapes: pl.Series) -> pl.DataFrame:
     counts = shapes.alias("shape").value_counts(name="share", normalize=True)
     return counts.sort("share", "shape", descending=[True, False]).head(SHAPES)
-
-
-def _short_shape(shape: str) -> str:
-    """Shorten a shape: the length of a long run in its place, such as 9{11}."""
-    short = re.sub(r"([9Aa])\1{5,}", lambda run: f"{run[1]}{{{len(run[0])}}}", shape)
-    return short if len(short) <= SHAPE_WIDTH else f"{short[:SHAPE_WIDTH]}…"
 
 
 _SHAPES: dict[Step, str] = {

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, TypeAlias, cast
 
@@ -201,13 +202,13 @@ def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> L
 
     Raises StorageError where the disk is full, and whatever reading a batch raises.
     """
+    import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
     hold, path = _own_file()
-    pieces = (
-        as_polars(rows.replace_schema_metadata(None)).to_arrow(compat_level=pl.CompatLevel.oldest())
-        for rows in _tables(schema, batches)
-    )
+    # First one without rows, which gives the types: its own empty_table() would load pandas where that is installed
+    tables = chain([pa.Table.from_batches([], schema=schema)], (pa.Table.from_batches([batch]) for batch in batches))
+    pieces = (as_polars(rows.replace_schema_metadata(None)).to_arrow(compat_level=pl.CompatLevel.oldest()) for rows in tables)
     first = next(pieces)
     with (
         room_for(Path(tempfile.gettempdir())),
@@ -216,15 +217,6 @@ def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> L
         for piece in pieces:
             file.write_table(piece)
     return LazyTable(pl.scan_parquet(path, glob=False), held=hold)
-
-
-def _tables(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.Table]":
-    """Yield a table without rows, which gives the types, and then a table per batch."""
-    import pyarrow as pa
-
-    yield pa.Table.from_batches([], schema=schema)  # its empty_table() would load pandas where that is installed
-    for batch in batches:
-        yield pa.Table.from_batches([batch])
 
 
 def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.LazyFrame, int]:

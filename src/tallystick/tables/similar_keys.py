@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tallystick.alignment.similar_keys import SimilarKeys
-from tallystick.alignment.terms import DimensionConfig, SimilarityConfig
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.errors import IdError
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.normalise import normalise
@@ -26,9 +26,35 @@ def read_similar_keys(
     Raises DataError for an absent column, IdError for keys that are all null, for a null where ``nulls`` is ``error``, for a
     number that is none, infinite or outside the contract's range. Rows are named by number, never by content.
     """
-    values = {
-        d.name: _read(require_column(frame, columns[d.name], use="key"), d, columns[d.name], terms) for d in terms.dimensions
-    }
+    values: dict[str, pl.Series] = {}
+    for dimension in terms.dimensions:
+        name = columns[dimension.name]
+        column = require_column(frame, name, use="key")
+        if dimension.kind == "text":
+            values[dimension.name] = normalise(column, dimension.normalise)
+            continue
+        where = f"key {dimension.name} (column {name})"
+        text = as_text(column)
+        text = text.set(text.str.strip_chars() == "", None)
+        is_numeric = column.dtype.is_numeric()
+        numbers = column.cast(pl.Float64) if is_numeric else text.str.strip_chars().cast(pl.Float64, strict=False)
+        wrong = numbers.is_null() & text.is_not_null()
+        if wrong.any():
+            raise IdError(
+                f"{where}: no number in {rows_listed(wrong)} rows; the contract's alignment.similarity compares it as a number"
+                + (f" of unit {dimension.unit}" if dimension.unit else "")
+            )
+        infinite = (~numbers.is_finite()).fill_null(False)
+        if infinite.any():
+            raise IdError(f"{where}: NaN or infinite in {rows_listed(infinite)} rows; leave these cells empty, or put them right")
+        if terms.helper_sees != "clear":
+            outside = ((numbers < dimension.low) | (numbers > dimension.high)).fill_null(False)
+            if outside.any():
+                raise IdError(
+                    f"{where}: outside {dimension.low:g} to {dimension.high:g} in {rows_listed(outside)} rows, which the "
+                    "contract gives as its range; is it the same unit? Else agree on a wider low and high"
+                )
+        values[dimension.name] = numbers
     null_N = np.zeros(frame.height, dtype=bool)
     for column in values.values():
         null_N |= column.is_null().to_numpy()
@@ -40,33 +66,7 @@ def read_similar_keys(
             f"key ({names}): null or empty in {rows_listed(pl.Series(null_N))} rows; the contract's alignment.nulls is error"
         )
     rows_R = np.flatnonzero(~null_N)
-    numbers = [values[d.name].gather(rows_R).to_numpy() for d in terms.numbers]
+    number_columns = [values[d.name].gather(rows_R).to_numpy() for d in terms.numbers]
     texts = tuple(tuple(values[d.name].gather(rows_R).to_list()) for d in terms.texts)
-    numbers_RD = np.stack(numbers, axis=1) if numbers else np.empty((len(rows_R), 0))
+    numbers_RD = np.stack(number_columns, axis=1) if number_columns else np.empty((len(rows_R), 0))
     return SimilarKeys(numbers_RD=numbers_RD.astype(np.float64), texts=texts), rows_R
-
-
-def _read(column: pl.Series, dimension: DimensionConfig, name: str, terms: SimilarityConfig) -> pl.Series:
-    where = f"key {dimension.name} (column {name})"
-    if dimension.kind == "text":
-        return normalise(column, dimension.normalise)
-    text = as_text(column)
-    text = text.set(text.str.strip_chars() == "", None)
-    numbers = column.cast(pl.Float64) if column.dtype.is_numeric() else text.str.strip_chars().cast(pl.Float64, strict=False)
-    wrong = numbers.is_null() & text.is_not_null()
-    if wrong.any():
-        raise IdError(
-            f"{where}: no number in {rows_listed(wrong)} rows; the contract's alignment.similarity compares it as a number"
-            + (f" of unit {dimension.unit}" if dimension.unit else "")
-        )
-    infinite = (~numbers.is_finite()).fill_null(False)
-    if infinite.any():
-        raise IdError(f"{where}: NaN or infinite in {rows_listed(infinite)} rows; leave these cells empty, or put them right")
-    if terms.helper_sees != "clear":
-        outside = ((numbers < dimension.low) | (numbers > dimension.high)).fill_null(False)
-        if outside.any():
-            raise IdError(
-                f"{where}: outside {dimension.low:g} to {dimension.high:g} in {rows_listed(outside)} rows, which the contract "
-                "gives as its range; is it the same unit? Else agree on a wider low and high"
-            )
-    return numbers

@@ -121,7 +121,17 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
         raise DataError(f"{source}: has no rows; a party needs at least one")
     refuse_rows_beyond(frame.height, table, source=source)
     require_usable(frame.columns, source=source)
-    frame = _without_stand_ins(frame, table)
+    # Make cells null that are a number or a time that the party file names for missing: -999 of a CSV is -999 in Parquet
+    nulled, missing = [], dict(frame.missing)
+    for name, kind in frame.schema.items():
+        words = table.missing_in.get(name, table.missing or ())
+        if words and len(stand_ins := values_named(words, kind)):
+            cells = cs.by_name(name).as_expr()
+            compared = cells.cast(pl.Float64) if kind.is_numeric() else cells
+            nulled.append(pl.when(~compared.is_in(stand_ins.implode())).then(cells))
+            missing[name] = tuple(dict.fromkeys((*missing.get(name, ()), *words)))
+    if nulled:
+        frame = replace(frame, source=frame.source.with_columns(nulled), block=type(frame.block)(), missing=missing)
     if index := [name for name in frame.columns if name.startswith(UNNAMED_INDEX)]:
         note = "the index of pandas has no name and was left out"
         source_columns = frame.source.drop(*(cs.by_name(name) for name in index))
@@ -147,7 +157,14 @@ def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> 
         return read_delta(place, table, reason=_reason)
     if table.version is not None:
         raise DataError(f"{path}: is no Delta table, and table.version goes with one only; leave it out")
-    files: Sequence[TableFile] = _files(place) if isinstance(place, Path) else _stored(place)
+    files: Sequence[TableFile]
+    if isinstance(place, Path):
+        files = _files(place)
+    else:
+        files = [file for file in place.listed() if not file.name.startswith((".", "_")) and _ending(file)]
+        if not files:
+            endings = ", ".join(TABLE_SUFFIXES)
+            raise DataError(f"{place.address}: holds no file that ends in {endings}; an Iceberg table is not read")
     ending = _ending(files[0])
     for file in files:
         if _ending(file) != ending:
@@ -163,29 +180,6 @@ def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> 
         raise DataError(f"{path}: is empty") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
-
-
-def _without_stand_ins(frame: LazyTable, table: TableConfig) -> LazyTable:
-    """Make cells null that are a number or a time that the party file names for missing: -999 of a CSV is -999 in Parquet."""
-    nulled, missing = [], dict(frame.missing)
-    for name, kind in frame.schema.items():
-        words = table.missing_in.get(name, table.missing or ())
-        if words and len(stand_ins := values_named(words, kind)):
-            cells = cs.by_name(name).as_expr()
-            compared = cells.cast(pl.Float64) if kind.is_numeric() else cells
-            nulled.append(pl.when(~compared.is_in(stand_ins.implode())).then(cells))
-            missing[name] = tuple(dict.fromkeys((*missing.get(name, ()), *words)))
-    if not nulled:
-        return frame
-    return replace(frame, source=frame.source.with_columns(nulled), block=type(frame.block)(), missing=missing)
-
-
-def _stored(place: Store) -> list[StoredFile]:
-    """List a store's files of the kinds that a table can have."""
-    files = [file for file in place.listed() if not file.name.startswith((".", "_")) and _ending(file)]
-    if not files:
-        raise DataError(f"{place.address}: holds no file that ends in {', '.join(TABLE_SUFFIXES)}; an Iceberg table is not read")
-    return files
 
 
 @contextmanager
