@@ -164,7 +164,9 @@ def fit_line(logits_V: Tensor, labels_V: Tensor, *, real: float, positive_rate: 
     rate = min(max(positive_rate, 1e-6), 1 - 1e-6)
     prior_logit = log(rate) - log(1 - rate)
     if not spread > 1e-9:  # nothing to tell rows apart by; or no number at all, which the loss says
-        return LogitLine(intercept=prior_logit - mean), nan if spread != 0 else _entropy(positive_V.mean().item(), rate)
+        share = positive_V.mean().item()
+        entropy = -share * log(rate) - (1 - share) * log(1 - rate)
+        return LogitLine(intercept=prior_logit - mean), nan if spread != 0 else entropy
     groups = min(GROUPS, rows)
     place_V = torch.arange(rows) * groups // rows
     rows_G = torch.bincount(place_V, minlength=groups).double()
@@ -181,10 +183,6 @@ def fit_line(logits_V: Tensor, labels_V: Tensor, *, real: float, positive_rate: 
     best = int(torch.argmax(likelihood_S - SLOPES**2 / 2))
     slope = SLOPES[best].item() / spread
     return LogitLine(slope=slope, intercept=low_S[best].item() - slope * mean), -likelihood_S[best].item() / rows
-
-
-def _entropy(share: float, rate: float) -> float:
-    return -share * log(rate) - (1 - share) * log(1 - rate)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,15 @@ class SplitNetwork:
     def epoch(self, number: int) -> Iterator[CrossedStep]:
         """Train an epoch, step by step."""
         if embedded := self.schedule.embedded(number, step=self.schedule.steps_before(number)):
-            self.step_rule.fit(self.model, self.objective, self.own, self.schedule.train_N, self._cuts(embedded))
+            # Embed these positions without training: all feature parties' cut embeddings side by side
+            self.train(False)
+            with torch.no_grad():
+                cuts_of_batches = [
+                    torch.cat([bottom(source(index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)], dim=1)
+                    for index_B in embedded
+                ]
+            cuts_ND = torch.cat(cuts_of_batches)
+            self.step_rule.fit(self.model, self.objective, self.own, self.schedule.train_N, cuts_ND)
         self.train(True)
         own_updates, *others = self._updates
         for batch in self.schedule.epoch(number):
@@ -109,16 +117,6 @@ class SplitNetwork:
 
     def _step(self, batch: Batch, cuts_BD: Sequence[Tensor], own: Features) -> LabelStep:
         return label_step(self._learner, batch, cuts_BD, own)
-
-    @torch.no_grad()
-    def _cuts(self, batches: Sequence[Tensor]) -> Tensor:
-        """Embed these positions without training: all feature parties' cut embeddings side by side."""
-        self.train(False)
-        parts = [
-            torch.cat([bottom(source(index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)], dim=1)
-            for index_B in batches
-        ]
-        return torch.cat(parts)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

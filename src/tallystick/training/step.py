@@ -133,7 +133,13 @@ def label_step(
     torch.autograd.backward(loss)
     if batch.is_local:
         return LabelStep(loss=loss.detach(), targets_B=targets_B.detach(), grads_BD=[], undefended_BD=[])
-    undefended_BD = [_gradient(leaf_BD, number) for number, leaf_BD in enumerate(leaves_BD)]
+    undefended_BD = []
+    for number, leaf_BD in enumerate(leaves_BD):
+        if leaf_BD.grad is None:
+            raise ConfigError(
+                f"model.top: the loss does not depend on the cut embedding of feature party {number + 1}; use every input"
+            )
+        undefended_BD.append(leaf_BD.grad)
     undefended_RD = _as_crossed(undefended_BD, by_example, received_RD)
     grads_RD = undefended_RD
     if defense is not None:
@@ -151,11 +157,3 @@ def _as_crossed(grads_BD: Sequence[Tensor], by_example: Sequence[Tensor], receiv
         grad_BD if part_BD is row_RD else torch.autograd.grad(part_BD, row_RD, grad_BD, retain_graph=True)[0]
         for grad_BD, part_BD, row_RD in zip(grads_BD, by_example, received_RD, strict=True)
     ]
-
-
-def _gradient(leaf_BD: Tensor, number: int) -> Tensor:
-    if leaf_BD.grad is None:
-        raise ConfigError(
-            f"model.top: the loss does not depend on the cut embedding of feature party {number + 1}; use every input"
-        )
-    return leaf_BD.grad

@@ -38,9 +38,14 @@ def simulated_on(
     engine: Engine, contracts: Sequence[Contract], partner: SimulatedPartner, numbers: Iterable[int]
 ) -> Iterator[tuple[int, Outcome]]:
     """Make the same runs on an engine, and give each as it is done. A number is taken when a worker is free for it."""
+    tables = {}
+    for name, table in partner.tables.items():
+        written = BytesIO()
+        table.write_ipc(written)
+        tables[name] = written.getvalue()
     shared = _Shared(
         contracts=[json.dumps(contract.model_dump(mode="json")) for contract in contracts],
-        tables={name: _as_arrow(table) for name, table in partner.tables.items()},
+        tables=tables,
         # A worker's threads are the engine's.
         columns={name: json.dumps({**columns, "threads": None}) for name, columns in partner.columns.items()},
     )
@@ -100,9 +105,3 @@ def _run(
     seed = contract["seed"] + later
     values = {**contract, "seed": seed, "evaluation": contract["evaluation"] | {"own_columns_baseline": baseline}}
     return simulate(values, tables, columns, secret_seed=seed, watcher=Silent())
-
-
-def _as_arrow(table: pl.DataFrame) -> bytes:
-    written = BytesIO()
-    table.write_ipc(written)
-    return written.getvalue()

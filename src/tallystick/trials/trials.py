@@ -4,7 +4,7 @@ Every trial is a whole run, through the code of a real one: alignment, training,
 """
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -351,7 +351,16 @@ def _run_all(
                 over[number] = DataError(f"the test rows have no {metric}: {outcome.joint[metric]['reason']}; try more --rows")
             else:
                 over[number] = outcome
-            _tell(over, number, candidates, metric, pace=pace, watcher=watcher)
+            tried, candidate = over[number], candidates[number % len(candidates)]
+            if not isinstance(tried, results.Result):
+                if candidate is candidates[0]:  # the one that has no defence
+                    raise tried
+                continue
+            if len(over) == 1:
+                watcher.say(pace.left())
+            seed = candidate.contract.seed + number // len(candidates)
+            watcher.say(f"{candidate.name}, seed {seed}: test {metric} {tried.joint[metric]['value']:.3f}")
+            watcher.progress("trials", len(over), pace.runs)
     except KeyboardInterrupt:
         if 0 not in over:
             raise
@@ -382,22 +391,6 @@ def _run_all(
         summed.notes.append(f"Interrupted: {whole} of {pace.runs} trials were over.")
     summed.lost = lost
     return summed
-
-
-def _tell(
-    over: Mapping[int, Outcome], number: int, candidates: Sequence[Candidate], metric: str, *, pace: "_Pace", watcher: Watcher
-) -> None:
-    """Say what a run came to. Raises what was wrong with one that has no defence."""
-    outcome, candidate = over[number], candidates[number % len(candidates)]
-    if not isinstance(outcome, results.Result):
-        if number % len(candidates) == 0:
-            raise outcome
-        return
-    if len(over) == 1:
-        watcher.say(pace.left())
-    seed = candidate.contract.seed + number // len(candidates)
-    watcher.say(f"{candidate.name}, seed {seed}: test {metric} {outcome.joint[metric]['value']:.3f}")
-    watcher.progress("trials", len(over), pace.runs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Self-supervision of a bottom model on its party's own rows: momentum contrast and SimSiam. Shapes: B batch, D cut width."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -117,21 +117,17 @@ def _train(own: OwnPart, modules: list[nn.Module], loss_of: Callable[[Features, 
     optimizer = Adam({1.0: parameters})
     for module in modules:
         module.train()
-    batches = list(_steps(own, how.epochs))
-    for number, (index_B, generator) in enumerate(batches):
+    generator, batches = generator_of(own.start, "self-supervision"), list[Tensor]()
+    for _ in range(how.epochs):
+        order_N = own.train_N[torch.randperm(len(own.train_N), generator=generator)]
+        # A last batch of one row has no variance to normalise by.
+        batches += [index_B for index_B in torch.split(order_N, own.training.batch_size) if len(index_B) > 1]
+    for number, index_B in enumerate(batches):
         features = own.source(index_B)
         optimizer.zero_grad()
         torch.autograd.backward(loss_of(how.view(features, generator), how.view(features, generator)))
         optimizer.step(rate)
         own.progress("self-supervision", number + 1, len(batches))
-
-
-def _steps(own: OwnPart, epochs: int) -> Iterator[tuple[Tensor, torch.Generator]]:
-    generator = generator_of(own.start, "self-supervision")
-    for _ in range(epochs):
-        order_N = own.train_N[torch.randperm(len(own.train_N), generator=generator)]
-        # A last batch of one row has no variance to normalise by.
-        yield from ((index_B, generator) for index_B in torch.split(order_N, own.training.batch_size) if len(index_B) > 1)
 
 
 def _follow(slow: nn.Module, fast: nn.Module) -> None:

@@ -4,7 +4,7 @@ Shapes: N training positions, B batch, D cut width, W width of the own embedding
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -166,16 +166,12 @@ def fit_network(
     optimizer = Adam({1.0: [*network.parameters()]})
     generator = generator_of(seed, "fitting")
     network.train()
-    for rows_B in _batches(rows, epochs, batch_size, generator):
-        optimizer.zero_grad()
-        torch.autograd.backward(loss_of(rows_B, generator))
-        optimizer.step(GENERATOR_RATE)
-    optimizer.zero_grad()
-
-
-def _batches(rows: int, epochs: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
     for _ in range(epochs):
-        yield from torch.split(torch.randperm(rows, generator=generator), batch_size)
+        for rows_B in torch.split(torch.randperm(rows, generator=generator), batch_size):
+            optimizer.zero_grad()
+            torch.autograd.backward(loss_of(rows_B, generator))
+            optimizer.step(GENERATOR_RATE)
+    optimizer.zero_grad()
 
 
 def named_group(columns: "tuple[str, ...] | list[str]", group: str | None) -> int | None:

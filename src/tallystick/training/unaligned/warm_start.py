@@ -63,7 +63,13 @@ class WarmStart(UnalignedMethod):
         """Train the first model on unaligned rows and start the joint one from it."""
         assert isinstance(model, FromLocal)
         start_from_unaligned_rows(self, model, objective, own, epochs=self.settings.epochs)
-        _start_top(model.top, model.alone.top)
+        joint, alone = model.top, model.alone.top
+        if not isinstance(joint, TabularTop):
+            return  # a top of the user's own may do anything with its inputs, so it starts as it is
+        # Copy the weights for own columns, which come last among the joint top's inputs, and all of the layers above
+        with torch.no_grad():
+            for weight, of_own in zip(joint.parameters(), alone.parameters(), strict=True):
+                weight[..., -of_own.shape[-1] :] = of_own
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Train the first model on."""
@@ -129,18 +135,6 @@ def _beside_the_first(
         dropout = Dropout(method.settings.dropout)
     frozen = method.settings.warm_rate == 0
     return FromLocal(parts.joint(), parts.alone(ALONE), offset=offset, dropout=dropout, frozen=frozen, cut_top=cut_top)
-
-
-@torch.no_grad()
-def _start_top(joint: nn.Module, alone: nn.Module) -> None:
-    """Copy the weights for own columns, which come last among the joint top's inputs, and all of the layers above.
-
-    A top of the user's own may do anything with its inputs, so it starts as it is.
-    """
-    if not isinstance(joint, TabularTop):
-        return
-    for weight, of_own in zip(joint.parameters(), alone.parameters(), strict=True):
-        weight[..., -of_own.shape[-1] :] = of_own
 
 
 def start_from_unaligned_rows(
