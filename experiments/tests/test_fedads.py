@@ -126,7 +126,9 @@ def test_fedads_trains_the_papers_networks_on_rows_of_whole_users(with_sequences
     assert [len(part) for part in met] == [12, 6, 8, 34]  # of 60: a fifth, a tenth, a fifth of the rest
     assert sum(map(len, met)) == len(set.union(*met))
     monkeypatch.setattr(unaligned, "MOST_EPOCHS", 1)
-    found = unaligned.experiment(data=with_sequences, seeds=[1], only=["VanillaVFL", "Diffu-AT"], by_users=True).run()
+    found = unaligned.unaligned_rows_experiment(
+        data=with_sequences, seeds=[1], only=["VanillaVFL", "Diffu-AT"], by_users=True
+    ).run()
     assert found.about["parts"] == "by users"
     assert "batch normalisation per branch" in found.about["networks"]
     assert [row["method"] for row in found.rows] == ["VanillaVFL", "Diffu-AT"]
@@ -149,7 +151,7 @@ def test_rows_without_partner_are_left_out_where_their_user_is_for_test(with_seq
 
 def test_data_without_users_is_not_split_by_them(criteo: Path) -> None:
     with pytest.raises(ConfigError, match="--by-users: criteo has no column that tells users apart"):
-        unaligned.experiment(data=criteo, seeds=[1], by_users=True).run()
+        unaligned.unaligned_rows_experiment(data=criteo, seeds=[1], by_users=True).run()
 
 
 def test_swapping_gives_each_party_the_others_columns(fedads_folder: Path, criteo: Path) -> None:
@@ -175,7 +177,7 @@ def test_ijcai_rows_marked_as_test_are_test_rows(tmp_path: Path) -> None:
 def test_table_4_beside_the_paper(criteo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ladders = {name: fedads.LADDERS[name] for name in ("marvell", "mixpro")}
     monkeypatch.setattr(fedads, "LADDERS", ladders)
-    found = fedads.experiment(data=criteo, seeds=(1,), setting=SMALL, limit=400).run()
+    found = fedads.fedads_defenses_experiment(data=criteo, seeds=(1,), setting=SMALL, limit=400).run()
     _, table = found.page().tables[:2]  # of the linear fusion
     columns = {name: place for place, name in enumerate(table.columns)}
     rows = {row[0]: row for row in table.rows}
@@ -192,7 +194,7 @@ def test_table_4_beside_the_paper(criteo: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_table_4_in_the_papers_setting_has_a_fifth_of_the_rows_and_normalises(criteo: Path) -> None:
     setting = replace(SMALL, aligned=0.2, normalised=True)
-    found = fedads.experiment(data=criteo, seeds=(1,), setting=setting, only=["label-dp"]).run()
+    found = fedads.fedads_defenses_experiment(data=criteo, seeds=(1,), setting=setting, only=["label-dp"]).run()
     assert found.about["training_rows"] == 108  # of 540
     assert {row["fusion"] for row in found.rows} == {"linear"}
     at_price, table = found.page().tables
@@ -202,7 +204,7 @@ def test_table_4_in_the_papers_setting_has_a_fifth_of_the_rows_and_normalises(cr
     network = fedads._network(data, (), setting, 1)
     assert any(isinstance(part, BatchNorm) for part in network.bottom.modules())
     with pytest.raises(ConfigError, match="--only labeldp: is no defence of the table"):
-        fedads.experiment(data=criteo, seeds=(1,), only=["labeldp"]).run()
+        fedads.fedads_defenses_experiment(data=criteo, seeds=(1,), only=["labeldp"]).run()
     with pytest.raises(ConfigError, match=r"--aligned 0\.0: expected a share"):
         replace(setting, aligned=0.0)
 

@@ -65,8 +65,8 @@ def test_rows_train_are_resumed_and_tabulated(criteo: Path, tmp_path: Path, monk
     monkeypatch.setattr(unaligned, "MOST_EPOCHS", 2)
     only = ["Local", "VanillaVFL", "ORALE", "average"]
     log = tmp_path / "runs.jsonl"
-    first = unaligned.experiment(data=criteo, seeds=[1], only=only).run(Keeping(log=log))
-    found = unaligned.experiment(data=criteo, seeds=[1, 2], only=only).run(Keeping(log=log, resume=True))
+    first = unaligned.unaligned_rows_experiment(data=criteo, seeds=[1], only=only).run(Keeping(log=log))
+    found = unaligned.unaligned_rows_experiment(data=criteo, seeds=[1, 2], only=only).run(Keeping(log=log, resume=True))
     assert found.rows[: len(only)] == first.rows
     table, alone = found.page().tables
     assert [row[0] for row in table.rows] == only
@@ -87,7 +87,7 @@ def test_other_settings_stand_beside_the_methods_usual_ones() -> None:
     named = {"VanillaVFL": 0.6, "SS-VFL": 0.7, "SS-VFL, 100 passes": 0.75, "FedHSSL, 30 passes": 0.9}
     found = [made(method, seed, auc + 0.01 * seed) for seed in (1, 2) for method, auc in named.items()]
     about = {"name": "made", "rows": 10, "share_of_positives": 0.5, "aligned": 0.2}
-    _, others = unaligned.page_of(about, found).tables
+    _, others = unaligned.unaligned_rows_page(about, found).tables
     assert [row[0] for row in others.rows] == ["SS-VFL, 100 passes"]  # FedHSSL itself was not trained
     assert [figure.value for figure in others.rows[0][1:]] == pytest.approx([0.05, -0.05])
 
@@ -103,9 +103,9 @@ def test_other_settings_reach_the_method_and_train_where_they_are_named(name: st
 
 def test_rows_and_shares_that_there_are_not(criteo: Path) -> None:
     with pytest.raises(ConfigError, match="is no row of the table; it has Local, VanillaVFL"):
-        unaligned.experiment(data=criteo, seeds=[1], only=["SplitNN"]).run()
+        unaligned.unaligned_rows_experiment(data=criteo, seeds=[1], only=["SplitNN"]).run()
     with pytest.raises(ConfigError, match=r"--aligned 1\.0: expected a share of the training rows, above 0 and below 1"):
-        unaligned.experiment(data=criteo, seeds=[1], aligned=1.0).run()
+        unaligned.unaligned_rows_experiment(data=criteo, seeds=[1], aligned=1.0).run()
 
 
 def test_the_papers_order_by_hand() -> None:
@@ -156,10 +156,10 @@ def test_a_probe_leaves_the_bottom_as_it_was_and_is_trained_only_where_it_is_nam
 def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 2)
     monkeypatch.setattr(leaks, "DEFENSES", {"no defence": []})
-    found = leaks.experiment(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5).run(
+    found = leaks.fedads_leaks_experiment(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5).run(
         Keeping(log=tmp_path / "log")
     )
-    again = leaks.experiment(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5).run(
+    again = leaks.fedads_leaks_experiment(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5).run(
         Keeping(log=tmp_path / "log", resume=True)
     )
     assert again == found

@@ -227,7 +227,7 @@ def test_a_tau_that_no_noise_brings_about_is_said_on_the_page(hdb, quick, monkey
     monkeypatch.setattr(sweep, "link_places", small_tau)
     fewer = Compared(("Top1Sim",), ("tau 1", "tau 5e-05"))
     monkeypatch.setitem(PARTS, "tau", replace(PARTS["tau"], runs=[fewer]))
-    page = sweep.experiment(data=[hdb], only=["tau"], seeds=(1,)).run().page()
+    page = sweep.fedsim_experiment(data=[hdb], only=["tau"], seeds=(1,)).run().page()
     (table,) = page.tables
     assert "5e-05: is not feasible" in table.note
     assert [row[3] is None for row in table.rows] == [False, True]
@@ -236,7 +236,9 @@ def test_a_tau_that_no_noise_brings_about_is_said_on_the_page(hdb, quick, monkey
 
 def test_filters_or_keys_and_other_recipes_and_merges_beside_ours(hdb, quick, monkeypatch):
     monkeypatch.setitem(sweep.paper.NEIGHBORS, "hdb", 4)
-    found = sweep.experiment(data=[hdb], only=["table-11", "recipes", "gains"], methods=["FedSim", "Top1Sim"], seeds=(1, 2)).run()
+    found = sweep.fedsim_experiment(
+        data=[hdb], only=["table-11", "recipes", "gains"], methods=["FedSim", "Top1Sim"], seeds=(1, 2)
+    ).run()
     assert len(found.rows) == 2 * (2 + 1 + 2)  # ours, by keys, is a row of two parts
     tables = {table.name.partition(":")[0]: table for table in found.page().tables}
     by_keys, by_filters = tables["Table 11"].rows
@@ -260,8 +262,8 @@ def test_filters_or_keys_and_other_recipes_and_merges_beside_ours(hdb, quick, mo
 def test_a_sweep_shows_the_papers_numbers_and_resumes(hdb, quick, tmp_path):
     log = tmp_path / "runs.jsonl"
     how = {"data": [hdb], "only": ["table-1"], "methods": ["Solo", "FedSim", sweep.TREES]}
-    found = sweep.experiment(**how, seeds=(1,)).run(Keeping(log=log))
-    again = sweep.experiment(**how, seeds=(1, 2)).run(Keeping(log=log, resume=True))
+    found = sweep.fedsim_experiment(**how, seeds=(1,)).run(Keeping(log=log))
+    again = sweep.fedsim_experiment(**how, seeds=(1, 2)).run(Keeping(log=log, resume=True))
     assert again.rows[:3] == found.rows
     page = again.page()
     rows = {row[0]: row for row in page.tables[0].rows}
@@ -277,7 +279,7 @@ def test_a_sweep_shows_the_papers_numbers_and_resumes(hdb, quick, tmp_path):
 
 def test_the_estimate_without_training_is_that_of_the_definition(hdb, monkeypatch):
     monkeypatch.setitem(sweep.paper.NEIGHBORS, "hdb", 4)
-    found = sweep.experiment(data=[hdb], only=["delta"], seeds=()).run()
+    found = sweep.fedsim_experiment(data=[hdb], only=["delta"], seeds=()).run()
     pair = read_hdb(hdb)
     lost = []
     for place in pair.own_key_NP:
@@ -292,7 +294,7 @@ def test_the_estimate_without_training_is_that_of_the_definition(hdb, monkeypatc
 
 def test_an_epochs_time_stands_beside_that_of_one_link(hdb, monkeypatch):
     monkeypatch.setitem(sweep.paper.NEIGHBORS, "hdb", 4)
-    found = sweep.experiment(data=[hdb], only=["table-8"], seeds=(1, 2)).run()
+    found = sweep.fedsim_experiment(data=[hdb], only=["table-8"], seeds=(1, 2)).run()
     assert {row["steps"] for row in found.rows} == {1}  # 210 training rows in batches of 256
     assert all(row["epoch_s"] > 0 for row in found.rows)
     (table,) = found.page().tables
@@ -305,7 +307,7 @@ def test_an_epochs_time_stands_beside_that_of_one_link(hdb, monkeypatch):
 
 
 def test_random_keys_in_a_table_of_any_size_and_methods_of_choice(quick):
-    found = sweep.experiment(only=["table-10"], methods=["Solo", "Top1Sim"], rows=400, seeds=(1, 2)).run()
+    found = sweep.fedsim_experiment(only=["table-10"], methods=["Solo", "Top1Sim"], rows=400, seeds=(1, 2)).run()
     assert [row["method"] for row in found.rows] == ["Solo", "Top1Sim"] * 2
     assert found.about["rows"] == 400
     page = found.page()
@@ -315,14 +317,14 @@ def test_random_keys_in_a_table_of_any_size_and_methods_of_choice(quick):
 
 def test_a_run_that_a_part_asks_for_twice_counts_once(quick):
     """At one K both halves of Table 10 ask for FedSim."""
-    found = sweep.experiment(only=["table-10"], methods=["FedSim"], rows=200, neighbors=3, seeds=(1,)).run()
+    found = sweep.fedsim_experiment(only=["table-10"], methods=["FedSim"], rows=200, neighbors=3, seeds=(1,)).run()
     assert len(found.rows) == 1
     assert found.page().tables[0].rows[0][3] == spread([found.rows[0]["accuracy"]])
 
 
 def test_the_papers_numbers_of_weights_are_those_of_its_widths_or_of_none():
     """Table 9: 22 numbers, of which one is below the weights of any network that reads the set's columns."""
-    found = sweep.experiment(only=["table-9"], seeds=()).run()
+    found = sweep.fedsim_experiment(only=["table-9"], seeds=()).run()
     rows = {(row["set"], row["method"]): row for row in found.about["sizes"]}
     assert len(rows) == 22
     assert found.rows == []
@@ -340,7 +342,7 @@ def test_the_frontier_has_what_noise_costs_beside_what_it_hides(hdb, quick, tmp_
     settings = ("tau 1", "keys moved by 1000 m")
     frontier = replace(PARTS["frontier"], runs=[Compared(("attention",), settings)])
     monkeypatch.setitem(PARTS, "frontier", frontier)
-    found = sweep.experiment(data=[hdb], only=["frontier"], methods=["attention"], seeds=(1,)).run()
+    found = sweep.fedsim_experiment(data=[hdb], only=["frontier"], methods=["attention"], seeds=(1,)).run()
     rows = {(row["noise"], row["method"]): row for row in found.rows}
     assert set(rows) == {(noise, "attention") for noise in settings}
     plain, moved = (rows[noise, "attention"]["located"]["trilateration"] for noise in settings)
@@ -386,7 +388,7 @@ def test_the_linkages_time_of_a_share_of_names_is_that_of_all_pairs(monkeypatch)
         return 2.0
 
     monkeypatch.setattr(table_7, "linking_seconds", two_seconds)
-    found = sweep.experiment(only=["table-7"], seeds=()).run()
+    found = sweep.fedsim_experiment(only=["table-7"], seeds=()).run()
     assert given == [("clear", 300, 60), ("private", 300, 60), ("clear", 200, 60), ("private", 200, 60)]
     taxi, game = found.about["linkage"]
     assert taxi["seconds"] == {"clear": 2.0, "private": 2.0}
@@ -432,7 +434,7 @@ def test_one_table_split_by_columns():
 
 @pytest.mark.long
 def test_three_feature_parties_share_the_columns_out(hdb, quick):
-    found = sweep.experiment(data=[hdb], only=["table-6"], seeds=(1,)).run()
+    found = sweep.fedsim_experiment(data=[hdb], only=["table-6"], seeds=(1,)).run()
     rows = {(row["parties"], row["method"]): row for row in found.rows}
     assert {parties for parties, _ in rows} == {"1+2+3", "1+2", "1+3", "2+3", "1", "2", "3"}
     assert rows["1+2+3", "FedSim"]["parameters"] > rows["1+2", "FedSim"]["parameters"] > rows["1", "FedSim"]["parameters"]
@@ -452,17 +454,17 @@ def test_keys_that_tell_nothing_but_which_rows_are_one_thing():
 
 def test_more_links_than_there_are_rows_are_refused_before_a_run(hdb, tmp_path):
     with pytest.raises(ConfigError, match="hdb has 12 rows to link to, and K = 20 is asked for"):
-        sweep.experiment(data=[hdb], only=["neighbors"], seeds=(1,)).run(Keeping(log=tmp_path / "out" / "runs.jsonl"))
+        sweep.fedsim_experiment(data=[hdb], only=["neighbors"], seeds=(1,)).run(Keeping(log=tmp_path / "out" / "runs.jsonl"))
     assert not (tmp_path / "out").exists()
 
 
 def test_what_there_is_not_is_refused(tmp_path):
     with pytest.raises(DataError, match="holds none of airbnb_clean"):
-        sweep.experiment(data=[tmp_path], seeds=(1,)).run()
+        sweep.fedsim_experiment(data=[tmp_path], seeds=(1,)).run()
     with pytest.raises(ConfigError, match="unknown part figure-1"):
-        sweep.experiment(data=[], seeds=(1,), only=["figure-1"]).run()
+        sweep.fedsim_experiment(data=[], seeds=(1,), only=["figure-1"]).run()
     with pytest.raises(ConfigError, match="unknown method Median"):
-        sweep.experiment(data=[], seeds=(1,), methods=["Median"]).run()
+        sweep.fedsim_experiment(data=[], seeds=(1,), methods=["Median"]).run()
     for read in (read_house, read_hdb, read_bike, read_frogs):
         with pytest.raises(DataError, match="cannot be read"):
             read(tmp_path)

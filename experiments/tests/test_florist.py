@@ -67,7 +67,7 @@ STRATEGIES = ["majority", "majority-te", "majority-tr", "sampling", "florist-tr"
 
 @pytest.fixture(scope="module")
 def swept(file: Path) -> ExperimentResult:
-    return florist.experiment(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=STRATEGIES, setting=SMALL).run()
+    return florist.florist_experiment(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=STRATEGIES, setting=SMALL).run()
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_both_parties_attack_at_the_papers_ratio_alone(by_key) -> None:
 
 def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:
     """End to end: the feature party's share of certain finds is near the rate of positives. Seeded."""
-    found = florist.experiment(
+    found = florist.florist_experiment(
         data=file, seeds=(1,), ratios=(0.5,), sides=("labels",), strategies=["majority"], setting=SMALL
     ).run()
     attacks = next(each["attacks"] for each in found.rows if each["strategy"] == "majority")
@@ -132,7 +132,7 @@ def test_labels_settled_before_training_never_change_in_a_run(clicks: SplitData)
 
 def test_other_shares_of_labels_and_features_stand_without_the_papers_numbers(file: Path) -> None:
     setting = replace(SMALL, epochs=1, features_ratio=0.6)
-    found = florist.experiment(
+    found = florist.florist_experiment(
         data=file, seeds=(1,), sides=["both"], strategies=["florist-tr"], ratios=[0.25, 0.1], setting=setting
     ).run()
     assert found.about["features_ratio"] == 0.6
@@ -141,9 +141,11 @@ def test_other_shares_of_labels_and_features_stand_without_the_papers_numbers(fi
     assert (changes.columns[0], len(changes.columns)) == ("ratio", 1 + len(BOTH))
     assert [row[0] for row in changes.rows] == ["0.1", "0.25"]
     with pytest.raises(ConfigError, match=r"--features-ratio 0\.6: goes with --sides both only; found labels, features"):
-        florist.experiment(data=file, seeds=(1,), sides=["labels", "features"], setting=replace(SMALL, features_ratio=0.6)).run()
+        florist.florist_experiment(
+            data=file, seeds=(1,), sides=["labels", "features"], setting=replace(SMALL, features_ratio=0.6)
+        ).run()
     with pytest.raises(ConfigError, match=r"ratio 1\.5 is not a share"):
-        florist.experiment(data=file, seeds=(1,), sides=["both"], setting=replace(SMALL, features_ratio=1.5)).run()
+        florist.florist_experiment(data=file, seeds=(1,), sides=["both"], setting=replace(SMALL, features_ratio=1.5)).run()
 
 
 def test_a_large_tables_attacks_read_evenly_spread_steps(clicks: SplitData, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +167,8 @@ def test_a_large_tables_attacks_read_evenly_spread_steps(clicks: SplitData, monk
 def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: Path) -> None:
     """Made-up columns are independent of each other, so they tell nothing of it; the attack's own test plants a leak."""
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("features",), "strategies": ["splice-tr"]}
-    found = florist.experiment(**how, setting=replace(SMALL, own_columns=4)).run()
-    alone = florist.experiment(**how, setting=SMALL).run()
+    found = florist.florist_experiment(**how, setting=replace(SMALL, own_columns=4)).run()
+    alone = florist.florist_experiment(**how, setting=SMALL).run()
     attacks, without = ({each["strategy"]: each for each in runs.rows}["splice-tr"]["attacks"] for runs in (found, alone))
     assert set(attacks) - set(without) == {"label party/agreement-own"}
     assert 0.5 <= attacks["label party/agreement-own"]["symmetric_auc"] < 0.6  # 630 rows: a standard error of .023
@@ -175,7 +177,7 @@ def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: P
     with pytest.raises(
         ConfigError, match="own columns are for the side features, where the label party has every row; found both"
     ):
-        florist.experiment(**{**how, "sides": ("both",)}, setting=replace(SMALL, own_columns=4)).run()
+        florist.florist_experiment(**{**how, "sides": ("both",)}, setting=replace(SMALL, own_columns=4)).run()
 
 
 def test_a_step_of_nearly_nothing_leaves_the_network_where_it_began(file: Path) -> None:
@@ -183,7 +185,10 @@ def test_a_step_of_nearly_nothing_leaves_the_network_where_it_began(file: Path) 
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("labels",), "strategies": ["majority-te"]}
     slow = replace(SMALL, ace_bins=5, learning_rate=1e-8)
     short, long = (
-        {row["strategy"]: row["auc"] for row in florist.experiment(**how, setting=replace(slow, epochs=epochs)).run().rows}
+        {
+            row["strategy"]: row["auc"]
+            for row in florist.florist_experiment(**how, setting=replace(slow, epochs=epochs)).run().rows
+        }
         for epochs in (1, 5)
     )
     assert short["baseline-partial"] == pytest.approx(long["baseline-partial"], abs=1e-3)
@@ -191,19 +196,19 @@ def test_a_step_of_nearly_nothing_leaves_the_network_where_it_began(file: Path) 
 
 def test_batch_and_rare_categories_go_into_the_network(file: Path) -> None:
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("labels",), "strategies": ["majority"]}
-    found = florist.experiment(**how, setting=FloristSetting(fixed_batch_size=128, min_count=1, epochs=1)).run()
+    found = florist.florist_experiment(**how, setting=FloristSetting(fixed_batch_size=128, min_count=1, epochs=1)).run()
     assert (found.about["batch_size"], found.about["min_count"]) == (128, 1)
 
 
 def test_unusable_arguments_are_refused(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"--learning-rate 0: must be from 1e-9 to 1e6"):
-        florist.experiment(data=file, setting=replace(SMALL, learning_rate=0)).run()
+        florist.florist_experiment(data=file, setting=replace(SMALL, learning_rate=0)).run()
     with pytest.raises(ConfigError, match=r"ratio 1\.0"):
-        florist.experiment(data=file, ratios=(1.0,)).run()
+        florist.florist_experiment(data=file, ratios=(1.0,)).run()
     with pytest.raises(ConfigError, match="--sides left: must be labels, features or both"):
-        florist.experiment(data=file, sides=["left"]).run()
+        florist.florist_experiment(data=file, sides=["left"]).run()
     with pytest.raises(ConfigError, match="unknown strategies best"):
-        florist.experiment(data=file, strategies=["best"]).run()
+        florist.florist_experiment(data=file, strategies=["best"]).run()
 
 
 def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_path: Path) -> None:
@@ -216,12 +221,12 @@ def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        florist.experiment(**how).run(Keeping(log=log, progress=cut))
+        florist.florist_experiment(**how).run(Keeping(log=log, progress=cut))
     done = len(log.read_text().splitlines()) - 1
     assert done == 3
     made: list[tuple[str, int, int]] = []
-    resumed = florist.experiment(**how).run(Keeping(log=log, resume=True, progress=lambda *told: made.append(told)))
-    whole = florist.experiment(**how).run()
+    resumed = florist.florist_experiment(**how).run(Keeping(log=log, resume=True, progress=lambda *told: made.append(told)))
+    whole = florist.florist_experiment(**how).run()
     for found in (resumed, whole):
         for each in found.rows:
             each.pop("seconds")
@@ -229,13 +234,13 @@ def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_pat
     assert len(log.read_text().splitlines()) == 1 + len(made) == 1 + len(whole.rows)
     assert [told[1:] for told in made] == [(done, len(made)) for done in range(1, len(made) + 1)]
     with pytest.raises(ConfigError, match="epochs differ"):
-        florist.experiment(**{**how, "setting": replace(SMALL, epochs=3)}).run(Keeping(log=log, resume=True))
+        florist.florist_experiment(**{**how, "setting": replace(SMALL, epochs=3)}).run(Keeping(log=log, resume=True))
 
 
 @pytest.mark.long
 def test_the_page_shows_every_table_and_curve_beside_the_paper(file: Path) -> None:
     wanted = ["majority", "sampling", "florist-vanilla", "random-pred:k=2"]
-    found = florist.experiment(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, setting=SMALL).run()
+    found = florist.florist_experiment(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, setting=SMALL).run()
     page = found.page(command="tallystick bench florist")
     tables = {table.name: table for table in page.tables}
     by_key = groups(found.rows, "side", "strategy", "ratio")
@@ -253,14 +258,14 @@ def test_the_page_shows_every_table_and_curve_beside_the_paper(file: Path) -> No
 def test_the_course_of_a_training_is_looked_at_every_twenty_steps(file: Path) -> None:
     setting = replace(SMALL, fixed_batch_size=16)
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "setting": setting}
-    found = convergence.experiment(**how, strategy="florist-te").run()
+    found = convergence.florist_convergence_experiment(**how, strategy="florist-te").run()
     (course,) = (row["course"] for row in found.rows)
     assert len(course) > 1
     assert [each["step"] for each in course] == list(range(20, course[-1]["step"] + 1, 20))
     table = found.page(command="x").tables[0]
     assert table.rows[0][0] == 0.5
     with pytest.raises(ConfigError, match="--strategy majority: must be of florist-vanilla"):
-        convergence.experiment(**how, strategy="majority").run()
+        convergence.florist_convergence_experiment(**how, strategy="majority").run()
 
 
 def test_an_auc_is_stable_from_the_step_after_the_last_one_that_is_below() -> None:

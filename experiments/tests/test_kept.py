@@ -29,7 +29,7 @@ def test_where_everything_fits_the_audit_has_everything(monkeypatch: pytest.Monk
     chosen = ("ridge-looks", "known-start")  # the latter cannot be made: weights start from a secret
     monkeypatch.setattr(kept.embeddings, "ATTACKS", {name: kept.embeddings.ATTACKS[name] for name in chosen})
     monkeypatch.setattr(kept, "MEASURED", {**kept.MEASURED, "features": ("none",)})
-    found = kept.experiment(rows=600, seeds=[1], epochs=2, batch_size=128, priced=False).run()
+    found = kept.kept_views_experiment(rows=600, seeds=[1], epochs=2, batch_size=128, priced=False).run()
     labels, features = found.page().tables
     assert [tuple(row[:2]) for row in labels.rows] == [(name, attack) for name in ("none", "marvell 8") for attack in CHOSEN]
     names = [f"{name}, {known} rows" for name in ("ridge-looks", "the strongest per column") for known in (20, 200)]
@@ -113,7 +113,7 @@ def test_a_difference_is_of_the_same_seed_and_only_a_shortfall_is_far() -> None:
         {"side": "labels", "defense": "none", "seed": seed, "audit": {"a": 0.7, "b": 0.6}, "everything": {"a": 0.6, "b": bar}}
         for seed, bar in ((2, 0.62), (4, 0.64))
     ]
-    (table,) = kept.page_of({"data": {"data": "generated", "epochs": 1, "batch_size": 2, "rows": 3}}, rows).tables
+    (table,) = kept.kept_views_page({"data": {"data": "generated", "epochs": 1, "batch_size": 2, "rows": 3}}, rows).tables
     first, second = table.rows
     assert (first[4].value, first[5]) == (pytest.approx(0.1), True)
     assert (second[4].value, second[5]) == (pytest.approx(-0.03), False)

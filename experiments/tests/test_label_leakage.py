@@ -24,7 +24,7 @@ from tallystick_experiments.grid import Keeping
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage import runs as leakage_runs
 from tallystick_experiments.label_leakage import sweep as leakage
-from tallystick_experiments.label_leakage.page import page_of
+from tallystick_experiments.label_leakage.page import label_leakage_page
 from tallystick_experiments.label_leakage.runs import (
     PaperNetwork,
     Scenario,
@@ -149,9 +149,9 @@ def test_every_part_knows_its_scenarios() -> None:
 def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     training = {"steps": leakage.StepOptions(epochs=1, batch_size=128)}
-    first = leakage.experiment(data=file, seeds=(1,), only=["table-3"], **training).run(Keeping(log=log))
+    first = leakage.label_leakage_experiment(data=file, seeds=(1,), only=["table-3"], **training).run(Keeping(log=log))
     again = Keeping(log=log, resume=True)
-    found = leakage.experiment(data=file, seeds=(1, 2), only=["table-3"], **training).run(again)
+    found = leakage.label_leakage_experiment(data=file, seeds=(1, 2), only=["table-3"], **training).run(again)
     assert first.rows == [each for each in found.rows if each["seed"] == 1]
     assert len(found.rows) == 6
     (table,) = (each for each in found.page().tables if each.name == "Table 3")
@@ -167,16 +167,16 @@ def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_pat
 def test_a_scenario_is_run_alone_and_unknown_ones_are_named(file: Path) -> None:
     training = {"steps": leakage.StepOptions(epochs=1, batch_size=128)}
     with pytest.raises(ConfigError, match="unknown part table-9"):
-        leakage.experiment(data=file, only=["table-9"]).run()
-    (alone,) = leakage.experiment(data=file, seeds=(1,), scenario=["none"], **training).run().rows
+        leakage.label_leakage_experiment(data=file, only=["table-9"]).run()
+    (alone,) = leakage.label_leakage_experiment(data=file, seeds=(1,), scenario=["none"], **training).run().rows
     assert alone["name"] == "none"
-    found = leakage.experiment(data=file, seeds=(1,), only=["table-1"], scenario=["none"], **training).run()
+    found = leakage.label_leakage_experiment(data=file, seeds=(1,), only=["table-1"], scenario=["none"], **training).run()
     assert found.rows[0]["epochs"] == alone["epochs"]
     assert [[row[0] for row in each.rows] for each in found.page().tables if each.name == "Table 1"] == [["weight 0, 3 layers"]]
     with pytest.raises(ConfigError, match="unknown scenario nobody; choose from none, "):
-        leakage.experiment(data=file, scenario=["nobody"]).run()
+        leakage.label_leakage_experiment(data=file, scenario=["nobody"]).run()
     with pytest.raises(ConfigError, match=r"unknown scenario mixpro; choose from none, 1 layer above, "):
-        leakage.experiment(data=file, only=["table-1"], scenario=["mixpro"]).run()
+        leakage.label_leakage_experiment(data=file, only=["table-1"], scenario=["mixpro"]).run()
 
 
 def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_spread_steps(
@@ -219,7 +219,7 @@ def test_the_papers_steps_are_as_many_and_as_long_on_a_sample(batch_size: int | 
 
 def test_with_the_papers_steps_its_own_network_alone_is_trained(file: Path) -> None:
     steps = leakage.StepOptions(papers_steps=True, epochs=1, batch_size=128)
-    found = leakage.experiment(data=file, seeds=(1,), only=["table-2"], steps=steps).run()
+    found = leakage.label_leakage_experiment(data=file, seeds=(1,), only=["table-2"], steps=steps).run()
     assert [row["name"] for row in found.rows] == ["none", "dcor 0.03"]
     page = found.page()
     (table,) = (each for each in page.tables if each.name == "Table 2")
@@ -251,10 +251,10 @@ def test_the_leak_on_rows_that_nobody_learnt_from_stands_beside_that_on_training
 
 def test_the_page_compares_the_leak_with_the_auc_on_the_same_rows(file: Path) -> None:
     name = "none, by rows"
-    found = leakage.experiment(
+    found = leakage.label_leakage_experiment(
         data=file, seeds=(1, 2), scenario=[name], steps=leakage.StepOptions(epochs=1, batch_size=128)
     ).run()
-    page = page_of({**found.about, "parts": ["bound"]}, found.rows)
+    page = label_leakage_page({**found.about, "parts": ["bound"]}, found.rows)
     (table,) = (each for each in page.tables if each.name.startswith("The leak beside"))
     ((title, leak, auc, less, *_),) = table.rows
     assert title == "none"

@@ -17,7 +17,7 @@ def _own_threads() -> Iterator[None]:
 
 
 def test_the_label_party_alone(tmp_path: Path) -> None:
-    found = table.run(rows=3000, batch_size=512, alone=True, log=tmp_path / "log")
+    found = table.measure_table(rows=3000, batch_size=512, alone=True, log=tmp_path / "log")
     party = found["parties"]["label"]
     assert list(party["phases"]) == ["generate", "read", "number", "fit", "encode", "batches"]
     assert party["phases"]["batches"]["batches"] == party["phases"]["batches"]["of"] > 0

@@ -13,8 +13,8 @@ def test_shuffled_truth_is_audited_once_each_and_gone_on_with(tmp_path: Path, mo
     quick = null_audits.SETTINGS["quick form"]
     monkeypatch.setattr(null_audits, "SETTINGS", {"quick form": quick})
     log = tmp_path / "runs.jsonl"
-    found = null_audits.experiment(audits=1, rows=120, epochs=2, draws=2).run(Keeping(log=log))
-    again = null_audits.experiment(audits=2, rows=120, epochs=2, draws=2).run(Keeping(log=log, resume=True))
+    found = null_audits.null_audits_experiment(audits=1, rows=120, epochs=2, draws=2).run(Keeping(log=log))
+    again = null_audits.null_audits_experiment(audits=2, rows=120, epochs=2, draws=2).run(Keeping(log=log, resume=True))
     assert [(each["setting"], each["training"], each["shuffle"]) for each in again.rows] == [
         ("quick form", 0, 0),
         ("quick form", 0, 1),

@@ -6,7 +6,7 @@ import pytest
 
 from tallystick.errors import ConfigError
 from tallystick_experiments import outcomes
-from tallystick_experiments.outcomes import keep_outcomes, main, page_of
+from tallystick_experiments.outcomes import keep_outcomes, main, outcomes_page
 
 
 def write(path, *lines):
@@ -29,7 +29,7 @@ def runs(tmp_path, monkeypatch):
 
 def lines_of(runs):
     _, *rows = (json.loads(line) for line in (runs / "again.jsonl").read_text().splitlines())
-    return page_of({}, rows), {row[0]: row[1:] for row in page_of({}, rows).tables[0].rows}
+    return outcomes_page({}, rows), {row[0]: row[1:] for row in outcomes_page({}, rows).tables[0].rows}
 
 
 def test_what_came_out_stands_beside_the_commits_of_both(runs):

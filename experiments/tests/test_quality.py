@@ -16,7 +16,7 @@ from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep, unmatched
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod
-from tallystick_experiments.quality.page import behind, count_within, page_of
+from tallystick_experiments.quality.page import behind, count_within, quality_page
 
 pytest.importorskip("sklearn")
 
@@ -47,11 +47,13 @@ def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path, monkeypat
     few_epochs(monkeypatch, 30)
     how = {"data": None, "tables": ["wine"], "methods": ["boosting", "default"]}
     log = tmp_path / "runs.jsonl"
-    first = sweep.experiment(seeds=[1], **how).run(Keeping(log=log))
+    first = sweep.quality_sweep_experiment(seeds=[1], **how).run(Keeping(log=log))
     with pytest.raises(ConfigError, match="--resume"):
-        sweep.experiment(seeds=[1], **how).run(Keeping(log=log))
+        sweep.quality_sweep_experiment(seeds=[1], **how).run(Keeping(log=log))
     told = []
-    both = sweep.experiment(seeds=[1, 2], **how).run(Keeping(log=log, resume=True, progress=lambda *said: told.append(said)))
+    both = sweep.quality_sweep_experiment(seeds=[1, 2], **how).run(
+        Keeping(log=log, resume=True, progress=lambda *said: told.append(said))
+    )
     assert [done for _, done, _ in told] == [1, 2, 3, 4]
     lines = [json.loads(line) for line in log.read_text().splitlines()[1:]]
     assert [(line["method"], line["seed"]) for line in lines] == [(m, s) for s in (1, 2) for m in how["methods"]]
@@ -111,7 +113,7 @@ def test_scores_of_rows_without_a_partner_are_set_beside_own_columns_seed_by_see
         for method in ("own", "unmatched")
     ]
     about = {"data": {table: {"rows": 10, "columns": 4, "target": "binary", "source": "made up"} for table in both}}
-    page = page_of(about, rows)
+    page = quality_page(about, rows)
     assert page.title == "Rows without a partner's row beside own columns alone: 2 tables, 3 seeds"
     shown = {name: (gap.value, seeds, says) for name, _, _, gap, seeds, says in page.tables[1].rows}
     assert shown["near"] == (pytest.approx(0.001), 2, "nothing")
@@ -126,15 +128,15 @@ def test_what_is_not_there_is_named(tmp_path):
     assert sweep.tables_of(["choosing", "reporting"], None) == [*CHOOSING, *REPORTING]
     assert sweep.tables_of(["wine", "digits"], None) == ["wine", "digits"]
     with pytest.raises(ConfigError, match="--tables ale: must be of wine, diabetes"):
-        sweep.experiment(data=None, tables=["ale"]).run()
+        sweep.quality_sweep_experiment(data=None, tables=["ale"]).run()
     with pytest.raises(ConfigError, match="--methods luck: must be of boosting"):
-        sweep.experiment(data=None, tables=["wine"], methods=["luck"]).run()
+        sweep.quality_sweep_experiment(data=None, tables=["wine"], methods=["luck"]).run()
     with pytest.raises(DataError, match="give the folder of public files with --data"):
         load_table("taxi", None)
     with pytest.raises(DataError, match=r"does not exist; give the folder that holds frogs/Frogs_MFCCs\.csv\.gz"):
         load_table("frogs", tmp_path)
     with pytest.raises(ConfigError, match="--tables diabetes: attacks tell classes apart"):
-        leaks.experiment(["diabetes"], None, seeds=[1]).run()
+        leaks.quality_leaks_experiment(["diabetes"], None, seeds=[1]).run()
 
 
 @pytest.mark.long
@@ -151,7 +153,7 @@ def test_an_own_table_is_split_by_its_time(tmp_path, monkeypatch):
     parts = [table.times.gather(part) for part in table.parts(1)]
     assert parts[0].max() < parts[1].min() <= parts[1].max() < parts[2].min()
     few_epochs(monkeypatch, 20)
-    found = sweep.experiment(data=None, tables=[], own=table, methods=["lightgbm", "default"], seeds=[1]).run()
+    found = sweep.quality_sweep_experiment(data=None, tables=[], own=table, methods=["lightgbm", "default"], seeds=[1]).run()
     assert {row["method"] for row in found.rows} == {"lightgbm", "default"}
     assert max(row["value"] for row in found.rows) < frame["y"].std() / 2  # RMSE
     assert any("of lightgbm, or better" in note and "of 1 table" in note for note in found.page().notes)
@@ -165,7 +167,7 @@ def test_an_own_table_is_split_by_its_time(tmp_path, monkeypatch):
 def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch):
     few_epochs(monkeypatch, 2)
     log = tmp_path / "runs.jsonl"
-    found = leaks.experiment(["breast"], None, seeds=[1]).run(Keeping(log=log))
+    found = leaks.quality_leaks_experiment(["breast"], None, seeds=[1]).run(Keeping(log=log))
     assert {row["method"] for row in found.rows} == {"default", "no-gradients"}
     (table,) = found.page().tables
     attacks = [row[1] for row in table.rows]
@@ -174,7 +176,7 @@ def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch)
     assert all(0.5 <= row[2].value <= 1 for row in table.rows if not row[1].startswith("columns"))
     assert "no gradient sent" in table.columns
     monkeypatch.setattr(leaks, "audited_table", None)  # all is in the log
-    assert leaks.experiment(["breast"], None, seeds=[1]).run(Keeping(log=log, resume=True)) == found
+    assert leaks.quality_leaks_experiment(["breast"], None, seeds=[1]).run(Keeping(log=log, resume=True)) == found
 
 
 def test_a_packaged_table_leaves_out_what_restates_its_target(tmp_path, monkeypatch):
@@ -226,7 +228,7 @@ def test_a_page_says_how_far_ahead_the_default_is_over_tables():
         for method, value in both[name.split()[0]][1].items()
     ]
     about = {"data": {name: {"rows": 9, "columns": 2, "target": both[name.split()[0]][0], "source": ""} for name in names}}
-    (shown,) = [table for table in page_of(about, rows).tables if table.name == "The default less the others, over tables"]
+    (shown,) = [table for table in quality_page(about, rows).tables if table.name == "The default less the others, over tables"]
     (row,) = shown.rows
     assert (row[1], row[2].value, row[3], row[4]) == (4, pytest.approx(1.0), pytest.approx(1.0), 4)
     assert row[2].low == pytest.approx(row[2].high)
@@ -245,7 +247,7 @@ def test_a_held_out_table_is_whole_where_its_package_is_installed(name):
 @pytest.mark.long
 def test_the_network_without_gradients_stands_beside_the_one_with_them(monkeypatch):
     few_epochs(monkeypatch, 30)
-    found = sweep.experiment(data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1]).run()
+    found = sweep.quality_sweep_experiment(data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1]).run()
     values = {row["method"]: row["value"] for row in found.rows}
     assert min(values.values()) > 0.95
     (_, costs) = found.page().tables

@@ -24,7 +24,7 @@ from tallystick_experiments.speed.slow_link import SlowLink
 )
 def test_what_cannot_be_measured_is_refused(options, said):
     with pytest.raises(ConfigError, match=said):
-        alignment.run(**options)
+        alignment.measure_alignment(**options)
 
 
 def test_a_python_without_spu_is_told_what_to_install():
@@ -63,5 +63,5 @@ def test_a_slow_line_carries_every_byte_both_ways():
 def test_parties_of_an_alignment_over_a_slow_line_dial_the_line(monkeypatch):
     lines, to = [], SlowLink.to
     monkeypatch.setattr(SlowLink, "to", lambda link, port: lines.append(link) or to(link, port))
-    alignment.run(rows=200, protocol="union-with-helper", turns=1, link_mbit=100, link_ms=2)
+    alignment.measure_alignment(rows=200, protocol="union-with-helper", turns=1, link_mbit=100, link_ms=2)
     assert [(line.mbit_per_s, line.round_trip_ms) for line in lines] == [(100, 2)] * 2  # the helper and the label party listen

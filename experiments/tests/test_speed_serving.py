@@ -5,7 +5,7 @@ import pytest
 from tallystick_experiments.speed import serving_far
 from tallystick_experiments.speed.serving_faults import FAULTS, LOOK_S, Counts
 from tallystick_experiments.speed.serving_memory import trend
-from tallystick_experiments.speed.serving_page import page_of
+from tallystick_experiments.speed.serving_page import serving_page
 
 
 def counts(*shares):
@@ -39,7 +39,7 @@ def test_the_page_has_a_table_for_each_part_that_was_measured():
     load = {"part": "load", "what": "serve", "client": "hey", "rate": 100, "per_second": 99.0, "label_cpu_ms": 0.5, "cpu_ms": 0.5}
     floor = {"part": "round trip", "rate": 100, "cpu_ms": 0.5}
     rows = [load | asked, floor, *({"part": "faults", "fault": name, **asked, "alone": 1.0, "back_s": None} for name in FAULTS)]
-    page = page_of(about, rows)
+    page = serving_page(about, rows)
     assert [len(table.rows) for table in page.tables] == [1, 1, len(FAULTS)]
 
 

@@ -60,7 +60,7 @@ def test_medians_and_ratios_of_the_same_turn_by_hand() -> None:
 def test_a_method_that_there_is_not_and_options_that_exclude_each_other() -> None:
     for name in ("none", "guess"):
         with pytest.raises(ConfigError, match=f"--unaligned {name}: expected one of warm-start, offset"):
-            unaligned.run(method=name)
+            unaligned.measure_unaligned(method=name)
     for other in (["--scenario", "criteo"], ["--scenario", "criteo", "--turns", "2"]):
         refused = CliRunner().invoke(command_line(["training"]), ["training", "--unaligned", "warm-start", *other])
         assert refused.exit_code == 2

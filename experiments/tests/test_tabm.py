@@ -179,7 +179,7 @@ def test_a_refit_has_the_validation_rows_too(monkeypatch, method, by_time, begin
 def test_what_it_needs_is_said(monkeypatch):
     assert {"tabm", "tabm-refit", "shared"} == {*METHODS} - {*USUAL}
     with pytest.raises(ConfigError, match="--device abacus: PyTorch has no such device here"):
-        sweep.experiment(data=None, tables=["wine"], methods=["tabm"], device="abacus").run()
+        sweep.quality_sweep_experiment(data=None, tables=["wine"], methods=["tabm"], device="abacus").run()
     monkeypatch.setitem(sys.modules, "tabm", None)
     with pytest.raises(DataError, match="TabM is not installed; run: pip install tabm"):
         METHODS["tabm"](load_table("wine", None), 1)

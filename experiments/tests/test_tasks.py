@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tallystick.errors import DataError
 from tallystick.watcher import Silent
 from tallystick_experiments import command
-from tallystick_experiments.tasks import prepare
+from tallystick_experiments.tasks import prepare_case
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ def test_what_is_wrong_with_a_case_is_said_and_the_log_keeps_the_others(data):
 def test_a_worker_that_finds_other_data_refuses_it(data):
     shared = {"command": "small_sweep:small", "options": {"data": str(data), "seeds": 2}, "setting": {"rows": 8}}
     with pytest.raises(DataError, match="a worker finds another sweep: rows differ; each machine needs the same files"):
-        prepare(json.dumps(shared).encode())
-    make = prepare(json.dumps(shared | {"setting": {"rows": 7}}).encode())
+        prepare_case(json.dumps(shared).encode())
+    make = prepare_case(json.dumps(shared | {"setting": {"rows": 7}}).encode())
     assert json.loads(make(b'[3, "[1, 0.1]"]'))["process"] == os.getpid()
     for other in (b'[3, "[1, 0.5]"]', b'[9, "[1, 0.1]"]'):
         with pytest.raises(DataError, match="a worker finds other cases"):

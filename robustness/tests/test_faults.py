@@ -32,7 +32,7 @@ from tallystick_robustness.messages import Messages, MethodMessages
 from tallystick_robustness.mutate import BYTE_MUTATIONS, MessageParts, due, spoil_message
 from tallystick_robustness.network import NetworkFaults
 from tallystick_robustness.outcome import CaseOutcome, attempt, broken_weights, unclean
-from tallystick_robustness.page import faults, page_of
+from tallystick_robustness.page import faults, faults_page
 from tallystick_robustness.processes import ForkServer
 from tallystick_robustness.proxy import FaultPlan as NetworkPlan
 from tallystick_robustness.scenes import Scene
@@ -292,7 +292,7 @@ def test_the_log_resumes_and_the_page_shows_every_way_to_fail(tmp_path):
     )
     assert found["ended"] == {"refused": 1, "failed": 2}
     assert found["failures"]["KeyError at x"]["cases"] == 2
-    page = page_of({"seed": 1}, [found])
+    page = faults_page({"seed": 1}, [found])
     html = benchmark_html(page)
     assert "KeyError at x" in html
     assert "--campaign messages --seed 1 --case 1" in html
@@ -312,15 +312,15 @@ def test_a_campaign_goes_on_where_its_log_ends(tmp_path, monkeypatch):
 
     monkeypatch.setattr(campaign, "_lines", play)
     with pytest.raises(KeyboardInterrupt):
-        campaign.run(campaign="kills", count=5, keeping=Keeping(log=tmp_path / "runs.jsonl"))
+        campaign.run_campaign(campaign="kills", count=5, keeping=Keeping(log=tmp_path / "runs.jsonl"))
     again = Keeping(log=tmp_path / "runs.jsonl", resume=True)
-    (found,) = campaign.run(campaign="kills", count=5, keeping=again)
+    (found,) = campaign.run_campaign(campaign="kills", count=5, keeping=again)
     assert played == [0, 1, 2, 3, 4] or played == [0, 1, 1, 2, 3, 4]
     assert found["cases"] == 5
     with pytest.raises(ConfigError, match="seed differ"):
-        campaign.run(campaign="kills", count=5, seed=2, keeping=again)
+        campaign.run_campaign(campaign="kills", count=5, seed=2, keeping=again)
     with pytest.raises(ConfigError, match="--campaign floods: must be"):
-        campaign.run(campaign="floods")
+        campaign.run_campaign(campaign="floods")
 
 
 def test_workers_of_other_sweeps_are_refused():

@@ -15,13 +15,12 @@ from typer.testing import CliRunner
 
 from tallystick.cli.app import app
 from tallystick.demo.localhost import PartyProcesses
-from tallystick.demo.private_auc import LEDGER, SCORES, SERVER, _mechanism, peers_of, run_private_auc
+from tallystick.demo.private_auc import LEDGER, SCORES, SERVER, _mechanism, auc_party, peers_of, run_private_auc
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Ledger
 
 NAMES = ["client-1", "client-2", "client-3"]
-MODULE = "tallystick.demo.private_auc"
 
 
 @pytest.mark.long
@@ -70,7 +69,7 @@ def test_a_client_that_is_killed_in_the_middle_of_the_sum_ends_it_for_all_by_nam
     before_the_key = locked(ledgers["client-1"])
     limits = Limits(heartbeat_s=0.3, deadline_s=3.0)
     arguments = {"rows": 600, "clients": 3, "epsilon": 1.0}
-    with PartyProcesses(tmp_path, MODULE, peers_of(NAMES), arguments, limits=limits) as parties:
+    with PartyProcesses(tmp_path, auc_party, peers_of(NAMES), arguments, limits=limits) as parties:
         caught: list[TallystickError] = []
 
         def run():

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from shouting import party
 
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyProcesses, run_parties
 from tallystick.errors import TallystickError
@@ -23,7 +24,7 @@ def importable(monkeypatch):
 @pytest.mark.long
 def test_every_partys_result_comes_back_however_much_they_print_meanwhile(tmp_path):
     what = dict.fromkeys(THREE, "ready loud")
-    outcome = run_parties(tmp_path, "shouting", THREE, what, timeout_s=60, limits=QUICK)
+    outcome = run_parties(tmp_path, party, THREE, what, timeout_s=60, limits=QUICK)
     assert outcome.results == {"a": ["b says hello", "c says hello"], "b": ["a says hello"], "c": ["a says hello"]}
     assert 0 < outcome.seconds < 60
     for name in THREE:  # each home holds its own key and nobody else's
@@ -32,7 +33,7 @@ def test_every_partys_result_comes_back_however_much_they_print_meanwhile(tmp_pa
 
 
 def pair(folder, *, timeout_s=60, **what):
-    return run_parties(folder, "shouting", PAIR, {LABEL: "", FEATURE: "", **what}, timeout_s=timeout_s, limits=QUICK)
+    return run_parties(folder, party, PAIR, {LABEL: "", FEATURE: "", **what}, timeout_s=timeout_s, limits=QUICK)
 
 
 @pytest.mark.long
@@ -43,7 +44,7 @@ def test_an_error_of_one_ends_all_and_stands_first_whoever_is_read_first(tmp_pat
         put(line)
 
     arguments = {LABEL: "ready", FEATURE: "ready wrong"}
-    with PartyProcesses(tmp_path, "shouting", PAIR, arguments, limits=QUICK) as parties:
+    with PartyProcesses(tmp_path, party, PAIR, arguments, limits=QUICK) as parties:
         put, parties._lines.put = parties._lines.put, put_late
         with pytest.raises(TallystickError, match=r"^feature: the secret column is wrong; label: feature stopped") as caught:
             parties.run(timeout_s=60)
@@ -61,7 +62,7 @@ def test_a_bug_is_shown_with_its_traceback_and_nobody_waits_for_a_start_that_nev
 @pytest.mark.long
 def test_parties_that_hang_are_ended_and_say_where_they_stood(tmp_path):
     with (
-        PartyProcesses(tmp_path, "shouting", PAIR, {LABEL: "", FEATURE: "stuck"}, limits=QUICK) as parties,
+        PartyProcesses(tmp_path, party, PAIR, {LABEL: "", FEATURE: "stuck"}, limits=QUICK) as parties,
         pytest.raises(TallystickError, match=r"(?s)feature had not ended in time.*shouting.py.* in party"),
     ):
         parties.run(timeout_s=1)

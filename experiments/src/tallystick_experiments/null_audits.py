@@ -89,7 +89,7 @@ SIMULATED = (
 )
 
 
-def experiment(
+def null_audits_experiment(
     *,
     audits: Annotated[int, Option(help="Each of other shuffled labels and columns.", min=1)] = 200,
     rows: Annotated[int, Option(help="Of the made-up table of each training.", min=200)] = 600,
@@ -112,7 +112,7 @@ def experiment(
         name="null-audits",
         cases=[dict(zip(("setting", "training", "shuffle"), place, strict=True)) for place in islice(places, audits)],
         trial=trial,
-        page=page_of,
+        page=null_audits_page,
         setting={"rows": rows, "epochs": epochs},
         about=about,
     )
@@ -240,7 +240,7 @@ def simulated_coverage(of: Simulated, *, draws: int) -> float:
 # --- the page
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def null_audits_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show shares of false "yes" and "a little" beside what is promised, and coverage."""
     shown: dict[str, LineCell] = {"audits": len}
     for side, said in ((side, said) for side in ("labels", "columns") for said in PROMISED):

@@ -39,7 +39,7 @@ def keep_outcomes(log: Path, commit: str, kept: Path) -> None:
     write_bytes(kept, "".join(json.dumps(row) + "\n" for row in (head, *rows)).encode())
 
 
-def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
+def outcomes_page(_about: Row, rows: Sequence[Row]) -> Benchmark:
     """Build a line for each file of results: of which commit its rows are, and whether they come out again."""
     by_sweep = groups(rows, "results")
     sweeps = [(path.stem, *_lines(path)) for path in sorted(RUNS.glob("*.jsonl")) if path.name != KEPT]

@@ -25,33 +25,34 @@ ROOT = Path(__file__).parents[3]
 RUNS, PAGES_FOLDER = ROOT / "experiments" / "runs", ROOT / "experiments" / "pages"
 DIGITS = 6  # of a row's figures
 PAGES: Mapping[str, tuple[str, str]] = {
-    "again": ("again", "outcomes"),
-    "audit": ("label-leakage", "label_leakage.kept"),
-    "dpauc": ("dpauc", "dpauc.page"),
-    "feature-leakage": ("columns", "feature_leakage.page"),
-    "far": ("lines", "far.price"),
-    "fedads-3": ("fedads", "fedads.unaligned"),
-    "fedads-4": ("fedads", "fedads.defenses"),
-    "fedads-leaks": ("fedads", "fedads.leaks"),
-    "fedsim": ("fedsim", "fedsim.page"),
-    "florist": ("florist", "florist.page"),
-    "florist-convergence": ("florist", "florist.convergence"),
-    "line": ("lines", "far.line"),
-    "label-leakage": ("label-leakage", "label_leakage.page"),
-    "label-leakage-defenses": ("label-leakage", "label_leakage.defended"),
-    "null-audits": ("label-leakage", "null_audits"),
-    "quality": ("quality", "quality.page"),
-    "quality-leaks": ("quality", "quality.leaks"),
-    "retraining": ("retraining", "retraining"),
-    "student": ("quality", "student"),
-    "serve": ("serving", "speed.serving_page"),
+    "again": ("again", "outcomes:outcomes_page"),
+    "audit": ("label-leakage", "label_leakage.kept:kept_views_page"),
+    "dpauc": ("dpauc", "dpauc.page:dpauc_page"),
+    "feature-leakage": ("columns", "feature_leakage.page:feature_leakage_page"),
+    "far": ("lines", "far.price:price_page"),
+    "fedads-3": ("fedads", "fedads.unaligned:unaligned_rows_page"),
+    "fedads-4": ("fedads", "fedads.defenses:fedads_defenses_page"),
+    "fedads-leaks": ("fedads", "fedads.leaks:fedads_leaks_page"),
+    "fedsim": ("fedsim", "fedsim.page:fedsim_page"),
+    "florist": ("florist", "florist.page:florist_page"),
+    "florist-convergence": ("florist", "florist.convergence:florist_convergence_page"),
+    "line": ("lines", "far.line:line_page"),
+    "label-leakage": ("label-leakage", "label_leakage.page:label_leakage_page"),
+    "label-leakage-defenses": ("label-leakage", "label_leakage.defended:label_defenses_page"),
+    "null-audits": ("label-leakage", "null_audits:null_audits_page"),
+    "quality": ("quality", "quality.page:quality_page"),
+    "quality-leaks": ("quality", "quality.leaks:quality_leaks_page"),
+    "retraining": ("retraining", "retraining:retraining_page"),
+    "student": ("quality", "student:student_page"),
+    "serve": ("serving", "speed.serving_page:serving_page"),
 }
-"""By experiment, the folder of its pages, and the module whose ``page_of`` makes them."""
+"""By experiment, the folder of its pages, and what makes them: a module and its function."""
 
 
 def page_maker(experiment: str) -> PageOf:
     """Return what makes the page of an experiment's rows."""
-    maker: PageOf = import_module(f"tallystick_experiments.{PAGES[experiment][1]}").page_of
+    module, _, name = PAGES[experiment][1].partition(":")
+    maker: PageOf = getattr(import_module(f"tallystick_experiments.{module}"), name)
     return maker
 
 

@@ -46,7 +46,7 @@ WAYS: Mapping[str, Way] = {
 }
 
 
-def experiment(
+def retraining_experiment(
     *,
     rows: Annotated[int, Option(help="Flights of each month.", min=200)] = 4_000,
     months: Annotated[int, Option(help="Months that are retrained for.", min=1)] = 6,
@@ -75,7 +75,7 @@ def experiment(
         name="retraining",
         cases=grid(seed=seeds, way=WAYS),
         trial=trial,
-        page=page_of,
+        page=retraining_page,
         setting={"benchmark": "retraining", **about},
         about=about,
     )
@@ -118,7 +118,7 @@ def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[
     return rows_of_chain
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def retraining_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show means over months, with intervals over seeds, and the loss month by month."""
 
     def of_months(name: str) -> Figure:

@@ -31,7 +31,7 @@ USUAL = ("breast", "diabetes", "digits", "frogs", "taxi", "avazu", "ijcai18", "c
 MOST_ROWS = 5_000
 
 
-def experiment(
+def student_experiment(
     *,
     data: Annotated[Path | None, Option(help="Folder of public files (docs/results/quality.md).")] = None,
     tables: Annotated[Sequence[str], several("Tables of bench quality, with commas between.")] = USUAL,
@@ -60,7 +60,7 @@ def experiment(
         name="student",
         cases=grid(seed=seeds, table=loaded),
         trial=trial,
-        page=page_of,
+        page=student_page,
         setting={"benchmark": "student", "most_rows": rows},
         about={"rows": {name: table.frame.height for name, table in loaded.items()}},
     )
@@ -107,7 +107,7 @@ def _both(role: Callable[[str], Any]) -> None:
             each.result()
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def student_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show own columns, student and joint model by table, and the share of the gain of the means."""
 
     def kept(chosen: Sequence[Row]) -> float | None:

@@ -41,13 +41,13 @@ class MadeByTasks:
         """Make the cases of these numbers, as workers are free."""
         options = {name: to_jsonable_python(_whole(value)) for name, value in self.options.items()}
         shared = json.dumps({"command": self.command, "options": options, "setting": setting})
-        work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=shared.encode())
+        work = Work(prepare=f"{__name__}:{prepare_case.__name__}", shared=shared.encode())
         inputs = (json.dumps([number, place_of(cases[number])]).encode() for number in missing)
         for number, row in self.engine.map(work, inputs, json.loads):
             yield missing[number], row
 
 
-def prepare(shared: bytes) -> TaskFunction:
+def prepare_case(shared: bytes) -> TaskFunction:
     """Declare the sweep in a worker. Raises DataError where it finds other data there than whoever began it."""
     work = json.loads(shared)
     sweep = declared(work["command"], work["options"])

@@ -21,7 +21,7 @@ JOURNALS = ("sigmod record", "vldb j.", "acm trans . database syst .")
 GRAM = 4  # characters
 
 
-def run(
+def measure_vectors(
     *,
     data: Annotated[Path, Option(help="Folder of public files, with linkage/dblp_acm.")],
     width: Annotated[int, Option(help="Numbers of a vector.", min=2)] = 768,

@@ -49,7 +49,7 @@ def names(campaign: str) -> list[str]:
     return [campaign]
 
 
-def run(
+def run_campaign(
     *,
     campaign: str = "all",
     count: int | None = None,

@@ -8,7 +8,7 @@ from typer import Option
 from tallystick.errors import ConfigError
 from tallystick_experiments.grid import NOWHERE, Keeping, made_here
 from tallystick_experiments.page import Benchmark, Cell, ExperimentResult, ResultTable
-from tallystick_robustness.campaign import CAMPAIGNS, Figures, run
+from tallystick_robustness.campaign import CAMPAIGNS, Figures, run_campaign
 from tallystick_robustness.worker import WARM_CASES
 
 COLUMNS = ("withstood", "refused", "accepted", "failed")
@@ -28,13 +28,13 @@ def faults(
     """Run campaigns, and fail where a case did. Raises ConfigError for workers: a campaign has processes of its own."""
     if keeping.made is not made_here:
         raise ConfigError("--workers, --ray: a campaign makes its cases in processes of its own; use --jobs N")
-    rows = run(campaign=campaign, count=count, seed=seed, jobs=jobs, case=case, keeping=keeping)
+    rows = run_campaign(campaign=campaign, count=count, seed=seed, jobs=jobs, case=case, keeping=keeping)
     failed = sum(figures["ended"].get("failed", 0) for figures in rows)
     failure_text = f"{failed} cases failed; the report of --out names each kind and how to see it again" if failed else ""
-    return ExperimentResult(experiment="faults", about={"seed": seed}, rows=rows, page_of=page_of, failed=failure_text)
+    return ExperimentResult(experiment="faults", about={"seed": seed}, rows=rows, page_of=faults_page, failed=failure_text)
 
 
-def page_of(about: Figures, rows: Sequence[Figures]) -> Benchmark:
+def faults_page(about: Figures, rows: Sequence[Figures]) -> Benchmark:
     """Build the page of what campaign.run() found, a row for each campaign."""
     tables = []
     for figures in rows:

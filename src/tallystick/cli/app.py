@@ -5,7 +5,7 @@ its options, however many these are: Typer reads them off its signature, and kno
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,30 +25,31 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (
-    setup.init,
-    setup.cert,
-    setup.check,
-    jobs.run,
-    jobs.align,
-    jobs.overlap,
-    jobs.train,
-    jobs.evaluate,
-    jobs.predict,
-    serve.serve,
-    jobs.tune,
-    audit.audit,
-    compare.compare,
-    runs.runs,
-    monitor.monitor,
-    ledger.ledger,
-    export.export,
-    student.student,
-    student.score_alone,
-    decrypt.decrypt,
-    forget.forget,
-):
-    app.command()(command)
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "init": setup.init,
+    "cert": setup.cert,
+    "check": setup.check,
+    "run": jobs.run_command,
+    "align": jobs.align,
+    "overlap": jobs.overlap,
+    "train": jobs.train,
+    "evaluate": jobs.evaluate,
+    "predict": jobs.predict_command,
+    "serve": serve.serve,
+    "tune": jobs.tune,
+    "audit": audit.audit,
+    "compare": compare.compare,
+    "runs": runs.runs,
+    "monitor": monitor.monitor,
+    "ledger": ledger.ledger,
+    "export": export.export,
+    "student": student.student,
+    "score-alone": student.score_alone,
+    "decrypt": decrypt.decrypt,
+    "forget": forget.forget,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 
 
 def _version(asked: bool) -> None:

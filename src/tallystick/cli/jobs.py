@@ -20,7 +20,7 @@ LOADS = (*LIBRARIES, *ALIGN_LOADS, "tallystick.job.run", "tallystick.job.predict
 _INTERRUPTED = "interrupted; the peers that had joined were told"
 
 
-def run(
+def run_command(
     contract: ContractPath,
     party: PartyPath,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest run. All parties must give it.")] = False,
@@ -29,7 +29,7 @@ def run(
         typer.Option(
             "--start-from",
             metavar="RUN",
-            help="Begin at a finished run's weights: its id, for all parties.",
+            help="Begin with the weights of the finished run of this id. All parties must give it.",
         ),
     ] = None,
     progress: StyleFlag = Style.auto,
@@ -72,7 +72,7 @@ def evaluate(contract: ContractPath, party: PartyPath, progress: StyleFlag = Sty
     _run("evaluate", contract, party, progress, as_json, phases=("evaluation",))
 
 
-def predict(
+def predict_command(
     contract: ContractPath,
     party: PartyPath,
     table: Annotated[str | None, typer.Option(help="New rows, by path or address. Default: the party file's table.")] = None,

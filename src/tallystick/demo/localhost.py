@@ -1,8 +1,9 @@
 """Start every party in a process of its own on this machine, joined by mutual TLS over loopback.
 
-``python -m tallystick.demo.localhost MODULE NAME`` is one party: it connects to its peers and calls MODULE.party(stage,
-arguments), whose result goes back to whoever started it. Party and starter talk in JSON lines over the party's standard input
-and output. Both its pipes are read by threads all the time, so no party ever waits for its starter to listen.
+``python -m tallystick.demo.localhost MODULE:FUNCTION NAME`` is one party: it connects to its peers and calls the function with
+its context and the arguments, and the result goes back to whoever started it. Party and starter talk in JSON lines over the
+party's standard input and output. Both its pipes are read by threads all the time, so no party ever waits for its starter to
+listen.
 """
 
 import contextlib
@@ -55,6 +56,10 @@ class PartyContext:
         _hear()
 
 
+PartyWork = Callable[[PartyContext, Any], Any]
+"""Work of a party's process: a function of a module, which the process finds there by its name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PartyResults:
     """Results of every party, and the seconds from the start signal (or, without one, the start) to the last result."""
@@ -70,8 +75,8 @@ class PartyProcess(subprocess.Popen[str]):
     stdout: IO[str]
     stderr: IO[str]
 
-    def __init__(self, module: str, name: str) -> None:
-        command = [sys.executable, "-m", __name__, module, name]
+    def __init__(self, work: PartyWork, name: str) -> None:
+        command = [sys.executable, "-m", __name__, f"{work.__module__}:{work.__name__}", name]
         super().__init__(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -81,7 +86,7 @@ class PartyProcesses:
     def __init__(
         self,
         folder: Path,
-        module: str,
+        work: PartyWork,
         peers: Peers,
         arguments: Mapping[str, Any],
         *,
@@ -92,7 +97,7 @@ class PartyProcesses:
 
         Args:
             folder: where the homes go.
-            module: has ``party(stage, arguments)``, which returns what JSON can hold.
+            work: what every party does; it returns what JSON can hold.
             peers: who talks with whom.
             arguments: the same for all parties; plain data.
             limits: of the network.
@@ -108,9 +113,9 @@ class PartyProcesses:
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(self._end)
             for name, home in homes.items():
-                process = self._processes[name] = PartyProcess(module, name)
-                for work in (self._read_lines, self._read_words):
-                    thread = threading.Thread(target=work, args=(name, process), daemon=True)
+                process = self._processes[name] = PartyProcess(work, name)
+                for read in (self._read_lines, self._read_words):
+                    thread = threading.Thread(target=read, args=(name, process), daemon=True)
                     thread.start()
                     self._threads.append(thread)
                 settings = {"peers": dict(peers[name]), "limits": msgspec.to_builtins(self.limits)}
@@ -240,7 +245,7 @@ class PartyProcesses:
 
 def run_parties(
     folder: Path,
-    module: str,
+    work: PartyWork,
     peers: Peers,
     arguments: Mapping[str, Any],
     *,
@@ -249,14 +254,14 @@ def run_parties(
     route: Callable[[int], int] | None = None,
 ) -> PartyResults:
     """Start the parties, wait for their results and end them."""
-    with PartyProcesses(folder, module, peers, arguments, limits=limits, route=route) as parties:
+    with PartyProcesses(folder, work, peers, arguments, limits=limits, route=route) as parties:
         return parties.run(timeout_s=timeout_s)
 
 
 # --- in the party's process
 
 
-def main(module: str, name: str) -> int:
+def main(place: str, name: str) -> int:
     """Run one party, and return the exit code."""
     faulthandler.register(signal.SIGUSR1)
     settings = _hear()
@@ -274,7 +279,8 @@ def main(module: str, name: str) -> int:
         addresses = {peer: f"127.0.0.1:{ports[peer]}" if calls else None for peer, calls in peers.items()}
         stage = PartyContext(name=name, channels=dict(network.connect(addresses)), home=home)
         _say({"connected": True})
-        result = importlib.import_module(module).party(stage, settings["arguments"])
+        module, _, function = place.partition(":")
+        result = getattr(importlib.import_module(module), function)(stage, settings["arguments"])
     except TallystickError as error:
         reason = str(error) if isinstance(error, PeerError) else type(error).__name__  # a local error may name private values
         _say({"error": "; ".join([str(error), *getattr(error, "__notes__", [])]), "of_peer": isinstance(error, PeerError)})

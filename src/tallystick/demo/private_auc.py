@@ -67,7 +67,7 @@ def run_private_auc(folder: Path, *, clients: int = 3, epsilon: float = 1.0) -> 
     names = [f"client-{number}" for number in range(1, clients + 1)]
     tables = deal_out_flights(run, names)
     everything = pl.concat(tables.values())
-    with PartyProcesses(run, __name__, peers_of(names), arguments | {"rows": everything.height}, limits=LIMITS) as parties:
+    with PartyProcesses(run, auc_party, peers_of(names), arguments | {"rows": everything.height}, limits=LIMITS) as parties:
         outcome = parties.run(timeout_s=TIMEOUT_S)
         pids = parties.pids
     released = outcome.results[SERVER]
@@ -133,7 +133,7 @@ def _assumed(arguments: dict[str, Any]) -> Population:
     return Population(rows=arguments["rows"], positive_rate=ASSUMED_POSITIVE_RATE, auc=ASSUMED_AUC, clients=arguments["clients"])
 
 
-def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
+def auc_party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """Run one party's process."""
     mechanism = _mechanism(arguments)
     if stage.name == SERVER:

@@ -56,7 +56,7 @@ def simulated_on(
             running.append(number)
             yield str(number).encode()
 
-    work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=msgspec.msgpack.encode(shared))
+    work = Work(prepare=f"{__name__}:{prepare_simulation.__name__}", shared=msgspec.msgpack.encode(shared))
     for index, outcome in engine.map(work, inputs(), _outcome):
         yield running[index], outcome
 
@@ -74,7 +74,7 @@ class _Shared(msgspec.Struct, frozen=True):
     columns: dict[str, str]
 
 
-def prepare(shared: bytes) -> TaskFunction:
+def prepare_simulation(shared: bytes) -> TaskFunction:
     """Read the tables in a worker. A task's input is the number of a run."""
     inputs = msgspec.msgpack.decode(shared, type=_Shared)
     contracts = [json.loads(contract) for contract in inputs.contracts]

@@ -32,7 +32,8 @@ def small_file(tmp_path):
 @pytest.mark.long
 def test_a_file_gives_every_table_and_the_same_numbers_twice(small_file):
     first, second = (
-        dpauc.run(small_file / name, repeats=5, check_repeats=5, epsilons=[1.0]) for name in ("scores.csv", "scores.parquet")
+        dpauc.measure_dpauc(small_file / name, repeats=5, check_repeats=5, epsilons=[1.0])
+        for name in ("scores.csv", "scores.parquet")
     )
     assert first.rows == second.rows
     assert Counter(row["in"] for row in first.rows) == {
@@ -68,7 +69,7 @@ def test_a_network_that_is_trained_on_a_shared_table_gives_the_scores():
     assert len(labels) == pytest.approx(300 / 5, rel=0.4)
     assert roc_auc_score(labels, scores) > 0.9
     with pytest.raises(ConfigError, match="--table diabetes: its label is regression"):
-        dpauc.run(table="diabetes")
+        dpauc.measure_dpauc(table="diabetes")
 
 
 BAD_FILES = ["score,label\n0.5,1\n", "score\n0.5\n", "score,label\n0.5,yes\n", "score,label\n1.5,1\n0.2,0\n", ""]

@@ -6,7 +6,7 @@ from tallystick_experiments.page import Benchmark, Curve, ResultTable, Series, S
 from tallystick_experiments.stats import Row, groups
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def dpauc_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``dpauc.run``."""
     tables, predictions, first = groups(rows, "in"), about["predictions"], next(iter(about["exact_auc"]))
     rows_of_both = [

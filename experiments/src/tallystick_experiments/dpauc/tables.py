@@ -46,7 +46,7 @@ from tallystick.privacy.noise import SimulatedNoise
 from tallystick_experiments.audited import audited_table
 from tallystick_experiments.catalogue.public import PublicTable, load_table
 from tallystick_experiments.dpauc import paper
-from tallystick_experiments.dpauc.page import page_of
+from tallystick_experiments.dpauc.page import dpauc_page
 from tallystick_experiments.dpauc.paper import EPSILONS
 from tallystick_experiments.page import ExperimentResult
 from tallystick_experiments.stats import Row
@@ -86,7 +86,7 @@ class Case:
     settings: Row = field(default_factory=dict)
 
 
-def run(
+def measure_dpauc(
     data: Annotated[
         Path | None,
         Option(help="CSV or Parquet with columns score, label; with --table the folder of public files. Else a simulation."),
@@ -142,7 +142,7 @@ def run(
         "predictions": {"rows": len(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)},
         "seconds": time.perf_counter() - started,
     }
-    return ExperimentResult(experiment="dpauc", about=about, rows=all_rows, page_of=page_of)
+    return ExperimentResult(experiment="dpauc", about=about, rows=all_rows, page_of=dpauc_page)
 
 
 def coverage(

@@ -112,7 +112,7 @@ WAYS = (
 )
 
 
-def run(
+def measure_lines(
     *,
     lines: Annotated[
         Sequence[LongLine],
@@ -130,10 +130,10 @@ def run(
         for number, line in enumerate(everywhere):
             progress(line.name, turn * len(everywhere) + number, turns * len(everywhere))
             rows += [{"turn": turn + 1, **row} for row in _measure(line, timeout_s=timeout_s)]
-    return ExperimentResult(experiment="line", about={"cores": os.cpu_count()}, rows=rows, page_of=page_of)
+    return ExperimentResult(experiment="line", about={"cores": os.cpu_count()}, rows=rows, page_of=line_page)
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def line_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``run``: medians over turns."""
     by_line, cells = groups(rows, "line", "way", "compression"), list[list[Cell]]()
     alone = median(row["steps_per_s"] for row in by_line[LongLine().name, "synchronous", "none"])
@@ -191,7 +191,7 @@ def _measure(line: LongLine, *, timeout_s: float) -> list[Row]:
             route = stack.enter_context(link.running()).to
         folder = stack.enter_context(scratch_folder())
         arguments = {"ways": [asdict(way) for way in WAYS], "waits": line.mbit_per_s is not None}
-        results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s, route=route).results[FEATURE]
+        results = run_parties(Path(folder), line_party, PAIR, arguments, timeout_s=timeout_s, route=route).results[FEATURE]
     return [
         {"line": line.name, "way": way.name, "compression": way.compression, **row, "most_steps_per_s": most_steps(line, way)}
         for way, row in zip(WAYS, results, strict=True)
@@ -205,7 +205,7 @@ def most_steps(line: LongLine, way: TrainingWay) -> float | None:
     return line.mbit_per_s * 1e6 / 8 / (SCENARIO.batch_size * _row_bytes(way.compression))
 
 
-def party(stage: PartyContext, arguments: dict[str, Any]) -> list[Row]:
+def line_party(stage: PartyContext, arguments: dict[str, Any]) -> list[Row]:
     """Run one party's process."""
     (channel,) = stage.channels.values()
     torch.set_num_threads(1)

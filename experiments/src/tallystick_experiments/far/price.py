@@ -47,7 +47,7 @@ LEAKS = (
 """Tables of what was found, their figures' names in a row, and what they say."""
 
 
-def experiment(
+def price_experiment(
     *,
     data: Annotated[Path | None, Option(help="Folder of public files (docs/results/quality.md).")] = None,
     tables: Annotated[Sequence[str], several("Tables of bench quality, with commas between.")] = ("breast", "flights"),
@@ -74,7 +74,7 @@ def experiment(
         name="far",
         cases=grid(seed=seeds, table=tables, training=trainings or TRAININGS),
         trial=trial,
-        page=page_of,
+        page=price_page,
         setting={"benchmark": "far", "most_rows": rows, "audit": audit},
         about={"metrics": {name: "RMSE" if table.target == "regression" else "AUC" for name, table in loaded.items()}},
     )
@@ -92,7 +92,7 @@ def _found(result: Result) -> Row:
     }
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def price_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``experiment``."""
     metric: dict[str, LineCell] = {"metric": lambda of: about["metrics"][of[0]["table"]]}
     return Benchmark(

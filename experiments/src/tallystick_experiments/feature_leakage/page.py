@@ -23,7 +23,7 @@ PICTURES = {
 }
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def feature_leakage_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``."""
     by_name = groups(rows, "name")
     unmeasured = sorted({line for row in rows for line in row["not_measured"]})

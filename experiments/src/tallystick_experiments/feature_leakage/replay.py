@@ -44,7 +44,7 @@ WEIGHT_RATE, COLUMN_RATE, PULL, KNOWN_COUNT = 2e-3, 2e-2, 1e-4, 5.0
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # of PyTorch's Adam, as the contract's
 
 
-def experiment(
+def replay_experiment(
     *,
     data: Annotated[Path, Option(help="The label party's CSV file (id, y).")],
     partner: Annotated[Path | None, Option(help="The feature party's CSV file (id): numbers alone.")] = None,
@@ -68,10 +68,10 @@ def experiment(
 
     about = {"data": table.name, "rows": table.frame.height, "epochs": epochs, "steps": steps, "batch": batch_size}
     cases = grid(seed=range(first_seed, first_seed + seeds), width=widths, known=KNOWN)
-    return Experiment(name="replay", cases=cases, trial=trial, page=page_of, setting=about, about=about)
+    return Experiment(name="replay", cases=cases, trial=trial, page=replay_page, setting=about, about=about)
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def replay_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``experiment``."""
     replay = Pivot(
         name="Mean R² over the feature party's columns",

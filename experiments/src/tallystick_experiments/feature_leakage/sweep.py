@@ -15,7 +15,7 @@ from tallystick_experiments.catalogue.ads import read_pair
 from tallystick_experiments.catalogue.table import column_names
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.feature_leakage.data import split_and_encode
-from tallystick_experiments.feature_leakage.page import page_of
+from tallystick_experiments.feature_leakage.page import feature_leakage_page
 from tallystick_experiments.feature_leakage.runs import run_setting
 from tallystick_experiments.feature_leakage.settings import settings
 from tallystick_experiments.grid import Latest, grid
@@ -24,7 +24,7 @@ from tallystick_experiments.options import several
 from tallystick_experiments.stats import Row
 
 
-def experiment(
+def feature_leakage_experiment(
     *,
     data: Annotated[Path, Option(help="The label party's CSV file (id, y), the IJCAI-18 sample, or Kaggle's Criteo file.")],
     partner: Annotated[Path | None, Option(help="The feature party's CSV file (id), beside the label party's.")] = None,
@@ -56,7 +56,7 @@ def experiment(
         name="feature-leakage",
         cases=grid(seed=range(first_seed, first_seed + seeds), name=only or setting_of),
         trial=trial,
-        page=page_of,
+        page=feature_leakage_page,
         setting=about,
         about={**about, "columns": len(column_names(table.feature_party))},
     )

@@ -38,7 +38,7 @@ class TableOptions:
 USUAL = TableOptions()
 
 
-def experiment(
+def fedads_experiment(
     *,
     data: Annotated[
         Path,
@@ -72,15 +72,15 @@ def experiment(
     if table != "4" and (options.swapped or options.epochs != 1):
         raise ConfigError("--swapped, --epochs: go with --table 4 only; leave them out")
     if table == "leaks":
-        return leaks.experiment(data=data, seeds=seeds, methods=only or leaks.METHODS, limit=limit)
+        return leaks.fedads_leaks_experiment(data=data, seeds=seeds, methods=only or leaks.METHODS, limit=limit)
     if table == "3":
         share = ALIGNED if aligned is None else aligned
         how = {"by_users": options.by_users, "paper_networks": paper_networks}
-        return unaligned.experiment(data=data, seeds=seeds, only=only, aligned=share, limit=limit, **how)
+        return unaligned.unaligned_rows_experiment(data=data, seeds=seeds, only=only, aligned=share, limit=limit, **how)
     setting = defenses.Setting(
         plan=replace(defenses.USUAL.plan, epochs=options.epochs),
         swapped=options.swapped,
         aligned=1.0 if aligned is None else aligned,
         normalised=paper_networks,
     )
-    return defenses.experiment(data=data, seeds=seeds, setting=setting, only=only, limit=limit)
+    return defenses.fedads_defenses_experiment(data=data, seeds=seeds, setting=setting, only=only, limit=limit)

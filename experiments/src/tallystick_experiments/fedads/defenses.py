@@ -149,7 +149,7 @@ class Setting:
 USUAL = Setting()
 
 
-def experiment(
+def fedads_defenses_experiment(
     *,
     data: Path,
     seeds: Sequence[int],
@@ -183,7 +183,7 @@ def experiment(
         name="fedads-4",
         cases=grid(seed=seeds, fusion=setting.fusions, method=method_of),
         trial=trial,
-        page=page_of,
+        page=fedads_defenses_page,
         setting=about | setting.facts(),
         about=lambda: _about(table, rows_of(seeds[-1]), setting),
     )
@@ -242,7 +242,7 @@ def _about(table: TwoPartyTable, data: SplitData, setting: Setting) -> Row:
 ByMethod = dict[str, list[Row]]
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def fedads_defenses_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``experiment`` beside the paper's table."""
     fusions = {fusion: groups(of, "method") for fusion, of in groups(rows, "fusion").items()}
     own, partner_count = about["label_party_columns"], about["feature_party_columns"]

@@ -28,7 +28,7 @@ EPOCHS = "epochs trained"
 STRONGEST = "the strongest attack"
 
 
-def experiment(
+def fedads_leaks_experiment(
     *,
     data: Path,
     seeds: Sequence[int],
@@ -69,10 +69,10 @@ def experiment(
         return {"figures": {TEST: joint, EPOCHS: float(len(result.training.history)), STRONGEST: strongest, **figures}}
 
     cases = grid(seed=seeds, defense=DEFENSES, method=methods)
-    return Experiment(name="fedads-leaks", cases=cases, trial=trial, page=page_of, setting=about, about=about)
+    return Experiment(name="fedads-leaks", cases=cases, trial=trial, page=fedads_leaks_page, setting=about, about=about)
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def fedads_leaks_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show each figure that every run has, by method and defence, and how far it is from the first method's."""
     tables, first = [], rows[0]["method"]
     for defense, of in groups(rows, "defense").items():

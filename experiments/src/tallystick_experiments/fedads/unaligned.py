@@ -183,7 +183,7 @@ def rows(*, group: str | None = None) -> tuple[MethodRow, ...]:
     )
 
 
-def experiment(
+def unaligned_rows_experiment(
     *,
     data: Path,
     seeds: Sequence[int],
@@ -217,7 +217,7 @@ def experiment(
         name="fedads-3",
         cases=grid(seed=seeds, method=methods),
         trial=trial,
-        page=page_of,
+        page=unaligned_rows_page,
         setting=setting,
         about={**setting, "share_of_positives": positives},
     )
@@ -392,7 +392,7 @@ def _alone(model: BranchedModel, rows: Rows, logits_T: Tensor) -> Row:
 # --- the page
 
 
-def page_of(about: Row, found: Sequence[Row]) -> Benchmark:
+def unaligned_rows_page(about: Row, found: Sequence[Row]) -> Benchmark:
     """Show the rows of ``experiment`` beside the paper's table, in its order."""
     by_name, row_of = groups(found, "method"), {row.name: row for row in rows()}
     printed = {row: by_name[name] for name, row in row_of.items() if name in by_name}

@@ -21,7 +21,7 @@ def linkage(
 ) -> Figures:
     """Measure the speed of linking by similar keys, recall of texts, or what attackers locate by noise."""
     if places is not None:
-        return located.run(places, neighbors=neighbors)
+        return located.measure_noise_settings(places, neighbors=neighbors)
     if texts is not None:
         return {"texts": text_recall(texts)}
     return linkage_speed(rows=rows, others=others, neighbors=neighbors, sample=sample)

@@ -39,7 +39,7 @@ def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int) -> list[
     for form in FORMS:
         with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as scratch:
             arguments = {"folder": str(folder.absolute()), "set": name, "neighbors": neighbors, "steps": steps, "form": form}
-            results = run_parties(Path(scratch), __name__, PAIR, arguments, timeout_s=900).results
+            results = run_parties(Path(scratch), cut_party, PAIR, arguments, timeout_s=900).results
             weights_by_role = {role: kept_weights(Path(scratch) / role) for role in results}
         network, _ = _network(arguments, FORMS["distinct rows"])
         with limited_threads(1):  # as the parties train: more threads add up in another order
@@ -51,7 +51,7 @@ def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int) -> list[
     return rows
 
 
-def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
+def cut_party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """Run one party's process."""
     torch.set_num_threads(1)
     network, schedule = _network(arguments, FORMS[arguments["form"]])

@@ -73,7 +73,7 @@ def linkage_speed(*, rows: int = 141_000, others: int = 28_000, neighbors: int =
     """
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         job = {"rows": rows, "others": others, "neighbors": neighbors, "folder": folder}
-        outcome = run_parties(Path(folder), __name__, WITH_HELPER, job, timeout_s=PARTY_TIMEOUT_S)
+        outcome = run_parties(Path(folder), linkage_party, WITH_HELPER, job, timeout_s=PARTY_TIMEOUT_S)
         checked = _check_run(Path(folder), job, sample=sample)
     terms = city_terms(neighbors)
     return {
@@ -92,7 +92,7 @@ def linkage_speed(*, rows: int = 141_000, others: int = 28_000, neighbors: int =
     }
 
 
-def party(stage: PartyContext, job: Figures) -> Figures:
+def linkage_party(stage: PartyContext, job: Figures) -> Figures:
     """Run one party's process."""
     baseline, name = memory_mib("VmRSS"), stage.name
     terms, channels, folder = city_terms(job["neighbors"]), stage.channels, Path(job["folder"])

@@ -176,7 +176,7 @@ def located_figures(found: LocatedKeys) -> dict[str, Any]:
     return {name: getattr(found, name) for name in ("placed", "median", "low", "high", "tenth", "chance", "bounds")}
 
 
-def run(folder: Path, *, neighbors: int, window: float = WINDOW) -> dict[str, Any]:
+def measure_noise_settings(folder: Path, *, neighbors: int, window: float = WINDOW) -> dict[str, Any]:
     """Locate on FedSim's hdb geography by every setting of noise, and what the helper locates of the flats' places."""
     pair = read_hdb(folder)
     own_ND, their_MD = pair.own_key_NP, pair.their_key_MP

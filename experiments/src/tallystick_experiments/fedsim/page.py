@@ -40,7 +40,7 @@ _NOTES = (
 NOISES = {"noise on keys": "keys", "noise from tau": "tau"}  # how the names of their settings begin
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def fedsim_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``. ``about`` says which of them each part is made of."""
     rows = [{"recipe": "ours", **row} for row in rows]  # older rows have no other
     parts = {part: [rows[place] for place in dict.fromkeys(places)] for part, places in about["parts"].items()}

@@ -17,7 +17,7 @@ from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.fedsim import cut, paper
 from tallystick_experiments.fedsim.located import link_places
 from tallystick_experiments.fedsim.methods import METHODS, TREES
-from tallystick_experiments.fedsim.page import page_of
+from tallystick_experiments.fedsim.page import fedsim_page
 from tallystick_experiments.fedsim.parts import PARTS
 from tallystick_experiments.fedsim.runs import (
     RECIPES,
@@ -54,7 +54,7 @@ class FedSimRun:
     recipe: RecipeKind = "ours"
 
 
-def experiment(
+def fedsim_experiment(
     *,
     data: Annotated[list[Path] | None, Option(help="Folder of a set's files (house, hdb, bike, frogs); may be repeated.")] = None,
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
@@ -114,7 +114,7 @@ def experiment(
         name="fedsim",
         cases=[asdict(key) for key in keys],
         trial=trial,
-        page=page_of,
+        page=fedsim_page,
         setting={"benchmark": "fedsim", **size},
         usual=usual,
         about=about,

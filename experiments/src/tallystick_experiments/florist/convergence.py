@@ -29,7 +29,7 @@ NEAR = 0.002
 PANELS = (("h: training loss", "training_loss"), ("i: test loss", "test_loss"), ("j: test AUC", "auc"))
 
 
-def experiment(
+def florist_convergence_experiment(
     *,
     data: Annotated[Path, Option(help="Kaggle's Criteo or Avazu file.")],
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
@@ -73,13 +73,13 @@ def experiment(
         name="florist-convergence",
         cases=grid(ratio=ratios, seed=seeds),
         trial=trial,
-        page=page_of,
+        page=florist_convergence_page,
         setting=setting_of_log,
         about={**setting_of_log, "table": table.name},
     )
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def florist_convergence_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``experiment``."""
     looks = [{"ratio": row["ratio"], **look} for row in rows for look in row["course"]]
     return Benchmark(

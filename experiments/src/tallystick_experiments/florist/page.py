@@ -16,7 +16,7 @@ GRADIENTS, EMBEDDINGS = (("attacks", f"{party} party/spectral", "symmetric_auc")
 _BOUNDED = (f"Attacks read evenly spread steps of each epoch, {KEPT_ROWS:,} rows of it, as the table is large.",)
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def florist_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``florist.sweep``."""
     name, baseline = about["name"], {compared_with(row): row["auc"] for row in rows if row["strategy"] == "baseline-partial"}
     # against the partial baseline of the same seed, so that the luck of the test set cancels

@@ -25,7 +25,7 @@ from tallystick.training.calibration import Calibration, LogitShift
 from tallystick_experiments.catalogue.clicks import encode_clicks, give_columns, read_clicks
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable
 from tallystick_experiments.experiment import Experiment
-from tallystick_experiments.florist.page import page_of
+from tallystick_experiments.florist.page import florist_page
 from tallystick_experiments.florist.paper import ATTACKED_RATIO
 from tallystick_experiments.florist.runs import BOTH, PAPERS, FloristSetting, Membership, Side, Trained, Treatment
 from tallystick_experiments.grid import Latest
@@ -56,7 +56,7 @@ EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name
 }
 
 
-def experiment(
+def florist_experiment(
     *,
     data: Annotated[Path, Option(help="Kaggle's Criteo or Avazu file.")],
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 6),
@@ -129,7 +129,7 @@ def experiment(
             "batch_size": setting.batch(len(clicks.training)),
         }
 
-    return Experiment(name="florist", cases=cases, trial=trials, page=page_of, setting=about, about=with_split)
+    return Experiment(name="florist", cases=cases, trial=trials, page=florist_page, setting=about, about=with_split)
 
 
 class _Trials:

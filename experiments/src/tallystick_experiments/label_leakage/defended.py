@@ -94,7 +94,7 @@ class MatrixPlan:
         )
 
 
-def experiment(
+def label_defenses_experiment(
     *,
     data: Annotated[
         Path | None, Option(help="Folder of public files (docs/results/quality.md); without it, packages' tables.")
@@ -139,7 +139,7 @@ def experiment(
         name="label-leakage-defenses",
         cases=cases,
         trial=trial,
-        page=page_of,
+        page=label_defenses_page,
         setting=setting | several,
         about={"data": facts, "epochs": terms.epochs, **several},
     )
@@ -262,7 +262,7 @@ def _figures(attack: AttackResult) -> Row:
 # --- the page
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def label_defenses_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``experiment``."""
     by_table = [(name, about["data"][name], groups(of, "defense")) for name, of in groups(rows, "table").items()]
     return Benchmark(

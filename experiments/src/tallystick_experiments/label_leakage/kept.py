@@ -173,7 +173,7 @@ def audit_cost(rows: int, *, turns: int) -> dict[str, Any]:
     return figures
 
 
-def experiment(
+def kept_views_experiment(
     *,
     data: Annotated[Path | None, Option(help="The label party's CSV file (id, y); a generated table if left out.")] = None,
     partner: Annotated[Path | None, Option(help="The feature party's CSV file (id).")] = None,
@@ -204,14 +204,14 @@ def experiment(
         name="audit",
         cases=cases,
         trial=trial,
-        page=page_of,
+        page=kept_views_page,
         setting=about,
         usual={"side": "labels"},
         about=lambda: {"data": about, **({"cost": audit_cost(rows, turns=turns)} if priced else {})},
     )
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def kept_views_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``experiment``, and the price if it was measured."""
     data = about["data"]
     tables = [_beside_all(side, groups(of, "defense")) for side, of in groups(rows, "side").items()]

@@ -36,7 +36,7 @@ _NORMALISED = (
 )
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def label_leakage_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.experiment``."""
     by_name, parts, data = groups(rows, "name"), about["parts"], about["data"]
     frontiers = {

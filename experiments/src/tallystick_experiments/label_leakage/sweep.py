@@ -17,7 +17,7 @@ from tallystick_experiments.catalogue.table import SplitData
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import Latest, grid
 from tallystick_experiments.label_leakage import paper
-from tallystick_experiments.label_leakage.page import page_of
+from tallystick_experiments.label_leakage.page import label_leakage_page
 from tallystick_experiments.label_leakage.runs import balanced, run_scenario
 from tallystick_experiments.label_leakage.scenarios import LARGE_BATCH, parts, scenarios
 from tallystick_experiments.observed_training import TrainingPlan
@@ -76,7 +76,7 @@ def large_plan(rows: int) -> TrainingPlan:
     return plan_for(rows) if rows >= _PAPER_ROWS else TrainingPlan(epochs=8, batch_size=LARGE_BATCH, learning_rate=3e-3)
 
 
-def experiment(
+def label_leakage_experiment(
     *,
     data: Annotated[Path, Option(help="Kaggle's Criteo or Avazu file.")],
     seeds: Annotated[Sequence[int], seeds_option("Runs per scenario.")] = range(1, 6),
@@ -132,7 +132,7 @@ def experiment(
         name="label-leakage",
         cases=grid(seed=seeds, name=names_due),
         trial=trial,
-        page=page_of,
+        page=label_leakage_page,
         setting=about,
         about={"data": about, "parts": parts_chosen},
     )

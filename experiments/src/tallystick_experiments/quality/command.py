@@ -31,7 +31,7 @@ class OwnFile:
 NO_FILE = OwnFile()
 
 
-def experiment(
+def quality_experiment(
     *,
     data: Annotated[
         Path | None, Option(help="Folder of public files (docs/results/quality.md); without it, packages' tables.")
@@ -57,8 +57,8 @@ def experiment(
         raise ConfigError(f"--leaks: audits tables of the catalogue; leave --table {own.table} out, or --leaks")
     more = {"most_rows": rows, "noise_columns": noise_columns}
     if leaks:
-        return audits.experiment(tables or ["breast"], data, methods=methods or audits.USUAL, seeds=seeds, **more)
+        return audits.quality_leaks_experiment(tables or ["breast"], data, methods=methods or audits.USUAL, seeds=seeds, **more)
     mine = None if own.table is None else own_table(own.table, label=own.label, key=own.key, time=own.time, target=own.target)
     names = sweep.tables_of(tables, data) if mine is None or tables else []
     methods = methods or list(USUAL)
-    return sweep.experiment(data=data, tables=names, own=mine, methods=methods, seeds=seeds, device=device, **more)
+    return sweep.quality_sweep_experiment(data=data, tables=names, own=mine, methods=methods, seeds=seeds, device=device, **more)

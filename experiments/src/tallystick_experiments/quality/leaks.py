@@ -61,7 +61,7 @@ METHODS = (*CONTRACTS, SHARED)
 USUAL = ("default", "no-gradients")
 
 
-def experiment(
+def quality_leaks_experiment(
     tables: Sequence[str],
     data: Path | None,
     *,
@@ -98,10 +98,10 @@ def experiment(
     cases = grid(seed=seeds, table=tables, method=methods)
     noisy = {"noise_columns": noise_columns} if noise_columns else {}
     setting = {"benchmark": "quality-leaks", "most_rows": most_rows} | noisy
-    return Experiment(name="quality-leaks", cases=cases, trial=trial, page=page_of, setting=setting)
+    return Experiment(name="quality-leaks", cases=cases, trial=trial, page=quality_leaks_page, setting=setting)
 
 
-def page_of(_about: Row, rows: Sequence[Row]) -> Benchmark:
+def quality_leaks_page(_about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``experiment``: each figure by table and method."""
     return Benchmark(
         title="What networks tell attackers, by how they are trained",

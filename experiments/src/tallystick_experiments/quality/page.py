@@ -52,7 +52,7 @@ OURS = {"default": "The default is", "unmatched": "Scores of rows without a part
 ByMethod = Mapping[str, Sequence[Row]]  # of one table
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def quality_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``sweep.run``."""
     by_table = {name: groups(of, "method") for name, of in groups(rows, "table").items()}
     tables = {name: (by_table[name], METRIC.get(of["target"], "auc")) for name, of in about["data"].items()}

@@ -21,7 +21,7 @@ from tallystick_experiments.catalogue.public import (
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import grid
 from tallystick_experiments.quality.methods import METHODS, USUAL, methods_on
-from tallystick_experiments.quality.page import page_of
+from tallystick_experiments.quality.page import quality_page
 from tallystick_experiments.stats import Row
 
 
@@ -36,7 +36,7 @@ def tables_of(asked: Sequence[str], data: Path | None) -> list[str]:
     return [name for word in asked for name in groups.get(word, [word])] or tables_in(data)
 
 
-def experiment(
+def quality_sweep_experiment(
     *,
     data: Path | None,
     tables: Sequence[str] = tuple(TABLES),
@@ -74,4 +74,4 @@ def experiment(
         for name, table in loaded.items()
     }  # fmt: skip
     setting = {"benchmark": "quality", "most_rows": most_rows} | unusual
-    return Experiment(name="quality", cases=cases, trial=trial, page=page_of, setting=setting, about={"data": facts})
+    return Experiment(name="quality", cases=cases, trial=trial, page=quality_page, setting=setting, about={"data": facts})

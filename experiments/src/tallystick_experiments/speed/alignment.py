@@ -67,7 +67,7 @@ BARE_TIMEOUT_S = 120.0
 PARTY_TIMEOUT_S = 1800.0
 
 
-def run(
+def measure_alignment(
     *,
     rows: Annotated[int, Option(help="Rows of the label party.", min=1)] = 100_000,
     others: Annotated[int | None, Option(help="Rows of the feature party; as many if left out.", min=1)] = None,
@@ -120,7 +120,7 @@ def run(
     measured = _repeat(
         job,
         turns or (3 if rows + others <= 400_000 else 1),
-        peer=None if peer is None else partial(secretflow.run, peer_python, peer_protocols, common=common),
+        peer=None if peer is None else partial(secretflow.measure_secretflow, peer_python, peer_protocols, common=common),
     )
     sizes = {"protocol": protocol, "rows": rows, "others": others, "overlap": OVERLAP, "keys": keys}
     return {**sizes, **line, "cores": os.cpu_count(), **measured}
@@ -169,11 +169,11 @@ def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
             link = SlowLink(mbit_per_s=mbit, round_trip_ms=job["link_ms"])
             route = stack.enter_context(link.running()).to
         peers = WITH_HELPER if LINKAGES[PROTOCOLS[job["protocol"]]["method"]].helper else PAIR
-        outcome = run_parties(Path(folder), __name__, peers, job, timeout_s=PARTY_TIMEOUT_S, route=route)
+        outcome = run_parties(Path(folder), alignment_party, peers, job, timeout_s=PARTY_TIMEOUT_S, route=route)
     return outcome.seconds, outcome.results
 
 
-def party(stage: PartyContext, job: Figures) -> Figures:
+def alignment_party(stage: PartyContext, job: Figures) -> Figures:
     """Run one party's process."""
     name, channels, contract = stage.name, stage.channels, _contract(job["protocol"], keys=job["keys"])
     folder = None if name == HELPER else RunFolder.new(stage.home / "runs", contract, name, key=None)

@@ -37,18 +37,18 @@ def training(
         if unaligned is not None or scenario not in ("all", *shared.NETWORKS):
             raise ConfigError(f"--training-workers: goes with --scenario {' or '.join(shared.NETWORKS)}, without --unaligned")
         network = "criteo" if scenario == "all" else scenario
-        return shared.run(workers=training_workers, network=network, turns=turns or 3, ray=training_cluster)
+        return shared.measure_workers(workers=training_workers, network=network, turns=turns or 3, ray=training_cluster)
     if training_cluster is not None:
         raise ConfigError("--training-cluster: goes with --training-workers; leave it out")
     if unaligned is not None:
         if scenario not in ("all", "small"):
             raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")
-        return epochs.run(method=unaligned, turns=turns)
+        return epochs.measure_unaligned(method=unaligned, turns=turns)
     if scenario not in ("all", *steps.SCENARIOS):
         raise ConfigError(f"--scenario {scenario}: is none of all, {', '.join(steps.SCENARIOS)}")
     names = list(steps.SCENARIOS) if scenario == "all" else [scenario]
     figures: Figures = {}
     for name in names:
-        measured = steps.run(scenario=name, turns=turns, device=device)
+        measured = steps.measure_training(scenario=name, turns=turns, device=device)
         figures |= measured if name == names[0] else {name: measured}
     return figures

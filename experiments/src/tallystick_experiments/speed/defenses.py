@@ -51,7 +51,7 @@ CASES: dict[str, tuple[dict[str, Any], TargetConfig]] = {
 PEAK_TIMEOUT_S = 120
 
 
-def run(
+def measure_defenses(
     *,
     rows: Annotated[int, Option(help="Rows of a batch.", min=2)] = 8_192,
     width: Annotated[int, Option(help="Width of the cut.", min=1)] = 128,

@@ -33,10 +33,12 @@ _WIDTH = NETWORK.hidden[NETWORK.cut_after - 1]
 ROWS, BATCH, EPOCHS = 5_000, 250, 10
 
 
-def run(*, seed: Annotated[int, Option(help="Seed of data and weights.")] = 1, timeout_s: float = 300) -> dict[str, Any]:
+def measure_lossless(
+    *, seed: Annotated[int, Option(help="Seed of data and weights.")] = 1, timeout_s: float = 300
+) -> dict[str, Any]:
     """Train 200 steps as two processes and as one, and return the largest difference of any weight, and hashes of the weights."""
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
-        run_parties(Path(folder), __name__, PAIR, {"seed": seed}, timeout_s=timeout_s)
+        run_parties(Path(folder), lossless_party, PAIR, {"seed": seed}, timeout_s=timeout_s)
         federated = {role: kept_weights(Path(folder) / role) for role in (LABEL, FEATURE)}
     bottom, label = _modules(seed)
     data = _Data(seed)
@@ -65,7 +67,7 @@ def run(*, seed: Annotated[int, Option(help="Seed of data and weights.")] = 1, t
     }
 
 
-def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
+def lossless_party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """Run one party's process."""
     bottom, label = _modules(arguments["seed"])
     data = _Data(arguments["seed"])

@@ -56,7 +56,7 @@ class Usage:
     processor_s: float
 
 
-def run(
+def measure_memory(
     *,
     rows: Annotated[list[int] | None, Option(help="Of the generated file; repeat it for bytes per row.", min=1000)] = None,
     leakage: Annotated[bool, Option(help="Measure bench label-leakage, one epoch of one scenario.")] = True,

@@ -36,7 +36,7 @@ def check_peer(python: str, protocols: Sequence[str]) -> None:
         )
 
 
-def run(python: str, protocols: Sequence[str], tables: Sequence[Path], *, common: int) -> dict[str, Any]:
+def measure_secretflow(python: str, protocols: Sequence[str], tables: Sequence[Path], *, common: int) -> dict[str, Any]:
     """Intersect two CSV files by each of the protocols.
 
     Return seconds of the slower party, processor seconds, and peak MiB of both.

@@ -37,7 +37,7 @@ from tallystick_experiments.speed import serving_far, serving_faults, serving_fl
 from tallystick_experiments.speed.serving_clients import CLIENTS, ask, require_clients
 from tallystick_experiments.speed.serving_floor import round_trips
 from tallystick_experiments.speed.serving_job import FEATURE, LABEL, ServingJob, cpu_s, end, started, until
-from tallystick_experiments.speed.serving_page import page_of
+from tallystick_experiments.speed.serving_page import serving_page
 from tallystick_experiments.stats import Row
 
 PARTS = ("load", "faults", "memory", "far", "flood")
@@ -46,7 +46,7 @@ ALONE_CALLS = 1000
 GATHER_MS = 5
 
 
-def run(
+def measure_serving(
     *,
     parts: Annotated[Sequence[str], several("load, faults, memory, far or flood, with commas between.")] = ("load",),
     rows: Annotated[int, Option(help="Rows of each side's table.", min=1000)] = 20_000,
@@ -110,7 +110,7 @@ def run(
         "cores": os.cpu_count(),
         "load": load_before,
     }
-    return ExperimentResult(experiment="serve", about=about, rows=rows_of_parts, page_of=page_of)
+    return ExperimentResult(experiment="serve", about=about, rows=rows_of_parts, page_of=serving_page)
 
 
 def _load(job: ServingJob, rates: Sequence[int], seconds: int, say: Callable[[str], None]) -> list[Row]:

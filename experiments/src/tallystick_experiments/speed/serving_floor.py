@@ -20,11 +20,11 @@ TRIPS = 500
 def round_trips(rates: Sequence[int]) -> dict[int, float]:
     """Measure CPU milliseconds of both sides together, of a round trip at each rate."""
     with scratch_folder() as folder:
-        results = run_parties(Path(folder), __name__, PAIR, {"rates": list(rates)}, timeout_s=300).results
+        results = run_parties(Path(folder), serving_floor_party, PAIR, {"rates": list(rates)}, timeout_s=300).results
     return {rate: results[LABEL][place] + results[FEATURE][place] for place, rate in enumerate(rates)}
 
 
-def party(stage: PartyContext, arguments: dict[str, Any]) -> list[float]:
+def serving_floor_party(stage: PartyContext, arguments: dict[str, Any]) -> list[float]:
     """Run one party's process."""
     (channel,) = stage.channels.values()
     rng, times = np.random.default_rng(0), []

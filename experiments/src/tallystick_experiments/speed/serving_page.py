@@ -9,7 +9,7 @@ from tallystick_experiments.stats import Row
 AIMS_MS = {100: 15.0, 500: 25.0}
 
 
-def page_of(about: Row, rows: Sequence[Row]) -> Benchmark:
+def serving_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Build a table for each part that was measured."""
     parts = {name: [row for row in rows if row["part"] == name] for name in TABLES}
     beside = {"far": " with a partner far away", "flood": " beside clients that ask and never read"}

@@ -55,7 +55,7 @@ ROW = "row"
 SHARES = {"test": 0.05, "validation": 0.05}
 
 
-def run(
+def measure_table(
     *,
     rows: Annotated[int, Option(help="Of each party's generated table.", min=1000)] = 10_000_000,
     batch_size: Annotated[int, Option(help="Of training.", min=32)] = 8192,
@@ -76,7 +76,7 @@ def run(
         if alone:
             return about | {"parties": {LABEL: _measured(LABEL, Path(folder), arguments | {"seconds": MINUTE_S}, [])}}
         limits = Limits(wait_s=HOURS, deadline_s=HOURS)
-        results = run_parties(Path(folder), __name__, PAIR, arguments, limits=limits, timeout_s=HOURS)
+        results = run_parties(Path(folder), table_party, PAIR, arguments, limits=limits, timeout_s=HOURS)
     return about | {"parties": results.results}
 
 
@@ -147,7 +147,7 @@ class _MeasuredRows(OwnRows):
         return super().named(packed, rows_M, contract)
 
 
-def party(stage: PartyContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def table_party(stage: PartyContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Run one party's process: what it measured, and the bytes that a row takes."""
     return _measured(stage.name, stage.home, arguments, list(stage.channels.values()))
 

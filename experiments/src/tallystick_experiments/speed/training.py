@@ -122,7 +122,9 @@ class Turn(Message, frozen=True):
     mode: str
 
 
-def run(*, scenario: str = "small", turns: int | None = None, device: str = "cpu", timeout_s: float = 900) -> dict[str, Any]:
+def measure_training(
+    *, scenario: str = "small", turns: int | None = None, device: str = "cpu", timeout_s: float = 900
+) -> dict[str, Any]:
     """Measure one scenario: steps per second synchronous, pipelined and in one process, with their ratios.
 
     Raises ConfigError for a device that PyTorch cannot use here.
@@ -133,7 +135,7 @@ def run(*, scenario: str = "small", turns: int | None = None, device: str = "cpu
         raise ConfigError(f"--device {device}: PyTorch cannot use it ({str(error).splitlines()[0]}); use cpu") from None
     arguments = {"scenario": scenario, "turns": turns or SCENARIOS[scenario].turns, "device": device}
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
-        results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s).results
+        results = run_parties(Path(folder), training_party, PAIR, arguments, timeout_s=timeout_s).results
     measured = results[FEATURE]
     rates = {mode: statistics.median(values) for mode, values in measured["steps_per_s"].items()}
     per_turn = measured["steps_per_s"]
@@ -160,7 +162,7 @@ def _ratio(rates: list[float], others: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(rates, others, strict=True))
 
 
-def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
+def training_party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """Run one party's process."""
     (channel,) = stage.channels.values()
     scenario = replace(SCENARIOS[arguments["scenario"]], device=arguments["device"])

@@ -45,7 +45,7 @@ MODEL = NetworkModel()
 Seconds = Mapping[str, Sequence[float]]
 
 
-def run(*, method: str, turns: int | None = None, timeout_s: float = 3600) -> dict[str, Any]:
+def measure_unaligned(*, method: str, turns: int | None = None, timeout_s: float = 3600) -> dict[str, Any]:
     """Time one method beside none: seconds of what comes before, seconds of a joint epoch.
 
     Raises ConfigError for a method that there is not.
@@ -54,7 +54,7 @@ def run(*, method: str, turns: int | None = None, timeout_s: float = 3600) -> di
         raise ConfigError(f"--unaligned {method}: expected one of {', '.join(name for name in METHODS if name != NONE)}")
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         arguments = {"method": method, "turns": turns or TURNS}
-        seconds = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s).results[LABEL]
+        seconds = run_parties(Path(folder), unaligned_party, PAIR, arguments, timeout_s=timeout_s).results[LABEL]
     scenario = SCENARIOS["small"]
     shares = {"aligned_rows": scenario.rows, "unaligned_rows": TIMES_ALIGNED * scenario.rows, "cores": scenario.cores}
     return {"scenario": "small", **shares, **figures(method, seconds)}
@@ -74,7 +74,7 @@ def figures(method: str, seconds: Mapping[str, Seconds]) -> dict[str, Any]:
     }
 
 
-def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
+def unaligned_party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """Run one party's process."""
     (channel,) = stage.channels.values()
     rows = TimedRows.of(SCENARIOS["small"])

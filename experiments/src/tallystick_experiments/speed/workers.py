@@ -61,7 +61,7 @@ def ways_of(workers: int, ray: str | None) -> tuple[Processes, ...]:
     return here if ray is None else (*here, Processes(workers=workers, threads=1, ray=ray))
 
 
-def run(
+def measure_workers(
     *, workers: int, network: str = "criteo", turns: int = 3, ray: str | None = None, timeout_s: float = 1800
 ) -> dict[str, Any]:
     """Measure all ways and modes in turns, and return medians of steps per second, and processor milliseconds of a step by
@@ -72,7 +72,7 @@ def run(
     arguments = {"workers": workers, "network": network, "turns": turns, "ray": ray}
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
-        results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s).results
+        results = run_parties(Path(folder), workers_party, PAIR, arguments, timeout_s=timeout_s).results
     figures: dict[str, Any] = {"network": network, "workers": workers, "cores": len(os.sched_getaffinity(0)), "load_before": load}
     one, *_ = (way.name for way in ways_of(workers, ray))
     for mode in MODES:
@@ -88,7 +88,7 @@ def run(
     return figures
 
 
-def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
+def workers_party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """Run one party's process."""
     (channel,) = stage.channels.values()
     network, data = NETWORKS[arguments["network"]], SpeedData(SHAPE)

@@ -46,14 +46,14 @@ def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
         groups=plan.groups,
     )
     packed = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
-    work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=msgspec.msgpack.encode((facts, save(packed))))
+    work = Work(prepare=f"{__name__}:{prepare_attack.__name__}", shared=msgspec.msgpack.encode((facts, save(packed))))
     reconstructions: dict[tuple[int, int, str], Reconstruction | str] = {}
     for number, output in engine.map(work, (msgspec.json.encode(key) for key in handed), _rebuilt):
         reconstructions[handed[number]] = output
     return plan.leaks(lambda each: reconstructions[each.key] if each.key in reconstructions else each())
 
 
-def prepare(shared: bytes) -> TaskFunction:
+def prepare_attack(shared: bytes) -> TaskFunction:
     """Make the plan in a worker. A task's input is the key of one of its attacks."""
     facts, packed = msgspec.msgpack.decode(shared, type=tuple[_Facts, bytes])
     tensor_of: Mapping[str, Tensor] = load(packed)

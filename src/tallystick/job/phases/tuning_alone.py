@@ -64,7 +64,7 @@ def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
     def run(due: Iterator[TrialRecord | None]) -> Generator[TrialRecord]:
         if job.party.compute is not None:
             inputs = (msgspec.json.encode(record) if record is not None else None for record in due)
-            work = Work(prepare=f"{__name__}:{prepare.__name__}", shared=msgspec.msgpack.encode(_Shared.of(rows)))
+            work = Work(prepare=f"{__name__}:{prepare_trial.__name__}", shared=msgspec.msgpack.encode(_Shared.of(rows)))
             decoded = partial(msgspec.json.decode, type=TrialRecord)
             yield from (record for _, record in job.party.compute.made().map(work, inputs, decoded))
             return
@@ -171,7 +171,7 @@ class _Shared(msgspec.Struct, frozen=True):
         )
 
 
-def prepare(shared: bytes) -> TaskFunction:
+def prepare_trial(shared: bytes) -> TaskFunction:
     """Read the table in a worker. A task's input is a trial, and its output the same with its loss."""
     rows = msgspec.msgpack.decode(shared, type=_Shared).rows()
 

@@ -22,7 +22,7 @@ from tallystick.training.workers.own_machine import ANSWER_S
 from tallystick.training.workers.plan import Layout, WorkerPlan
 from tallystick.training.workers.shard import Shard
 
-_PREPARE = "tallystick.training.workers.cluster:prepare"
+_PREPARE = "tallystick.training.workers.cluster:prepare_shard"
 
 
 class Cluster:
@@ -91,7 +91,7 @@ class Cluster:
             self._received.note(self._plan.named(worker), tensor)
 
 
-def prepare(payload: bytes) -> TaskFunction:
+def prepare_shard(payload: bytes) -> TaskFunction:
     """Make a worker ready. It then takes batches forward and back."""
     worker, text = msgspec.json.decode(payload, type=tuple[int, str])
     plan = WorkerPlan.from_json(text)
