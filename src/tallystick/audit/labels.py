@@ -78,7 +78,11 @@ def audit_labels(
         growth: list[results.LeakGrowth] = []
     else:
         watcher.say("attacking what this side sent, for labels, as a feature party could")
-        unmeasured += [f"{', '.join(left_out)}: {QUICK}"] if (left_out := _left_out(contract)) else []
+        if contract.audit == "quick":  # name the attacks that fit the target and that the quick form does not run
+            names_run = {name for name, _ in _attacks(contract, {}, AUXILIARY_LABELS)}
+            every = {name for name, _ in _attacks(contract.model_copy(update={"audit": True}), {}, AUXILIARY_LABELS)}
+            left_out = [name for name in LABEL_INFERENCE_ATTACKS if name in every - names_run]
+            unmeasured += [f"{', '.join(left_out)}: {QUICK}"] if left_out else []
         attacks_found, growth, reasons = _on_classes(recorded, outside, watcher=watcher, known=auxiliary_labels, seed=seed)
     views = [seat.view for seat in recorded.seats]
     peers = " or ".join(contract.feature_parties)
@@ -146,33 +150,24 @@ def _on_classes(
             unmeasured.append(f"{', '.join(spared)}, in {seat.peer}'s seat: {by}, which knows no label, finds all of them")
         growth += _growth(seat, label_N, dict(attacks), seed=seed) if contract.audit != "quick" else []
         if seat.of_others:
-            own_attacks = {name: row for name, row in attacks if name not in outside}
-            more, reasons = _on_runs_together(seat, label_N, own_attacks, seed=seed)
-            leaks, unmeasured = leaks + more, unmeasured + reasons
+            # Attack one vector per row of several runs together; attacks on single batches gain nothing by them
+            assert seat.whole is not None, "sums of other runs are loaded beside this run's"
+            pooled, runs = pooled_runs([seat.whole, *seat.of_others]), 1 + len(seat.of_others)
+            evaluation = LabelInferenceEvaluation(pooled, label_N, evaluator=EVALUATOR, seed=seed)
+            for name, row in attacks:
+                if name in outside or not row.over_training or row.from_flip:  # every run replaces labels anew
+                    continue
+                measured = _measured(row, evaluation, pooled, label_N[pooled.steps[0].rows_B], outside=False)
+                if isinstance(measured, str):
+                    unmeasured.append(f"{name}, in {seat.peer}'s seat, {runs} runs together: {measured}")
+                else:
+                    leaks.append(attack_result(name, row, seat.peer, measured, runs=runs))
     return leaks, growth, unmeasured
 
 
 def _costly(name: str, row: LabelInferenceAttack, outside: Mapping[str, LabelInferenceAttack]) -> bool:
     """Tell whether an attack of the table reads one vector per row and takes more than a moment."""
     return row.over_training and not row.quick and name not in outside
-
-
-def _on_runs_together(
-    seat: RecordedSeat, label_N: Tensor, attacks: Mapping[str, LabelInferenceAttack], *, seed: int
-) -> tuple[list[results.AttackResult], list[str]]:
-    """Attack one vector per row of several runs together. Attacks on single batches gain nothing by them."""
-    assert seat.whole is not None, "sums of other runs are loaded beside this run's"
-    view = pooled_runs([seat.whole, *seat.of_others])
-    evaluation, runs = LabelInferenceEvaluation(view, label_N, evaluator=EVALUATOR, seed=seed), 1 + len(seat.of_others)
-    leaks, reasons = [], []
-    for name, row in attacks.items():
-        if row.over_training and not row.from_flip:  # every run replaces labels anew
-            measured = _measured(row, evaluation, view, label_N[view.steps[0].rows_B], outside=False)
-            if isinstance(measured, str):
-                reasons.append(f"{name}, in {seat.peer}'s seat, {runs} runs together: {measured}")
-            else:
-                leaks.append(attack_result(name, row, seat.peer, measured, runs=runs))
-    return leaks, reasons
 
 
 def _on_numbers(
@@ -228,15 +223,6 @@ def _attacks(
         for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()
         if row.allows(contract.target.classes) and (row.quick or not quick) and (flips or not row.from_flip)
     ]
-
-
-def _left_out(contract: Contract) -> list[str]:
-    """Name the attacks that fit the target and that the quick form does not run."""
-    if contract.audit != "quick":
-        return []
-    names_run = {name for name, _ in _attacks(contract, {}, AUXILIARY_LABELS)}
-    every = {name for name, _ in _attacks(contract.model_copy(update={"audit": True}), {}, AUXILIARY_LABELS)}
-    return [name for name in LABEL_INFERENCE_ATTACKS if name in every - names_run]
 
 
 def _measured(

@@ -108,7 +108,16 @@ def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> results.LinkageS
             if side.is_label:
                 links = alignment.candidates[peer]
                 attacked, located = attack_on_label_party(truth_ND, sent_ND, links, terms, peer=peer, party=side.party)
-                before[peer] = _before_noise(links, located, sent_ND, terms)
+                if links.scale is not None and links.scale.sigma:
+                    # The similarities before the helper's noise, as the places that the attack finds imply
+                    metric = metric_of(terms, links.scale)
+                    place_M = np.full(links.rows, -1)
+                    place_M[located.targets_T] = np.arange(len(located.targets_T))
+                    position_L, link_L = np.nonzero(links.numbers_NK != PAD)
+                    place_L = place_M[links.numbers_NK[position_L, link_L]]
+                    kept_L = place_L >= 0
+                    distance_L = metric.distance(sent_ND[position_L[kept_L]], located.place_TD[place_L[kept_L]])
+                    before[peer] = (-distance_L - metric.mean) / metric.deviation
             else:
                 links = alignment.candidates[side.party]
                 attacked, located = attack_on_feature_party(truth_ND, sent_ND, links, terms, label_party=peer, party=side.party)
@@ -206,22 +215,6 @@ def _distance_in_words(terms: SimilarityConfig, candidates: Candidates) -> tuple
     if unit_D.max() > 1.2 * unit_D.min():  # dimensions that count unequally have no one distance
         return None, None, ""
     return mean * float(unit_D.mean()), deviation * float(unit_D.mean()), scales[0].unit
-
-
-def _before_noise(candidates: Candidates, located: Located, own_ND: Floats, terms: SimilarityConfig) -> Floats:
-    """Count similarities before the helper's noise, as the places that the attack finds imply, or none where there was no
-    noise.
-    """
-    if candidates.scale is None or not candidates.scale.sigma:
-        return np.empty(0)
-    metric = metric_of(terms, candidates.scale)
-    place_M = np.full(candidates.rows, -1)
-    place_M[located.targets_T] = np.arange(len(located.targets_T))
-    position_L, link_L = np.nonzero(candidates.numbers_NK != PAD)
-    place_L = place_M[candidates.numbers_NK[position_L, link_L]]
-    kept_L = place_L >= 0
-    distance_L = metric.distance(own_ND[position_L[kept_L]], located.place_TD[place_L[kept_L]])
-    return (-distance_L - metric.mean) / metric.deviation
 
 
 def _map(

@@ -11,7 +11,6 @@ from tallystick import results
 from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
 from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.evaluate import evaluate_membership
-from tallystick.attacks.scoring import AttackMetrics
 from tallystick.attacks.view import Received, StepView
 
 MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
@@ -54,19 +53,24 @@ def audit_membership(
         return results.Audit(summary=f"{question} That was not measured.", defense=defense, not_measured=[none])
     say("attacking what this side sent, as the peer could")
     leaks = evaluate_membership(received, steps, own_N, sent=sent)
-    attacks = [
-        results.AttackResult(
-            name=name,
-            view=f"{peer}, from {REBUILT if _of_columns(received, name) else what}",
-            auc=metrics.symmetric_auc.mean,
-            low=metrics.symmetric_auc.low,
-            high=metrics.symmetric_auc.high,
-            tpr_at_fpr_0=metrics.tpr_at_fpr.mean,
-            upper_bound=_of_columns(received, name),
-            note=_note(metrics, of_columns=_of_columns(received, name)),
+    attacks = []
+    for name, metrics in leaks.found.items():
+        of_columns, chance = _of_columns(received, name), metrics.chance_symmetric_auc
+        note = f"a guess would give {chance:.3f}" if chance > 0.505 else ""
+        if of_columns:
+            note = "needs every column of every row without error; it shows what somebody could find who rebuilds them"
+        attacks.append(
+            results.AttackResult(
+                name=name,
+                view=f"{peer}, from {REBUILT if of_columns else what}",
+                auc=metrics.symmetric_auc.mean,
+                low=metrics.symmetric_auc.low,
+                high=metrics.symmetric_auc.high,
+                tpr_at_fpr_0=metrics.tpr_at_fpr.mean,
+                upper_bound=of_columns,
+                note=note,
+            )
         )
-        for name, metrics in leaks.found.items()
-    ]
     epochs = ", ".join(str(epoch + 1) for epoch in sorted({step.epoch for step in steps}))
     rows = sum(len(step.rows_B) for step in steps)
     measured = f"Measured on {rows:,} rows of epochs {epochs}: a floor, because another attack may find more."
@@ -82,9 +86,3 @@ def audit_membership(
 
 def _of_columns(received: Received, name: str) -> bool:
     return isinstance(MEMBERSHIP_ATTACKS[received][name], UniqueCells)
-
-
-def _note(metrics: AttackMetrics, *, of_columns: bool) -> str:
-    if of_columns:
-        return "needs every column of every row without error; it shows what somebody could find who rebuilds them"
-    return f"a guess would give {metrics.chance_symmetric_auc:.3f}" if metrics.chance_symmetric_auc > 0.505 else ""

@@ -50,7 +50,12 @@ class OtherRun:
             raise ConfigError(f"--also {path}: both runs must align by intersection, so that a row of one is known in the other")
         if agreed.parties.keys() != contract.parties.keys() or agreed.target != contract.target:
             raise ConfigError(f"--also {path}: is of other parties or another target; give a run of the same ones")
-        (here, rows_here), (there, rows_there) = (_aligned(each) for each in (folder, other))
+        aligned = []  # the fingerprint of the ids, and the own row at each position
+        for each in (folder, other):
+            if (kept := each.load_alignment()) is None:
+                raise ConfigError(f"{each.path}: holds no alignment; give a run that was trained")
+            aligned.append((kept[0].table, torch.from_numpy(kept[1].rows_N.copy())))
+        (here, rows_here), (there, rows_there) = aligned
         if here != there:
             raise ConfigError(f"--also {path}: is of other ids of this party's table; give a run of the same table")
         position_N = torch.full((int(max(rows_here.max(), rows_there.max())) + 1,), -1, dtype=torch.int64)
@@ -69,12 +74,3 @@ class OtherRun:
 def runs_in_words(runs: int) -> str:
     """Say what holds of several runs together, if there are some."""
     return f" Beside this run alone, {runs} runs on the same rows were attacked as one view." if runs > 1 else ""
-
-
-def _aligned(folder: RunFolder) -> tuple[str, Tensor]:
-    """Return the fingerprint of the ids, and the own row at each position."""
-    aligned = folder.load_alignment()
-    if aligned is None:
-        raise ConfigError(f"{folder.path}: holds no alignment; give a run that was trained")
-    saved, alignment = aligned
-    return saved.table, torch.from_numpy(alignment.rows_N.copy())

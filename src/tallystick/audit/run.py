@@ -66,7 +66,21 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
             leakage = audit_labels(RecordedLabels.load(folder, contract), watcher=watcher, auxiliary_labels=known_labels)
             told_columns = _told_by_label_party(run, own, watcher)
         if run.audits_columns:
-            features = _columns(run, own, watcher)
+            (store,) = run.stores
+            sums = sums_of(store, "cut_embedding")
+            seen_R, first_B = sums.load(sums.epochs()[-1]).seen_rows, first_positions(run.contract, run.dataset)
+            truth = own_columns(own, run.dataset, seen_R, first_B=first_B)
+            save_columns(folder, contract, run.party, truth, run_id=run.run_id)
+            recorded_passes = pass_stores(store)
+            for part in PASSES:  # rows that crossed outside training steps
+                of_pass = recorded_passes.load(part)
+                if of_pass is not None and bool((of_pass.count_N > 0).any()):
+                    of_part = own_columns(own, run.dataset, of_pass.seen_rows, first_B=first_B[:0])
+                    save_columns(folder, contract, run.party, of_part, run_id=run.run_id, part=part)
+            store.drop_from(0)  # single steps served the audit of membership
+            engine = own.party.compute.made() if own.party.compute is not None else None
+            columns_audit = audit_columns(RecordedColumns.load(folder, contract), watcher=watcher, engine=engine, every=False)
+            features = with_releases(columns_audit, folder, contract)
             if run.sums_received_gradients:
                 told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher)
     if not (run.audits_labels or run.audits_columns):
@@ -111,25 +125,6 @@ def _told_by_label_party(run: AuditedRun, own: OwnRows, watcher: Watcher) -> lis
     truth = own_columns(own, run.dataset, seen_R, first_B=seen_R[:0])
     save_columns(run.folder, run.contract, run.party, truth, run_id=run.run_id, part=GRADIENTS)
     return audit_told_columns(run.folder, run.contract, role="label", watcher=watcher)
-
-
-def _columns(run: AuditedRun, own: OwnRows, watcher: Watcher) -> results.FeatureAudit:
-    (store,) = run.stores
-    sums = sums_of(store, "cut_embedding")
-    seen_R, first_B = sums.load(sums.epochs()[-1]).seen_rows, first_positions(run.contract, run.dataset)
-    truth = own_columns(own, run.dataset, seen_R, first_B=first_B)
-    save_columns(run.folder, run.contract, run.party, truth, run_id=run.run_id)
-    recorded_passes = pass_stores(store)
-    for part in PASSES:  # rows that crossed outside training steps
-        of_pass = recorded_passes.load(part)
-        if of_pass is not None and bool((of_pass.count_N > 0).any()):
-            of_part = own_columns(own, run.dataset, of_pass.seen_rows, first_B=first_B[:0])
-            save_columns(run.folder, run.contract, run.party, of_part, run_id=run.run_id, part=part)
-    store.drop_from(0)  # single steps served the audit of membership
-    compute = own.party.compute
-    recorded = RecordedColumns.load(run.folder, run.contract)
-    audit = audit_columns(recorded, watcher=watcher, engine=compute.made() if compute is not None else None, every=False)
-    return with_releases(audit, run.folder, run.contract)
 
 
 def audit_recorded(

@@ -22,7 +22,7 @@ from tallystick.attacks.feature_inference.evaluate import KNOWN, AttackPlan, Pla
 from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.view import SentEmbeddings
 from tallystick.attacks.row_sums import chosen_rows
-from tallystick.audit.recorded_columns import Truth, load_columns, own_columns, save_columns
+from tallystick.audit.recorded_columns import load_columns, own_columns, save_columns
 from tallystick.config.contract import Contract
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
@@ -95,7 +95,15 @@ def audit_shared_head(
     truth, party, _ = load_columns(folder, contract)
     features_ND = read_tensors(folder.views / FEATURES, origin=folder.origin)[0]["features"]
     counts = tuple(dict.fromkeys((*known, len(features_ND) // 2)))
-    columns, missing = _figures(truth, features_ND, counts)
+    one_look = SentEmbeddings(last_BD=features_ND, mean_BD=features_ND, looks_BE=features_ND, looks_at_BL=None)
+    columns: list[results.RebuiltColumn] = []  # the figure of each column and number of known rows
+    missing: list[str] = []
+    for used, columns_of_use in ((True, truth.used), (False, truth.unused)):
+        if columns_of_use.numeric or columns_of_use.categorical:
+            plan = AttackPlan.of(one_look, columns_of_use, known=counts, draws=1, attacks=CHOSEN_LABEL)
+            leaks = plan.leaks(PlannedAttack.__call__)
+            columns += [msgspec.structs.replace(each, used=used) for each in leaks.columns]
+            missing += leaks.not_measured
     means = []
     for count in counts:
         if of_count := [each.value for each in columns if each.known == count and each.used]:
@@ -110,19 +118,5 @@ def audit_shared_head(
         f"the others off their scores. Nothing was sent for it. Every figure is a floor.",
         defense="`privacy.scores_per_row` in the party file bounds how many scores of a row are ever opened",
         groups=[results.RowGroup(rows=ROWS, attacked=len(features_ND), crossed=1, columns=columns, means=means)],
-        not_measured=[*NOT_MEASURED, *missing, *truth.notes],
+        not_measured=[*NOT_MEASURED, *dict.fromkeys(missing), *truth.notes],
     )
-
-
-def _figures(truth: Truth, features_ND: Tensor, known: Sequence[int]) -> tuple[list[results.RebuiltColumn], list[str]]:
-    """Return the figure of each column and number of known rows, and what could not be measured."""
-    one_look = SentEmbeddings(last_BD=features_ND, mean_BD=features_ND, looks_BE=features_ND, looks_at_BL=None)
-    figures: list[results.RebuiltColumn] = []
-    missing: list[str] = []
-    for used, columns in ((True, truth.used), (False, truth.unused)):
-        if columns.numeric or columns.categorical:
-            plan = AttackPlan.of(one_look, columns, known=known, draws=1, attacks=CHOSEN_LABEL)
-            leaks = plan.leaks(PlannedAttack.__call__)
-            figures += [msgspec.structs.replace(each, used=used) for each in leaks.columns]
-            missing += leaks.not_measured
-    return figures, list(dict.fromkeys(missing))

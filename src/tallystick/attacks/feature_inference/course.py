@@ -3,7 +3,6 @@
 Shapes: N rows, K known rows, P principal components, T targets.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -46,15 +45,8 @@ class CourseAttack:
         mean_T = targets.y_KT.mean(dim=0)
         fitted_S = targets.fitted()
         y_KS = (targets.y_KT - mean_T)[:, fitted_S]
-        widths = list(_widths(most))
+        widths = [min(most, 4)]  # how many components are tried: each time twice as many
+        while widths[-1] < most:
+            widths.append(min(2 * widths[-1], most))
         guess_SN = averaged_kernel_ridge(z_NP[view.known_K], y_KS, z_NP, widths=widths, bandwidths=self.bandwidths)
         return targets.reconstruction(guess_SN.add_(mean_T[fitted_S, None]), fitted_S)
-
-
-def _widths(most: int) -> Iterator[int]:
-    """List how many components are tried: each time twice as many."""
-    width = min(most, 4)
-    while width < most:
-        yield width
-        width *= 2
-    yield most

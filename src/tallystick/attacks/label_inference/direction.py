@@ -65,15 +65,15 @@ class DirectionAttack:
         towards_BD = normalize(grad_BD, dim=1, eps=_TINY) if self.measure == "cosine" else grad_BD
         label_H = label_B[label_B >= 0]
         absent = 0.0 if classes == 2 else -1.0
-        classes_scored = range(1, 2) if classes == 2 else range(classes)
-        score_BC = torch.stack([_along(towards_BD, hint_HD[label_H == each], absent=absent) for each in classes_scored], dim=1)
+        scores = []
+        for each in range(1, 2) if classes == 2 else range(classes):
+            hints_of_class = hint_HD[label_H == each]
+            if len(hints_of_class):
+                scores.append(towards_BD @ normalize(hints_of_class, dim=1, eps=_TINY).mean(dim=0))
+            else:
+                scores.append(torch.full((len(towards_BD),), absent, dtype=torch.float64))
+        score_BC = torch.stack(scores, dim=1)
         return score_BC.squeeze(1) if classes == 2 else score_BC
 
 
 _TINY = torch.finfo(torch.float64).tiny
-
-
-def _along(towards_BD: Tensor, hint_HD: Tensor, *, absent: float) -> Tensor:
-    if not len(hint_HD):
-        return torch.full((len(towards_BD),), absent, dtype=torch.float64)
-    return towards_BD @ normalize(hint_HD, dim=1, eps=_TINY).mean(dim=0)

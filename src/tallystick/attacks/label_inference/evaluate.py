@@ -81,8 +81,18 @@ class LabelInferenceEvaluation:
         evaluator: AttackEvaluator | None = None,
         seed: int = 0,
     ) -> None:
-        for each in (view, whole):
-            labels_N = _checked(labels_N, each, view.classes) if each is not None else labels_N
+        classes = view.classes
+        if classes < 2:
+            raise ConfigError(f"label inference: classes={classes}; expected at least 2 (a regression target has none to attack)")
+        rows = max(view.rows, whole.rows if whole is not None else 0)
+        if labels_N.ndim != 1 or len(labels_N) < rows:
+            raise DataError(
+                f"label inference: labels of shape {tuple(labels_N.shape)} for a view that names row {rows - 1}; "
+                "give one label per row"
+            )
+        given_N, labels_N = labels_N, labels_N.to(torch.int64)
+        if not bool(((labels_N == given_N) & (labels_N >= 0) & (labels_N < classes)).all()):
+            raise DataError(f"label inference: labels must be class numbers 0 to {classes - 1}; found others")
         self.stepwise = _compact(view, labels_N, view.classes)
         self.trained = _compact(whole, labels_N, view.classes) if whole is not None else self.stepwise
         self.evaluator, self.clean, self.seed = evaluator or AttackEvaluator(), clean, seed
@@ -137,17 +147,3 @@ def _compact(view: View, labels_N: Tensor, classes: int) -> tuple[View, Tensor]:
     steps, numbers_N = renumbered(view.steps)
     own_model = OfRows(view.own_model, numbers_N) if view.own_model is not None else None
     return replace(view, steps=steps, classes=classes, own_model=own_model), labels_N[numbers_N]
-
-
-def _checked(labels_N: Tensor, view: View, classes: int) -> Tensor:
-    if classes < 2:
-        raise ConfigError(f"label inference: classes={classes}; expected at least 2 (a regression target has none to attack)")
-    if labels_N.ndim != 1 or len(labels_N) < view.rows:
-        raise DataError(
-            f"label inference: labels of shape {tuple(labels_N.shape)} for a view that names row {view.rows - 1}; "
-            "give one label per row"
-        )
-    whole_N = labels_N.to(torch.int64)
-    if not bool(((whole_N == labels_N) & (whole_N >= 0) & (whole_N < classes)).all()):
-        raise DataError(f"label inference: labels must be class numbers 0 to {classes - 1}; found others")
-    return whole_N

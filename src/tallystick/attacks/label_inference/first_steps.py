@@ -61,8 +61,12 @@ class FirstSteps:
         # The first steps' rows and what stands for their targets, of one scale in every step; the longer tail is high
         first = replace(view.epoch(view.epochs[0]), known_labels=None, clean_hints=None)
         steps = first.steps[: self.steps]
-        along = [along_B for along_B, _ in _turned(replace(first, steps=steps))]
-        target_K = torch.cat([_scaled(along_B) for along_B in along])
+        targets = []
+        for along_B, _ in _turned(replace(first, steps=steps)):
+            centred_B = along_B - along_B.mean()
+            deviation = centred_B.square().mean().sqrt()
+            targets.append(centred_B / deviation if deviation > 0 else centred_B)
+        target_K = torch.cat(targets)
         tail = float(target_K.pow(3).mean())
         rows_K = torch.cat([step.rows_B for step in steps])
         target_K = -target_K if tail < 0 else target_K
@@ -80,12 +84,6 @@ class FirstSteps:
         centred_K1 = (target_K - target_K.mean())[:, None]
         guess_N = kernel_ridge(x_KF, centred_K1, x_NF[other_N], bandwidths=BANDWIDTHS)[0]
         return Scores(rows=(rows_N[other_N],), values=(guess_N,))
-
-
-def _scaled(along_B: Tensor) -> Tensor:
-    centred_B = along_B - along_B.mean()
-    deviation = centred_B.square().mean().sqrt()
-    return centred_B / deviation if deviation > 0 else centred_B
 
 
 def _turned(view: View) -> Iterator[tuple[Tensor, Tensor]]:

@@ -6,11 +6,10 @@ Shapes: B rows of a step's batch, D cut width, N rows of the union.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from tallystick.attacks.matrix import rescaled, top_direction
 from tallystick.attacks.membership.observations import unknown_per_step
-from tallystick.attacks.view import Scores, StepView, View
+from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError
 
 
@@ -37,12 +36,12 @@ class SpectralMembership:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score every batch by itself. It draws nothing at random."""
-        return unknown_per_step(view, [self._score(step) for step in view.steps])
-
-    def _score(self, step: StepView) -> Tensor:
-        features_BD = rescaled(step.received_BD)
-        if step.targets_B is not None and self.label_scale > 0:
-            label_B = (step.targets_B.double() - step.targets_B.double().mean()) * self.label_scale
-            features_BD = torch.cat([features_BD, label_B[:, None]], dim=1)
-        projection_B = features_BD @ top_direction(features_BD)
-        return projection_B if self.signed else -projection_B.abs()
+        scores = []
+        for step in view.steps:
+            features_BD = rescaled(step.received_BD)
+            if step.targets_B is not None and self.label_scale > 0:
+                label_B = (step.targets_B.double() - step.targets_B.double().mean()) * self.label_scale
+                features_BD = torch.cat([features_BD, label_B[:, None]], dim=1)
+            projection_B = features_BD @ top_direction(features_BD)
+            scores.append(projection_B if self.signed else -projection_B.abs())
+        return unknown_per_step(view, scores)
