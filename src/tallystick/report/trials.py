@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tallystick.report import charts
-from tallystick.results import Estimate, Leak, Sweep, Trial, above_guess
+from tallystick.results import Leak, Sweep, Trial, above_guess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +110,13 @@ def sweep_plots(sweep: Sweep) -> list[Scatter]:
     return [plot for reads, *names in PICTURES if (plot := _sweep_plot(sweep, reads, *names)) is not None]
 
 
-def _leaked(trial: Trial, reads: str) -> Estimate | None:
-    if reads == "columns":
-        return trial.columns
-    leak = strongest(trial, reads)
-    return None if leak is None else leak.auc
-
-
 def _sweep_plot(sweep: Sweep, reads: str, title: str, x_label: str) -> Scatter | None:
-    drawn_trials = [(trial, leaked) for trial in sweep.trials if (leaked := _leaked(trial, reads)) is not None]
+    drawn_trials = []
+    for trial in sweep.trials:
+        leak = strongest(trial, reads) if reads != "columns" else None
+        leaked = trial.columns if reads == "columns" else leak.auc if leak is not None else None
+        if leaked is not None:
+            drawn_trials.append((trial, leaked))
     if not drawn_trials:
         return None
     utilities = [value for trial, _ in drawn_trials for value in (trial.utility.low, trial.utility.high)]

@@ -337,12 +337,6 @@ def _tiles(rows: int) -> Sequence[Index]:
     return [np.arange(start, min(start + 4096, rows)) for start in range(0, rows, 4096)]
 
 
-def _joined(side: ShareHolder, shares: Shares) -> Words:
-    """Stack shares by column: the label party's columns first, at both parties, then the feature party's, then products."""
-    first, second = (shares.own_DC, shares.others_EC) if side.is_label else (shares.others_EC, shares.own_DC)
-    return np.concatenate([first, second, shares.common_PC])
-
-
 def _split(side: ShareHolder, shares_WC: Words, columns: tuple[int, int]) -> Shares:
     """Undo ``_joined``."""
     first, second, common_PC = np.split(shares_WC, [columns[0], sum(columns)])
@@ -404,7 +398,13 @@ def _weighted(side: ShareHolder, errors_BC: Words, weights_B: NDArray[np.float64
 
 def _next_step(side: ShareHolder, step: Shares, gradient: Shares, weights: Shares, plan: HeadPlan, decay: float | None) -> Shares:
     """Return shares of momentum times the step, less the gradient and the decay. It takes two exchanges."""
-    last, new, weight = (_joined(side, each) for each in (step, gradient, weights))
+    # Stacked by column: the label party's columns first, at both parties, then the feature party's, then products
+    last, new, weight = (
+        np.concatenate([shares.own_DC, shares.others_EC, shares.common_PC])
+        if side.is_label
+        else np.concatenate([shares.others_EC, shares.own_DC, shares.common_PC])
+        for shares in (step, gradient, weights)
+    )
     bits = STEP_BITS + plan.more_bits
     factor_11 = np.array([[round(decay * 2**bits)]], dtype=np.uint64) if decay is not None else None
     decayed = scaled(side, MaskedWeights, weight, factor_11, count=1)

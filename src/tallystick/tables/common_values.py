@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.tables.categories import UNSEEN
@@ -47,10 +46,37 @@ class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def fit(cls, features: Features) -> "CommonValues":
         """Fit on the party's own rows."""
-        return cls(
-            numbers=tuple(_bins(value_N) for value_N in features.numeric_NF.cpu().numpy().T),
-            codes=tuple(_kept(code_N) for code_N in features.categorical_NG.cpu().numpy().T),
-        )
+        numbers: list[NumberBins] = []
+        for value_N in features.numeric_NF.cpu().numpy().T:
+            least = max(LEAST_ROWS, len(value_N) // BINS)
+            value_V, count_V = np.unique(value_N, return_counts=True)
+            heavy_V = count_V >= least
+            before_V = np.append(0, np.cumsum(count_V))  # rows below each value, and all of them
+            begins: list[int] = []
+            first = 0
+            for heavy in (*np.flatnonzero(heavy_V).tolist(), len(value_V)):
+                while before_V[heavy] - before_V[first] >= least:
+                    begins.append(first)
+                    first = int(np.searchsorted(before_V, before_V[first] + least))
+                begins.append(heavy)  # what is left below it begins no bin, so it belongs to the one before
+                first = heavy + 1
+            begins_T = np.array(begins[:-1] or [0])
+            starts_T, heavy_T = value_V[begins_T], heavy_V[begins_T]
+            lows_T, highs_T = starts_T, np.append(starts_T[1:], value_V[-1])
+            highs_T[heavy_T] = starts_T[heavy_T]
+            ends = tuple(lows_T.tolist()), tuple(highs_T.tolist())
+            numbers.append(NumberBins(starts=tuple(starts_T.tolist()), lows=ends[0], highs=ends[1]))
+        codes: list[tuple[int, ...]] = []
+        for code_N in features.categorical_NG.cpu().numpy().T:
+            count_C = np.bincount(code_N, minlength=UNSEEN + 1)
+            rare_C = count_C < LEAST_CODES
+            rare_C[UNSEEN] = False
+            pooled = int(count_C[rare_C].sum()) + int(count_C[UNSEEN])
+            other = UNSEEN if pooled >= LEAST_CODES else int(count_C.argmax())
+            common_C = np.where(rare_C, other, np.arange(len(count_C)))
+            common_C[UNSEEN] = other
+            codes.append((*common_C.tolist(), other))
+        return cls(numbers=tuple(numbers), codes=tuple(codes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,37 +115,6 @@ class Blur:
         numeric_BF = (low_FB + (high_FB - low_FB) * ((uniform_B + self.offset_F[:, None]) % 1)).T.contiguous()
         codes_BG = self.code_C[torch.minimum(rows.categorical_NG.cpu() + self.first_G, self.last_G)]
         return replace(rows, numeric_NF=numeric_BF.to(device), categorical_NG=codes_BG.to(device))
-
-
-def _bins(value_N: NDArray[np.float32]) -> NumberBins:
-    least = max(LEAST_ROWS, len(value_N) // BINS)
-    value_V, count_V = np.unique(value_N, return_counts=True)
-    heavy_V = count_V >= least
-    before_V = np.append(0, np.cumsum(count_V))  # rows below each value, and all of them
-    begins: list[int] = []
-    first = 0
-    for heavy in (*np.flatnonzero(heavy_V).tolist(), len(value_V)):
-        while before_V[heavy] - before_V[first] >= least:
-            begins.append(first)
-            first = int(np.searchsorted(before_V, before_V[first] + least))
-        begins.append(heavy)  # what is left below it begins no bin, so it belongs to the one before
-        first = heavy + 1
-    begins_T = np.array(begins[:-1] or [0])
-    starts_T, heavy_T = value_V[begins_T], heavy_V[begins_T]
-    lows_T, highs_T = starts_T, np.append(starts_T[1:], value_V[-1])
-    highs_T[heavy_T] = starts_T[heavy_T]
-    return NumberBins(starts=tuple(starts_T.tolist()), lows=tuple(lows_T.tolist()), highs=tuple(highs_T.tolist()))
-
-
-def _kept(code_N: NDArray[np.int64]) -> tuple[int, ...]:
-    count_C = np.bincount(code_N, minlength=UNSEEN + 1)
-    rare_C = count_C < LEAST_CODES
-    rare_C[UNSEEN] = False
-    pooled = int(count_C[rare_C].sum()) + int(count_C[UNSEEN])
-    other = UNSEEN if pooled >= LEAST_CODES else int(count_C.argmax())
-    kept_C = np.where(rare_C, other, np.arange(len(count_C)))
-    kept_C[UNSEEN] = other
-    return (*kept_C.tolist(), other)
 
 
 def _padded(values: Sequence[tuple[float, ...]], fill: float) -> Tensor:

@@ -628,29 +628,20 @@ def _decimal(
     elif certain_comma or certain_point:
         return "," if certain_comma else "."
     else:
-        mixing, is_point = _mixing(thousands, text, files, separator, folder)
+        # The columns in which some numbers have three digits behind a point and others have no point, and whether some number
+        # has another count of digits there, so that the point is the decimal sign
+        mixing, is_point = set(), False
+        table_of_text = _read_all(files, separator, text | thousands, folder)[0] if thousands else table
+        for name in thousands:
+            words = _unmarked(table_of_text.get_column(name).str.strip_chars(), MARKS)
+            pointed = words.str.contains(".", literal=True)
+            is_point |= not _matches(words, THOUSANDS)
+            if pointed.any() and not pointed.all():
+                mixing.add(name)
         if is_point or not mixing:
             return "." if is_point else None
         problem = f"{min(mixing)!r} has numbers such as 8.505 beside ones such as 410; the points may part thousands"
     raise DataError(f'{path}: column {problem}; say which under table in the party file: `decimal: ","` or `decimal: "."`')
-
-
-def _mixing(names: set[str], text: set[str], files: Sequence[_Plain], separator: str, folder: Path) -> tuple[set[str], bool]:
-    """Return the columns in which some numbers have three digits behind a point and others have no point.
-
-    Tells too whether some number has another count of digits there, so that the point is the decimal sign.
-    """
-    if not names:
-        return set(), False
-    table, _ = _read_all(files, separator, text | names, folder)
-    mixing, is_point = set(), False
-    for name in names:
-        cells = _unmarked(table.get_column(name).str.strip_chars(), MARKS)
-        pointed = cells.str.contains(".", literal=True)
-        is_point |= not _matches(cells, THOUSANDS)
-        if pointed.any() and not pointed.all():
-            mixing.add(name)
-    return mixing, is_point
 
 
 def _is_whole(column: pl.Series) -> bool:

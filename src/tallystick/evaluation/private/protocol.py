@@ -166,8 +166,27 @@ def noisy_scores_client(
 def noisy_scores_server(channels: Sequence[Channel], *, mechanism: NoisyScores) -> float:
     """Pool the clients' noisy scores and compute their AUC."""
     with all_or_none(channels):
-        rows = [_noisy_rows(channel) for channel in channels]
-        auc = mechanism.estimate(np.concatenate([labels for labels, _ in rows]), np.concatenate([scores for _, scores in rows]))
+        all_labels, all_scores = [], []
+        for channel in channels:
+            message, breaks = channel.receive(NoisyScoreRows), f"{channel.peer} broke the protocol"
+            try:
+                if (message.scores.dtype, message.labels.dtype) != ("float64", "bool"):
+                    raise MalformedMessage(
+                        f"scores of type {message.scores.dtype} and labels of type {message.labels.dtype}, "
+                        "expected float64 and bool"
+                    )
+                scores = message.scores.numpy(None)
+                labels = message.labels.numpy(len(scores)).view(np.uint8)  # whose bytes may be any
+            except MalformedMessage as error:
+                raise ProtocolError(channel.peer, f"{breaks}: {error}") from None
+            if not np.all(np.isfinite(scores)):
+                row = int(np.flatnonzero(~np.isfinite(scores))[0])
+                raise ProtocolError(channel.peer, f"{breaks}: noisy score {row} is {scores[row]}, not a number")
+            if not np.all((labels == 0) | (labels == 1)):
+                raise ProtocolError(channel.peer, f"{breaks}: a label is neither 0 nor 1")
+            all_labels.append(labels.astype(bool))
+            all_scores.append(scores)
+        auc = mechanism.estimate(np.concatenate(all_labels), np.concatenate(all_scores))
         if not math.isfinite(auc):
             raise DataError("the clients' rows are all of one class; an AUC needs at least one positive and one negative")
         for channel in channels:
@@ -194,22 +213,3 @@ class _NoNoise:
 
 
 _NO_NOISE: Any = _NoNoise()
-
-
-def _noisy_rows(channel: Channel) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    message = channel.receive(NoisyScoreRows)
-    try:
-        if (message.scores.dtype, message.labels.dtype) != ("float64", "bool"):
-            raise MalformedMessage(
-                f"scores of type {message.scores.dtype} and labels of type {message.labels.dtype}, expected float64 and bool"
-            )
-        scores = message.scores.numpy(None)
-        labels = message.labels.numpy(len(scores)).view(np.uint8)  # whose bytes may be any
-    except MalformedMessage as error:
-        raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
-    if not np.all(np.isfinite(scores)):
-        row = int(np.flatnonzero(~np.isfinite(scores))[0])
-        raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: noisy score {row} is {scores[row]}, not a number")
-    if not np.all((labels == 0) | (labels == 1)):
-        raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: a label is neither 0 nor 1")
-    return labels.astype(bool), scores
