@@ -275,9 +275,7 @@ class Contract(Model):
 
     @property
     def hides_labels(self) -> bool:
-        """Tell whether labels are replaced under a guarantee before they train: then nothing that leaves may depend on exact
-        ones.
-        """
+        """Tell whether a defence with a guarantee replaces labels before training. Then nothing sent may depend on exact ones."""
         return any(entry.covers_labels for entry in self.defense)
 
     def embedding_defenses(self) -> EmbeddingDefenses:

@@ -63,7 +63,7 @@ class Imputation:
         return ImputingSource.of(features, self.own_U, imputer=self.features, draws=draws, generator=generator, common=common)
 
     def bottom(self, bottom: nn.Module) -> ImputingBottom:
-        """Wrap the bottom model with whatever the imputer does after it."""
+        """Wrap the bottom model, so that the imputer works on its output."""
         return ImputingBottom(bottom, self.features, generator=self._generator(stream=2))
 
     def objective(self, labels_N: Tensor, calibration: Calibration, *, positive_rate: float) -> ImputingObjective:
@@ -203,7 +203,7 @@ class UnionDataset(Dataset):
         return self.imputation.own_U >= 0
 
     def wrap(self, bottom: nn.Module) -> nn.Module:
-        """Wrap the bottom model with whatever the imputer does after it."""
+        """Wrap the bottom model, so that the imputer works on its output."""
         return self.imputation.bottom(bottom)
 
     def objective(self) -> Objective:

@@ -131,7 +131,7 @@ def fitting_threads(contract: Contract, rows: int) -> int | None:
 
 
 def use_threads(threads: int | None) -> None:
-    """Compute with so many threads from now on: PyTorch, and the linear algebra of NumPy and SciPy. None leaves all cores."""
+    """Set the threads of PyTorch and of the linear algebra of NumPy and SciPy. None leaves them as they are."""
     if threads is not None:
         if "torch" in sys.modules:  # else this job does without it
             sys.modules["torch"].set_num_threads(threads)

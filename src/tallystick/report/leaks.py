@@ -83,7 +83,7 @@ def _rounded(value: float) -> float:
 
 
 def _known(attack: AttackResult) -> int:
-    """Return how many labels an attack has to be told, as its view says.
+    """Return how many labels an attack needs to know, read off the words of its view.
 
     A share of them, and some in every batch, count as more than any number.
     """
@@ -460,7 +460,10 @@ def _ranking(attack: AttackResult) -> str:
 
 
 def _beyond_luck(attack: AttackResult, *, attack_count: int, risk: float) -> bool:
-    """Tell whether the best of so many attacks lies above a guess, but for this chance: its interval is widened by Bonferroni."""
+    """Tell whether an attack, the best of ``attack_count``, lies above a guess.
+
+    ``risk`` is the chance to say so by luck: the attack's interval is widened by Bonferroni.
+    """
     if attack.spearman is None and attack.auc is None:
         return False
     ranks = attack.spearman is not None  # whichever way round

@@ -93,7 +93,8 @@ Reads = Literal["last", "mean", "looks", "all", "course"]
 def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
     """Return the chosen embeddings, and own columns if asked for and there: centred and of one deviation, float64 (N, D).
 
-    All rows serve for it, known or not. A column that hardly varies becomes 0. Of the course these are components (``course``).
+    Mean and deviation are those of all rows, known or not. A column that hardly varies becomes 0. For "course" the columns are
+    components (``course``).
     """
     if (reads, own_columns) not in view.scaled:
         every = {"last": [view.last_ND], "mean": [view.mean_ND], "looks": [view.looks_NE], "all": [view.mean_ND, view.looks_NE]}

@@ -99,9 +99,9 @@ class LabelInferenceEvaluation:
         self.bootstrap = Bootstrap([seed, 4])
 
     def __call__(self, row: LabelInferenceAttack) -> AttackMetrics | None:
-        """Attack.
+        """Run an attack and measure it.
 
-        Return None if no batch could be evaluated, or if the attacker can be told no label, or labels of one class only.
+        Return None if no batch can be evaluated, or if an attacker who knows some labels would know none, or one class only.
         """
         attacked, truth_N = self.trained if row.over_training else self.stepwise
         informed = row.knows.reveal(attacked, truth_N, rng=np.random.default_rng([self.seed, 3]))

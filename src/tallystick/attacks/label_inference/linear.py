@@ -51,8 +51,8 @@ def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float) -
     if len(label_N) == 0 or bool((label_N == label_N[0]).all()):
         return zero
     target_NO = (label_N[:, None] if classes == 2 else one_hot(label_N, classes)).double()
-    # L-BFGS takes fewer steps where the loss bends about alike in every direction; DAMPED, for where rows are told apart surely
-    # the loss bends less than this bound on its Hessian (Böhning 1992) says
+    # L-BFGS takes fewer steps where the loss curves about equally in every direction. DAMPED: where classes are separated, the
+    # loss curves less than this bound on its Hessian (Böhning 1992)
     bound_DD = x_ND.T @ x_ND / (4 * len(x_ND))
     bound_DD.diagonal().add_(penalty + DAMPED * bound_DD.diagonal().mean())
     factor_DD = torch.linalg.cholesky(bound_DD)

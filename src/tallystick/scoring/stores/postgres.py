@@ -95,7 +95,7 @@ class PostgresStore:
             raise StoreError(f"serving.store: its rows do not fit the trained columns: {error}") from None
 
     def _in_time(self, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
-        """Ask in a thread of its own. Raises StoreError after CALL_S, and what the query raises before."""
+        """Run the query in a thread of its own. Raises StoreError if it takes longer than CALL_S, and what the query raises."""
         self._left = [thread for thread in self._left if thread.is_alive()]
         if len(self._left) >= MOST_LEFT:
             raise StoreError(f"serving.store: PostgreSQL owes {MOST_LEFT} answers, and is asked no more until one ends")
