@@ -12,7 +12,7 @@ from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTA
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.row_sums import RowSums
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
-from tallystick.attacks.second_moments import RecentWhitening
+from tallystick.attacks.second_moments import SecondMoments, StepRows
 from tallystick.attacks.view import View
 
 TRUTH = labels()
@@ -138,12 +138,18 @@ def test_one_epoch_has_no_pair() -> None:
     assert evaluate_label_inference(view(2.0, epochs=1), TRUTH, attacks=attacks) == {}
 
 
-def test_gradients_whose_squares_are_zero_are_left_out():
-    """Of a network that has learnt its rows by heart, in an epoch that began with larger gradients."""
-    whitened = RecentWhitening()
+def test_gradients_whose_squares_are_zero_are_whitened_as_others_are():
+    """Of a network that has learnt its rows by heart: each batch is of one scale. One whose rows are alike tells nothing."""
+    moments = SecondMoments()
     rows_BD = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+
+    def whitened(rows_BD: torch.Tensor) -> torch.Tensor | None:
+        return moments(StepRows.of([rows_BD], [rows_BD]))[1]
+
     assert whitened(rows_BD) is None
-    whitened.epoch_ended()
-    assert whitened(rows_BD) is not None
-    assert whitened(rows_BD * 1e-29) is None
-    assert whitened(rows_BD) is not None
+    moments.epoch_ended()
+    white_BD = whitened(rows_BD)
+    assert white_BD is not None
+    assert white_BD.square().sum(dim=1).mean().item() == pytest.approx(4)
+    torch.testing.assert_close(whitened(rows_BD * 1e-29), white_BD)
+    assert not whitened(torch.ones(64, 4)).any()

@@ -31,8 +31,14 @@ def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64, rows: Ten
 
 
 def principal_components(matrix_BD: Tensor, count: int) -> Tensor:
-    """Compute the rows' first principal components, float64: in float32 LAPACK gives NaN for compressed gradients."""
+    """Compute the rows' first principal components, float64: in float32 LAPACK gives NaN for compressed gradients.
+
+    By the smaller Gram matrix: of few rows and wide ones that of the rows.
+    """
     centred_BD = centred(matrix_BD)
+    if count <= len(centred_BD) < centred_BD.shape[1]:
+        value_B, vector_BB = torch.linalg.eigh(centred_BD @ centred_BD.T)
+        return vector_BB[:, -count:] * value_B[-count:].clamp(min=0).sqrt()
     wide_DC: Tensor = torch.linalg.eigh(centred_BD.T @ centred_BD).eigenvectors[:, -count:]
     return centred_BD @ wide_DC
 

@@ -5,14 +5,27 @@ Shapes: N chosen rows, B rows of a step's batch, D cut width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tallystick.attacks.matrix import rescaled
-from tallystick.attacks.second_moments import HALVES, BatchGradients, DirectionEnergies, RecentWhitening
+from tallystick.attacks.second_moments import HALVES, SecondMoments, StepRows, standing_rows
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
+
+PENDING_STEPS, PENDING_NUMBERS = 16, 2**21  # of gradients that are summed together, at most
+
+
+class _Step(NamedTuple):
+    """A step that is not summed yet: where its chosen rows stand, and these, behind as many rows that stand for the batch."""
+
+    place: Tensor
+    stand: int
+    gradient_RD: Tensor
+    embedding_RD: Tensor
+    mean_D: Tensor  # of the whole batch's gradients
 
 
 @dataclass(kw_only=True)
@@ -30,7 +43,7 @@ class RowSums:
         sum_ND: float32, of gradients or embeddings.
         last_ND: float32, the last embedding.
         length_N: float32, sum of the gradients' lengths, each in deviations from its batch's mean length.
-        energy_NH: float32, sums of what ``DirectionEnergies`` gives of the gradients, of whole batches.
+        energy_NH: float32, sums of the energies that ``SecondMoments`` gives of the gradients.
         white_ND: float32, sum of the gradients whitened by the covariance of the steps before; (N, 0) in the label party's view.
         square_N: float32, sum of the squared lengths of these.
         white_count_N: int64, of how many sightings these are: of none in the first epoch.
@@ -63,10 +76,10 @@ class RowSums:
 
     def __post_init__(self) -> None:
         greatest = int(self.rows_N.max()) if len(self.rows_N) else -1
-        self._place = torch.full((greatest + 1,), -1, dtype=torch.int32)
+        self._place = torch.full((greatest + 2,), -1, dtype=torch.int32)  # the last is that of rows beyond
         self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
-        self._energies = DirectionEnergies()
-        self._whitening = RecentWhitening(white_DD=self.white_DD if self.white_DD.numel() else None)
+        self._moments = SecondMoments(white_DD=self.white_DD if self.white_DD.numel() else None)
+        self._pending: list[_Step] = []
         self._step, self._last_at_N = 0, torch.zeros(len(self.rows_N), dtype=torch.int64)
 
     @classmethod
@@ -108,45 +121,61 @@ class RowSums:
     @property
     def seen_rows(self) -> Tensor:
         """Return those of the chosen rows that were seen, in order."""
+        self.settle()
         return self.rows_N[self.count_N > 0]
 
     def add(self, rows_B: Tensor, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
-        """Take a step in."""
-        recorded_rows = (rows_B < len(self._place)).nonzero().squeeze(1)
-        place = self._place[rows_B[recorded_rows]]
-        is_chosen = place >= 0
-        some, place = (
-            recorded_rows[is_chosen],
-            place[is_chosen].long(),
-        )  # which of the batch are chosen rows, and where these stand
+        """Take a step in. Gradients are summed a few steps at a time, for small ones cost calls, not arithmetic."""
+        place = self._place.index_select(0, rows_B.clamp(max=self._place.shape[0] - 1))
+        some = (place >= 0).nonzero().squeeze(1)  # which of the batch are chosen rows
         self._step += 1
-        if not len(some):
+        if not some.shape[0]:
             return
-        self._last_at_N[place] = self._step - 1
-        if self.received == "cut_gradient":
-            length_B = torch.linalg.vector_norm(gradient_BD, dim=1)
-            batch = BatchGradients.of(gradient_BD)
-            deviation = torch.linalg.vector_norm(batch.x_BD) / batch.x_BD.numel() ** 0.5
-            self.sum_ND.index_add_(0, place, batch.x_BD[some].div_(deviation.clamp(min=torch.finfo(torch.float32).tiny)))
-            self.last_ND[place] = rescaled(embedding_BD, dtype=torch.float32, rows=some)
-            self.length_N.index_add_(0, place, rescaled(length_B, dtype=torch.float32, rows=some))
-            self.energy_NH.index_add_(0, place, self._energies.of(batch, some))
-            white_SD = self._whitening.of(batch, some)
+        place = place.index_select(0, some).long()
+        if self.received == "cut_embedding":
+            self._last_at_N[place] = self._step - 1
+            some_SD = embedding_BD.index_select(0, some)
+            self.sum_ND.index_add_(0, place, some_SD)
+            self.last_ND[place] = some_SD
+            self.count_N.index_add_(0, place, torch.ones_like(place))
+            return
+        standing_M = standing_rows(*gradient_BD.shape)
+        rows_R = torch.cat([standing_M, some])
+        gradient_RD, embedding_RD = gradient_BD.index_select(0, rows_R), embedding_BD.index_select(0, rows_R)
+        self._pending.append(_Step(place, standing_M.shape[0], gradient_RD, embedding_RD, gradient_BD.mean(dim=0)))
+        if len(self._pending) == PENDING_STEPS or sum(step.gradient_RD.numel() for step in self._pending) > PENDING_NUMBERS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Sum the steps that were taken in since the last time."""
+        for stand, some_steps in groupby(self._pending, key=lambda step: step.stand):
+            steps = list(some_steps)
+            place = torch.cat([step.place for step in steps])
+
+            def rows(matrices: Sequence[Tensor], stand: int = stand, mean_GD: Tensor | None = None) -> StepRows:
+                return StepRows.of([each[:stand] for each in matrices], [each[stand:] for each in matrices], mean_GD=mean_GD)
+
+            gradients = rows([step.gradient_RD for step in steps], mean_GD=torch.stack([step.mean_D for step in steps]))
+            self.sum_ND.index_add_(0, place, gradients.scaled())
+            self.last_ND[place] = rows([step.embedding_RD for step in steps]).scaled()
+            lengths = rows([torch.linalg.vector_norm(step.gradient_RD, dim=1, keepdim=True) for step in steps])
+            self.length_N.index_add_(0, place, lengths.scaled().squeeze(1))
+            energy_SH, white_SD = self._moments(gradients)
+            self.energy_NH.index_add_(0, place, energy_SH)
             if white_SD is not None:
                 self.white_ND.index_add_(0, place, white_SD)
                 self.square_N.index_add_(0, place, white_SD.square().sum(dim=1))
-                self.white_count_N.index_add_(0, place, torch.ones_like(place))
-        else:
-            self.sum_ND.index_add_(0, place, embedding_BD[some])
-            self.last_ND[place] = embedding_BD[some]
-        self.count_N.index_add_(0, place, torch.ones_like(place))
+                self.white_count_N.index_add_(0, place, (white_SD != 0).any(dim=1).to(place.dtype))
+            self.count_N.index_add_(0, place, torch.ones_like(place))
+        self._pending.clear()
 
     def epoch_ended(self, epoch: int) -> None:
         """Say that the steps since belong to this epoch."""
+        self.settle()
         self.epochs = (*self.epochs, epoch)
-        self._whitening.epoch_ended()
-        if self._whitening.white_DD is not None:
-            self.white_DD = self._whitening.white_DD
+        self._moments.epoch_ended()
+        if self._moments.white_DD is not None:
+            self.white_DD = self._moments.white_DD
         if self.received == "cut_embedding":
             most = most_looks(self.last_ND.shape[1]) if self.looks is None else self.looks
             looks = spread_over([*self.look_epochs, epoch], most=most)
@@ -158,6 +187,7 @@ class RowSums:
 
     def some(self, most: int) -> "RowSums":
         """Return the sums of at most ``most`` of the rows, evenly spread over them."""
+        self.settle()
         place = chosen_rows(torch.arange(len(self.rows_N)), most=most)
         return RowSums(
             received=self.received,
@@ -183,6 +213,7 @@ class RowSums:
 
         Raises DataError if no chosen row was seen.
         """
+        self.settle()
         seen_N = self.count_N > 0
         if not bool(seen_N.any()):
             raise DataError("attack: none of the chosen rows was seen in the recorded training")

@@ -30,7 +30,7 @@ class StepView:
         sent_BD: float32, what this party itself sent in this step: a feature party's cut embeddings; None if not recorded.
         length_B: where the step stands for a whole training (``RowSums``), the mean length of each row's gradients, in deviations
             from its batches' mean lengths.
-        energy_BH: likewise the means of what ``DirectionEnergies`` gives of each row.
+        energy_BH: likewise the means of what ``SecondMoments`` gives of each row.
         pairs_B: likewise the mean inner product of its whitened gradients over pairs of epochs; NaN where there was no pair, and
             infinite where a gradient was not finite.
         mean_BD: likewise the mean of a row's cut embeddings.

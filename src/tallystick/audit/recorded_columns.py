@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tallystick.attacks.feature_inference.evaluate import attacked_rows
 from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch, SentEmbeddings
-from tallystick.attacks.row_sums import RowSums
+from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.audit.known_initial_weights import first_batch
 from tallystick.audit.other_run import OtherRun
 from tallystick.config.contract import Contract
@@ -36,6 +36,9 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 
 COLUMNS = "columns.safetensors"
 LEAST_ROWS = 10  # that several runs must have in common
+MOST_COLUMNS = 100  # that are attacked one by one, of those that were used and of the others
+MOST_NUMBERS = 32  # of each vector
+ALL_TOGETHER = "known-start: solves for all columns of a row together, and of so many only some are attacked"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +88,41 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tens
         categorical=(*(column.name for column in encoder.categorical), *targets),
         categories=tuple(encoder.feature_shape.codes[place] for place in places),
     )
-    unused, notes = _unused(own, rows_R, targets)
+    used, notes = _fewer(used, [column.vector for column in encoder.numeric])
+    unused, notes_of_unused = _unused(own, rows_R, targets)
+    notes += notes_of_unused
     notes += tuple(f"sequence {sequence.name!r}: no attack here infers items" for sequence in encoder.sequences)
     return Truth(rows_R=rows_R, used=used, unused=unused, first_R=torch.isin(rows_R, first_B), notes=notes)
+
+
+def _fewer(columns: ColumnValues, vectors: Sequence[str] = ()) -> tuple[ColumnValues, tuple[str, ...]]:
+    """Choose the columns that are attacked, evenly spread, and say which are not: what each takes is bounded in sum.
+
+    ``vectors`` says of the first numbers which vector each is a number of; empty: it is a column.
+    """
+    notes = []
+    numbers = [place for place in range(len(columns.numeric)) if place >= len(vectors) or not vectors[place]]
+    for vector in dict.fromkeys(filter(None, vectors)):
+        of_vector = torch.tensor([place for place, name in enumerate(vectors) if name == vector])
+        numbers += chosen_rows(of_vector, most=MOST_NUMBERS).tolist()
+        if len(of_vector) > MOST_NUMBERS:
+            notes.append(f"vector {vector!r}: {MOST_NUMBERS} of its {len(of_vector)} numbers, evenly spread, are attacked")
+    every = torch.tensor([*numbers, *(len(columns.numeric) + place for place in range(len(columns.categorical)))])
+    if len(every) > MOST_COLUMNS:
+        notes.append(f"{len(every) - MOST_COLUMNS} of {len(every)} columns: {MOST_COLUMNS}, evenly spread, are attacked")
+        every = chosen_rows(every, most=MOST_COLUMNS)
+    elif not notes:
+        return columns, ()
+    kept_F = [place for place in every.sort().values.tolist() if place < len(columns.numeric)]
+    kept_G = [place - len(columns.numeric) for place in every.sort().values.tolist() if place >= len(columns.numeric)]
+    fewer = ColumnValues(
+        numeric_NF=columns.numeric_NF[:, kept_F],
+        categorical_NG=columns.categorical_NG[:, kept_G],
+        numeric=tuple(columns.numeric[place] for place in kept_F),
+        categorical=tuple(columns.categorical[place] for place in kept_G),
+        categories=tuple(columns.categories[place] for place in kept_G),
+    )
+    return fewer, tuple(notes)
 
 
 def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[ColumnValues, tuple[str, ...]]:
@@ -122,7 +157,8 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
         categorical=tuple(column.name for encoder, _ in parts for column in encoder.categorical),
         categories=tuple(size for encoder, _ in parts for size in encoder.feature_shape.cardinalities),
     )
-    return unused, tuple(notes)
+    unused, fewer_notes = _fewer(unused)
+    return unused, (*notes, *(f"not used: {note}" for note in fewer_notes))
 
 
 def save_columns(
@@ -251,7 +287,11 @@ class RecordedColumns:
         if is_known and sums.look_epochs[:1] == (0,) and not contract.embedding_defenses():
             (first_B,) = truth.first_R.nonzero(as_tuple=True)
             look_RD = alone.looks_BE[:, : alone.last_BD.shape[1]]
-            first = first_batch(contract, party, kept_encoder(folder), first_B, look_RD[first_B])
+            encoder = kept_encoder(folder)
+            if encoder is None or set(encoder.numeric_names) <= set(truth.used.numeric):
+                first = first_batch(contract, party, encoder, first_B, look_RD[first_B])
+            else:  # it solves for all columns of a row together, which takes the cube of their number
+                truth = dataclasses.replace(truth, notes=(*truth.notes, ALL_TOGETHER))
         groups, absent = _groups(folder, contract, run_id)
         return cls(
             contract=contract,
@@ -315,11 +355,14 @@ def _contrast(folder: RunFolder, columns: ColumnValues, contrast_NPD: Tensor) ->
     """Return what shuffling took away, by column: a number and whether it is missing were shuffled as one, others not at all."""
     encoder = kept_encoder(folder)
     assert encoder is not None, "a party whose columns were measured has an encoder"
-    places = column_places(encoder)
+    categorical = [column.name for column in encoder.categorical]
+    target_of = {sequence.name: sequence.target for sequence in encoder.sequences}
+    place_of: dict[str, int] = {}
+    for number, place in enumerate(column_places(encoder)):
+        names = [encoder.numeric_names[index] for index in place.numeric]
+        names += [categorical[index] for index in place.categorical if index < len(categorical)]
+        for name in (*names, *filter(None, [target_of.get(place.name)])):
+            place_of.setdefault(name, number)
     still_ND = torch.zeros_like(contrast_NPD[:, 0])
-    parts = []
-    for kind, count in (("numeric", len(columns.numeric)), ("categorical", len(columns.categorical))):
-        for index in range(count):
-            at = [number for number, place in enumerate(places) if index in getattr(place, kind)]
-            parts.append(contrast_NPD[:, at[0]] if at else still_ND)
-    return torch.stack(parts, dim=1)
+    every = (*columns.numeric, *columns.categorical)
+    return torch.stack([contrast_NPD[:, place_of[name]] if name in place_of else still_ND for name in every], dim=1)

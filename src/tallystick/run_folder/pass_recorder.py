@@ -126,7 +126,7 @@ class PassRecorder:
         """Add a batch of these rows of this party."""
         if part in self.sums:
             cut_BD = cut_BD.detach().cpu().float()
-            self.sums[part].add(rows_B.cpu(), cut_BD, torch.zeros_like(cut_BD))
+            self.sums[part].add(rows_B.cpu(), cut_BD, cut_BD)  # no gradient came back, and none is read
 
     def pass_ended(self, part: Part) -> None:
         """Count a look. Of one pass the weights are the same, so its steps are one."""

@@ -12,7 +12,7 @@ from tallystick.attacks.feature_inference.inputs import Targets
 from tallystick.attacks.feature_inference.marginals import at_ranks
 from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
 from tallystick.attacks.kernels import averaged_kernel_ridge
-from tallystick.attacks.matrix import k_means, principal_components
+from tallystick.attacks.matrix import centred, k_means, principal_components
 from tallystick.errors import ConfigError, DataError
 
 
@@ -40,14 +40,14 @@ class ShuffledColumnsAttack:
         """Guess every row's columns. Raises DataError for a view without shuffled columns, or with neither rows nor marginals."""
         if view.contrast_NCD is None:
             raise DataError("feature attack: no column was shuffled, and this attack reads nothing else")
-        left_NCD = view.contrast_NCD.double() - view.contrast_NCD.double().mean(dim=0)
+        lefts = (centred(left_ND) for left_ND in view.contrast_NCD.unbind(dim=1))  # one after the other, for they take room
         if len(view.known_K):
             fit_targets = Targets.of(view.columns_K)
             mean_T = fit_targets.y_KT.mean(dim=0)
             numbers_KF, *codes = fit_targets.split(fit_targets.y_KT - mean_T)
             targets = [*torch.split(numbers_KF, 1, dim=1), *codes]
             guesses = []
-            for left_ND, y_KT in zip(left_NCD.unbind(dim=1), targets, strict=True):
+            for left_ND, y_KT in zip(lefts, targets, strict=True):
                 # The first principal components, greatest first, each of its own deviation
                 z_NP = principal_components(left_ND, min(8, left_ND.shape[1])).flip(1)
                 widths = sorted({min(width, z_NP.shape[1]) for width in (1, 2, 4, 8)})
@@ -56,11 +56,9 @@ class ShuffledColumnsAttack:
             return fit_targets.reconstruction((torch.cat(guesses, dim=1) + mean_T).T)
         if view.marginals is None:
             raise DataError("feature attack: neither a row is known nor how columns are distributed")
-        numeric = view.marginals.quantile_QF.shape[1]
-        lefts = left_NCD.unbind(dim=1)
-        numbers = [_ranked(left_ND, quantile_Q) for left_ND, quantile_Q in zip(lefts, view.marginals.quantile_QF.T, strict=False)]
+        numbers = [_ranked(next(lefts), quantile_Q) for quantile_Q in view.marginals.quantile_QF.T]
         codes = []
-        for left_ND, share_C in zip(lefts[numeric:], view.marginals.shares, strict=True):
+        for left_ND, share_C in zip(lefts, view.marginals.shares, strict=True):
             by_share_C = share_C.argsort(descending=True)
             clusters = max(1, int((share_C * len(left_ND) >= 1).sum()))
             cluster_N = k_means(left_ND, clusters, generator=generator)
@@ -68,7 +66,7 @@ class ShuffledColumnsAttack:
             code_C = torch.empty_like(by_size_C)
             code_C[by_size_C] = by_share_C[:clusters]
             codes.append(code_C[cluster_N])
-        none_N0 = left_NCD[:, :0, 0]
+        none_N0 = torch.empty(len(view.contrast_NCD), 0, dtype=torch.float64)
         return Reconstruction(
             numeric_NF=torch.stack(numbers, dim=1) if numbers else none_N0,
             categorical_NG=torch.stack(codes, dim=1) if codes else none_N0.long(),

@@ -464,10 +464,13 @@ def _ranked(score_JM: Tensor, code_J: Tensor, rest_N: Tensor, code_N: Tensor, co
     if not len(ranked_J):
         return None
     by_code_N, end_C = np.argsort(code_N.numpy(), kind="stable"), np.cumsum(count_C.numpy())
+    sorted_JN = np.sort(score_JN, axis=1)
+    has_ties_J = (sorted_JN[:, 1:] == sorted_JN[:, :-1]).any(axis=1)
     right = np.empty(len(ranked_J))
-    for place, (code, sorted_N) in enumerate(zip(ranked_J, np.sort(score_JN, axis=1), strict=True)):
+    for place, (code, sorted_N) in enumerate(zip(ranked_J, sorted_JN, strict=True)):
         mine = score_JN[place, by_code_N[end_C[code] - count_C[code] : end_C[code]]]
-        right[place] = sum(np.searchsorted(sorted_N, mine, side=side).sum() for side in ("left", "right"))
+        below = int(np.searchsorted(sorted_N, mine).sum())
+        right[place] = below + (np.searchsorted(sorted_N, mine, side="right").sum() if has_ties_J[place] else below + len(mine))
     mine_J = count_C.numpy()[ranked_J].astype(np.float64)
     others_J = len(code_N) - mine_J
     auc_J = (right / 2 - mine_J * mine_J / 2) / (mine_J * others_J)  # of pairs within a category half is right

@@ -19,8 +19,8 @@ QUANTILES = 101
 TINY = 1e-30
 LEAST_VARIANCE = 1e-6  # of a principal component, in units of the first one's
 STILL = 1e-4  # a direction that moved by less stays
-FEW_DIRECTIONS = 8
 FEWER = ((32, 3), (8, 8), (3, 25))  # how many directions of the best are kept after so many steps, on some of the rows
+ALIKE = 0.999  # cosine of two directions that go on to the same one
 
 
 def marginals_of(columns: ColumnValues) -> Marginals:
@@ -156,10 +156,7 @@ class _Highest:
         """Assign each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
         rows = along_SN.shape[1]
         below = min(max(rows - round(self.share * rows), 1), rows - 1)
-        if len(along_SN) > FEW_DIRECTIONS:
-            least_S1 = np.partition(along_SN, below, axis=1)[:, below, None]
-        else:  # of a few long rows PyTorch finds it sooner
-            least_S1 = torch.from_numpy(along_SN).kthvalue(below + 1, dim=1, keepdim=True).values.numpy()
+        least_S1 = np.partition(along_SN, below, axis=1)[:, below, None]
         mean, deviation = self.scale(rows)
         return ((along_SN >= least_S1) - along_SN.dtype.type(mean)) / along_SN.dtype.type(deviation)
 
@@ -183,9 +180,11 @@ class _Search:
         for left, steps in FEWER:
             along_SP, fit_S = _moved(self.some_NP, values, along_SP, steps=min(steps, self.steps))
             along_SP = along_SP[np.argsort(-fit_S)[:left]]
+            before_SS = np.tril(along_SP @ along_SP.T, -1)
+            along_SP = along_SP[before_SS.max(axis=1) < ALIKE]
         along_SP, fit_S = _moved(self.all_NP, values, along_SP, steps=self.steps)
-        mean, deviation = values.scale(len(self.z_NP))
         best = int(fit_S.argmax())
+        mean, deviation = values.scale(len(self.z_NP))
         along_N = self.z_NP @ torch.from_numpy(along_SP[best]).to(self.z_NP.dtype)
         return mean + max(float(fit_S[best]), 0.0) * deviation * along_N
 

@@ -86,10 +86,12 @@ class _Surrogate:
     def __init__(self, y_KT: Tensor, x_KD: Tensor, own_KA: Tensor, *, penalty: float) -> None:
         self.y_T, self.x_D, self.own_A = y_KT.mean(dim=0), x_KD.mean(dim=0), own_KA.mean(dim=0)
         y_KT, x_KD, own_KA = y_KT - self.y_T, x_KD - self.x_D, own_KA - self.own_A
-        fits = [_ridge(own_KA, y_KT, each) for each in OWN_PENALTIES]
-        self.own_AT, spread_KT = min(fits, key=lambda fit: float(fit[1].square().sum()))
-        if float(spread_KT.square().sum()) >= float(y_KT.square().sum()):  # own columns tell nothing
-            self.own_AT, spread_KT = torch.zeros_like(self.own_AT), y_KT
+        self.own_AT, spread_KT = torch.zeros(own_KA.shape[1], y_KT.shape[1], dtype=y_KT.dtype), y_KT
+        if own_KA.shape[1]:
+            fits = [_ridge(own_KA, y_KT, each) for each in OWN_PENALTIES]
+            own_AT, left_KT = min(fits, key=lambda fit: float(fit[1].square().sum()))
+            if float(left_KT.square().sum()) < float(y_KT.square().sum()):  # own columns tell something
+                self.own_AT, spread_KT = own_AT, left_KT
         self.weight_TD, error_KD = _ridge(y_KT, x_KD, penalty)
         self.variance_D = error_KD.square().mean(dim=0).clamp(min=TINY)
         rows, targets = spread_KT.shape
@@ -102,7 +104,9 @@ class _Surrogate:
     def inverse(self, x_MD: Tensor, own_MA: Tensor, *, doubt: float) -> Tensor:
         """Return the likeliest targets of rows, if the noise is so many times that of the fit."""
         own_MA = own_MA - self.own_A
-        against_MD = x_MD - self.x_D - own_MA @ (self.own_AT @ self.weight_TD)
+        against_MD = x_MD - self.x_D
+        if own_MA.shape[1]:
+            against_MD = against_MD - own_MA @ (self.own_AT @ self.weight_TD)
         told_DM = torch.linalg.solve(self.explained_DD + doubt * torch.diag(self.variance_D), against_MD.T)
         found_MT = torch.addmm(self.y_T, told_DM.T, self.covariance_TD.T)
         return found_MT.addmm_(own_MA, self.own_AT) if own_MA.shape[1] else found_MT

@@ -3,6 +3,7 @@
 Shapes: B rows of a step's batch, N rows of the run, H halves of the directions.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ import torch
 
 from tallystick.attacks.label_inference.observations import binary_only, matrices, whole_run
 from tallystick.attacks.matrix import two_means_cut
-from tallystick.attacks.second_moments import HALVES, DirectionEnergies
+from tallystick.attacks.second_moments import HALVES, SecondMoments, StepRows
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import DataError
 
@@ -22,7 +23,7 @@ class EnergyAttack:
     In no paper. Marvell (Li et al. 2022) models each class as isotropic, while real gradients lie in few directions, and gives
     one class noise in all of them: where the data's own variance is low, only that class has any. A mean gradient does not show
     it, nor its length, which is that of the directions of high variance. Minus the logarithm of the energy, less its batch's
-    mean, is averaged over the row's sightings (``DirectionEnergies``). Knows which class is rarer: two groups of scores are cut
+    mean, is averaged over the row's sightings (``SecondMoments``). Knows which class is rarer: two groups of scores are cut
     apart, and the smaller is the rarer class. Reads cut gradients. Binary targets only.
 
     Args:
@@ -39,10 +40,11 @@ class EnergyAttack:
             order_B = step.rows_B.argsort()
             rows, energy_NH = step.rows_B[order_B], step.energy_BH[order_B].double()
         else:
-            energies = DirectionEnergies()
+            moments = SecondMoments(most=sys.maxsize)
             sum_NH, count_N = torch.zeros(view.rows, len(HALVES), dtype=torch.float64), torch.zeros(view.rows)
             for each, matrix_BD in zip(view.steps, matrices(view, "cut_gradient"), strict=True):
-                sum_NH.index_add_(0, each.rows_B, energies(matrix_BD).double())
+                energy_BH, _ = moments(StepRows.of([matrix_BD], [matrix_BD]))
+                sum_NH.index_add_(0, each.rows_B, energy_BH.double())
                 count_N[each.rows_B] += 1
             rows = torch.nonzero(count_N).squeeze(1)
             energy_NH = sum_NH[rows] / count_N[rows, None]

@@ -29,7 +29,7 @@ class PairedEnergy:
     So where hardly any sum is negative two groups of them are cut apart, and the smaller one is the rarer class.
 
     The sum over pairs is half of what the square of the sum has beyond the sum of the squares. Of a whole training it was summed
-    while that went on, whitened by the covariance of the steps before (``RecentWhitening``), and all epochs but the first count;
+    while that went on, whitened by the covariance of the steps before (``SecondMoments``), and all epochs but the first count;
     of single steps it reads the epochs that were recorded. Knows no label, only which class is rarer. Binary targets only.
     """
 
