@@ -48,7 +48,7 @@ W words of a column.
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tallystick.alignment.oprf.base_transfers import Choices, Seeds
 from tallystick.alignment.oprf.bit_matrix import Rows, Words, turned, turned_back
@@ -135,14 +135,8 @@ def hashed(columns_CW: Words, *, key: bytes) -> Rows:
 
     OpenSSL computes it as the tag of AES-GCM over public data; it is no authentication here, so one nonce serves for all.
     """
+    cipher = AESGCM(key)
     # Of columns that are all 0, it is the cipher's mask and the block of lengths: the same for all of a length.
-    constant = _tag(np.zeros(columns_CW.shape[1], dtype=np.uint64), key)
-    tags = b"".join(_tag(column_W, key) for column_W in np.ascontiguousarray(columns_CW))
+    constant = cipher.encrypt(_NONCE, b"", bytes(8 * columns_CW.shape[1]))
+    tags = b"".join(cipher.encrypt(_NONCE, b"", column_W.view(np.uint8).data) for column_W in np.ascontiguousarray(columns_CW))
     return np.frombuffer(tags, dtype=np.uint8).reshape(-1, HASH_BYTES) ^ np.frombuffer(constant, dtype=np.uint8)
-
-
-def _tag(column_W: Words, key: bytes) -> bytes:
-    encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
-    encryptor.authenticate_additional_data(column_W.view(np.uint8).data)
-    encryptor.finalize()
-    return encryptor.tag
