@@ -42,7 +42,7 @@ def folder_in(party):
 
 
 def keep_fresh(folder, ids=IDS):
-    """Keep shares as a session leaves them."""
+    """Keep shares as a session leaves them: others at each call, or the same with a chance of 2^-64 a row."""
     keep_score_shares(folder, ids, np.random.default_rng().integers(0, 2**64, (len(ids), 1), dtype=np.uint64))
     return shares_path(folder, ids)
 
