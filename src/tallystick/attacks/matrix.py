@@ -37,8 +37,9 @@ def principal_components(matrix_BD: Tensor, count: int) -> Tensor:
     """
     centred_BD = centred(matrix_BD)
     if count <= len(centred_BD) < centred_BD.shape[1]:
-        value_B, vector_BB = torch.linalg.eigh(centred_BD @ centred_BD.T)
-        return vector_BB[:, -count:] * value_B[-count:].clamp(min=0).sqrt()
+        rows_BB = torch.linalg.eigh(centred_BD @ centred_BD.T)
+        components_BC: Tensor = rows_BB.eigenvectors[:, -count:] * rows_BB.eigenvalues[-count:].clamp(min=0).sqrt()
+        return components_BC
     wide_DC: Tensor = torch.linalg.eigh(centred_BD.T @ centred_BD).eigenvectors[:, -count:]
     return centred_BD @ wide_DC
 
