@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, get_args
+from typing import Any, BinaryIO, get_args
 
 import safetensors.torch
 import torch
@@ -82,32 +82,39 @@ def main() -> None:
             answers.write(json.dumps({"number": number} | _described(point)).encode() + b"\n")
             answers.flush()
     else:
-        facts, tensors = unframed(sys.stdin.buffer.read())
-        torch.set_num_threads(facts["threads"])
-        try:
-            row = points()[facts["number"]].load()
-            steps = []
-            for index, epoch in enumerate(facts["epochs"]):
-                fields: dict[str, Any] = {name: tensors.get(f"{index}/{name}") for name in _STEP}
-                steps.append(StepView(epoch=epoch, **fields))
-            known_labels = tuple(tensors[f"{index}/known"] for index in range(len(steps)) if f"{index}/known" in tensors)
-            view = View(
-                received=facts["received"],
-                steps=tuple(steps),
-                known_labels=known_labels or None,
-                classes=facts["classes"],
-                class_order=tensors.get("class_order"),
-                flip=facts["flip"],
-            )
-            scores = row.attack(view, generator=torch.Generator().manual_seed(facts["seed"]))
-            rows_by_name = {f"{index}/rows": rows for index, rows in enumerate(scores.rows)}
-            rows_by_name |= {f"{index}/values": values for index, values in enumerate(scores.values)}
-            answer = framed({"groups": len(scores.rows), "named": bool(scores.named)}, rows_by_name)
-        except (Exception, SystemExit) as error:
-            answer = framed({"error": f"it raised {_in_words(error)}"}, {})
-        answers.write(answer)
+        _run(sys.stdin.buffer.read(), answers)
     answers.flush()
     os._exit(0)  # threads that foreign code began do not hold the end up
+
+
+def _run(message: bytes, answers: BinaryIO) -> None:
+    facts, tensors = unframed(message)
+    torch.set_num_threads(facts["threads"])
+    try:
+        row = points()[facts["number"]].load()
+        scores = row.attack(_view(facts, tensors), generator=torch.Generator().manual_seed(facts["seed"]))
+        rows_by_name = {f"{index}/rows": rows for index, rows in enumerate(scores.rows)}
+        rows_by_name |= {f"{index}/values": values for index, values in enumerate(scores.values)}
+        answer = framed({"groups": len(scores.rows), "named": bool(scores.named)}, rows_by_name)
+    except (Exception, SystemExit) as error:
+        answer = framed({"error": f"it raised {_in_words(error)}"}, {})
+    answers.write(answer)
+
+
+def _view(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> View:
+    steps = []
+    for index, epoch in enumerate(facts["epochs"]):
+        fields: dict[str, Any] = {name: tensors.get(f"{index}/{name}") for name in _STEP}
+        steps.append(StepView(epoch=epoch, **fields))
+    known_labels = tuple(tensors[f"{index}/known"] for index in range(len(steps)) if f"{index}/known" in tensors)
+    return View(
+        received=facts["received"],
+        steps=tuple(steps),
+        known_labels=known_labels or None,
+        classes=facts["classes"],
+        class_order=tensors.get("class_order"),
+        flip=facts["flip"],
+    )
 
 
 def _described(point: EntryPoint) -> dict[str, Any]:
