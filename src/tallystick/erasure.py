@@ -40,7 +40,7 @@ from tallystick.storage import PARTIAL, remove
 from tallystick.tables.keys import ids_of_persons
 from tallystick.tables.lazy_table import Frame
 
-BY_ROW = ("scores.parquet", f"{SETTLED}.json", "labels.json", NOISY_KEYS)
+BY_ROW = ("scores.parquet", f"{SETTLED}.json", "values.json", NOISY_KEYS)
 """Files of a run with a value for each row. So has each folder in it, or it serves a training that goes on: what crossed, buckets
 of an alignment, checkpoints, trials of a search."""
 REMAINS = (

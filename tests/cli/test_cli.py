@@ -130,8 +130,11 @@ def test_init_writes_what_fits_the_parties_and_the_method_that_were_asked_for(tm
         ({"a": [1, 2], "b": [1, 2]}, "intersection", ("customer_id", "defaulted", "binary")),
         ({"company": ["x", "z"], "id": [1, 2], "$y": [0, 1], "y": [0, 1]}, "similarity", ("company", "y", "binary")),
         ({"Kundennummer": [1, 2], "y": [0, 1]}, "intersection", ("Kundennummer", "y", "binary")),
+        ({"member_no": [1, 2], "casino": [1, 2], "y": [0, 1]}, "intersection", ("member_no", "y", "binary")),
+        ({"Mitgliedsnummer": [1, 2], "y": [0, 1]}, "intersection", ("Mitgliedsnummer", "y", "binary")),
+        ({"codice_cliente": [1, 2], "y": [0, 1]}, "intersection", ("codice_cliente", "y", "binary")),
     ],
-    ids=["plain", "odd characters", "regression", "two of each", "none", "similarity", "German"],
+    ids=["plain", "odd characters", "regression", "two of each", "none", "similarity", "German", "member", "Mitglied", "cliente"],
 )
 def test_init_takes_key_and_label_from_the_header_where_they_are_plain(tmp_path, header, method, found):
     pl.DataFrame(header).write_csv(tmp_path / "rows.csv")

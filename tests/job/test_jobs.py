@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from tiny import contract_values, lay_out, tables
 
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
 from tallystick.run_folder.folder import RunFolder
+from tallystick.tables.split import TEST, VALIDATION, split_by_hash
 
 PARTIES = ("bank", "shop")
 
@@ -236,3 +238,61 @@ def test_a_step_on_values_that_have_changed_says_so_at_home_and_keeps_what_the_m
     assert [line.partition(what)[2].partition(";")[0] for line in heard["bank"]] == ["the labels"]
     again = job.run_all("evaluate")
     assert not any(what in event.get("say", "") for party in again.values() for event in party.events)
+
+
+def heard_of_values(ended):
+    """What each side says at home of values that have changed."""
+    what = "the table has other values of the same ids: "
+    lines = {name: [event["say"] for event in party.events if what in event.get("say", "")] for name, party in ended.items()}
+    return {name: [line.partition(what)[2].partition(";")[0] for line in found] for name, found in lines.items()}
+
+
+def of_parts(table, contract, *parts):
+    """Which rows of a table fall into these parts of the split."""
+    rows = split_by_hash([key.encode() for key in table["id"]], contract.split, seed=contract.seed)
+    return pl.Series(np.isin(rows, parts))
+
+
+def test_a_step_compares_the_values_of_every_group_of_rows(trained):
+    """Rows that only evaluation reads, and swapped values, whose statistics are those of before, are compared, too."""
+    job, _ = trained
+    tables = {name: job.home(name) / "table.parquet" for name in PARTIES}
+    before = {name: path.read_bytes() for name, path in tables.items()}
+    contract = load_contract(job.home("bank") / "contract.yaml")
+    bank, shop = (pl.read_parquet(tables[name]) for name in PARTIES)
+    is_test = of_parts(bank, contract, TEST)
+    assert 0.1 < is_test.mean() < 0.3
+    bank = bank.with_columns(
+        y=pl.when(is_test).then(1 - pl.col("y")).otherwise("y"),
+        noise=pl.when(is_test).then(pl.col("noise").shift(1, fill_value=0)).otherwise("noise"),
+    )
+    shop = shop.with_columns(
+        kind=pl.when(of_parts(shop, contract, VALIDATION)).then(pl.lit("red")).otherwise("kind"), x=pl.col("x").reverse()
+    )
+    bank.write_parquet(tables["bank"])
+    shop.write_parquet(tables["shop"])
+    heard = heard_of_values(job.run_all("evaluate"))
+    for name, path in tables.items():
+        path.write_bytes(before[name])
+    assert heard == {"bank": ["column 'noise', the labels"], "shop": ["column 'kind', column 'x'"]}
+    bank = pl.read_parquet(tables["bank"]).with_columns(unused=pl.lit(1), x=pl.col("x").cast(pl.Float64))
+    bank.with_columns(y=pl.col("y").cast(pl.Float64), kind=pl.col("kind").cast(pl.Categorical)).write_parquet(tables["bank"])
+    heard = heard_of_values(job.run_all("evaluate"))
+    tables["bank"].write_bytes(before["bank"])
+    assert heard == {"bank": [], "shop": []}  # other types of the same values
+
+
+def test_a_step_names_columns_that_are_new_or_gone_since_the_run_began(lay_out_job):
+    job = lay_out_job()
+    for name in PARTIES:
+        path = job.home(name) / "party.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"features": "auto", "drop": ["noise"]}))
+    job.run_all("align")
+    job.run_all("train")
+    shop = job.home("shop") / "table.parquet"
+    before = shop.read_bytes()
+    pl.read_parquet(shop).with_columns(z=pl.int_range(pl.len())).write_parquet(shop)
+    evaluated = job.run_all("evaluate")
+    shop.write_bytes(before)
+    assert heard_of_values(evaluated) == {"bank": [], "shop": ["column 'z' (new)"]}
+    assert evaluated["bank"].found["auc_joint"] == job.run_all("evaluate")["bank"].found["auc_joint"]

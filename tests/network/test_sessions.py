@@ -2,7 +2,9 @@
 
 import base64
 import contextlib
+import datetime
 import math
+import re
 import socket
 import ssl
 import struct
@@ -12,6 +14,10 @@ import time
 from dataclasses import replace
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from tiny import QUICK, error_of, within
 
 from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, PeerStopped, ProtocolError
@@ -756,3 +762,50 @@ def test_peers_may_be_told_different_reasons(networks, pool):
     bank.close(lambda peer: f"a word for {peer}")
     for each, heard in hearing.items():
         assert f"a word for {each}" in str(heard.result())
+
+
+@pytest.mark.parametrize("wild", ["*", "b*", "*ank", "*.bank", "bank.*", "*.example.com"])
+def test_a_name_with_a_star_stands_for_no_party(networks, pool, issue, identity, tmp_path, wild):
+    """A wildcard that matched would make every holder of such a certificate each party of the contract."""
+    ca_key = issue(tmp_path, wild)
+    for name in ("bank", "shop"):
+        issue(tmp_path, name, ca_key=ca_key)
+    of_wild, of_bank, of_shop = (replace(identity("bank"), **pem(tmp_path, name)) for name in (wild, "bank", "shop"))
+    files = {"certificate": tmp_path / f"{wild}.pem", "key": tmp_path / f"{wild}.key"}
+    with pytest.raises(ConfigError, match=re.escape(f"issued to {wild}, not to party 'bank'")):
+        load_identity("bank", ca=tmp_path / "ca.pem", **files)
+    error = dial(networks, pool, caller=replace(of_shop, name="shop"), at="bank", listener=of_wild)
+    assert isinstance(error, IdentityError)
+    assert "Hostname mismatch" in str(error)
+    error = dial(networks, pool, caller=replace(of_wild, name="shop"), at="bank", listener=of_bank)
+    assert isinstance(error, IdentityError)
+    assert f"bank turned this party away: your certificate is for {wild}, not for 'shop'" in str(error)
+
+
+@pytest.mark.parametrize("names", [["bank", "*.bank.example"], ["a.example", "bank"]])
+def test_a_certificate_of_several_names_is_the_party_s_that_stands_among_them(networks, pool, certificates, tmp_path, names):
+    """A CA of a company may add names of machines."""
+    ca = x509.load_pem_x509_certificate((certificates / "ca.pem").read_bytes())
+    ca_key = serialization.load_pem_private_key((certificates / "ca.key").read_bytes(), None)
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    own = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "host 7")]))
+        .issuer_name(ca.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    (tmp_path / "bank.pem").write_bytes(own.public_bytes(encoding))
+    (tmp_path / "bank.key").write_bytes(
+        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    who = load_identity("bank", ca=certificates / "ca.pem", certificate=tmp_path / "bank.pem", key=tmp_path / "bank.key")
+    bank, shop = networks("bank", listen="127.0.0.1:0", who=who), networks("shop")
+    waiting = pool.submit(bank.connect, {"shop": None})
+    shop.connect({"bank": f"127.0.0.1:{bank.port}"})["bank"].send(Note(number=3))
+    assert waiting.result(10)["shop"].receive(Note).number == 3

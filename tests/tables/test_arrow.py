@@ -33,6 +33,13 @@ TAKEN = {
     "half": (pa.array([1.5, None], pa.float16()), [1.5, None]),
     "run ends": (pa.compute.run_end_encode(pa.array([5, 5])), [5, 5]),
     "true and false in bytes": (pa.array([1, None], pa.int8()).cast(pa.bool8()), [True, None]),
+    "list view": (pa.array([[1, 2], None, [], [3]], pa.list_view(pa.int64()))[1:], [None, [], [3]]),
+    "large list view": (pa.array([None, ["a"], ["b", None]], pa.large_list_view(pa.string())), [None, ["a"], ["b", None]]),
+    "shared list view": (
+        pa.ListViewArray.from_arrays(pa.array([1, 0], pa.int32()), pa.array([1, 1], pa.int32()), pa.array([5, 6])),
+        [[6], [5]],
+    ),
+    "fixed-size list": (pa.array([None, [1.0, 2.0]], pa.list_(pa.float32(), 2)), [None, [1.0, 2.0]]),
     "day": (pa.array([date(2024, 1, 3), None]), [date(2024, 1, 3), None]),
     "time": (pa.array([time(1, 2), None]), [time(1, 2), None]),
     "duration": (pa.array([timedelta(hours=1), None]), [timedelta(hours=1), None]),
@@ -72,6 +79,8 @@ def test_types_are_taken_alike_by_every_reader(tmp_path, kind, way):
     column, wanted = TAKEN[kind]
     if (kind, way) == ("run ends", "stream"):
         pytest.skip("a stream's body is refused where it is not written plainly")
+    if (kind, way) == ("large list view", "parquet"):
+        pytest.skip("Arrow writes it and does not read it")
     assert WAYS[way](column, tmp_path).to_list() == wanted
 
 

@@ -598,16 +598,39 @@ def test_commas_that_part_otherwise_are_no_number(tmp_path, cell):
     assert column.dtype == pl.String
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"PK\x03\x04\x14\x00\x06\x00\xff\xfe\x80", "a workbook or another packed file"),
-        (b"PAR1\x15\x04\xff\xfe\x80", "is a Parquet file"),
-    ],
-)
-def test_a_file_of_another_kind_under_a_table_s_name_is_called_by_its_kind(tmp_path, content, said):
+XLSX = b"PK\x03\x04\x14\x00\x06\x00\xff\xfe\x80"
+OTHER_KINDS = {
+    "a workbook": (XLSX, "a workbook or another packed file"),
+    "an old workbook": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "a workbook of an old kind"),
+    "a packed workbook": (gzip.compress(XLSX), "packed, and holds no text but a workbook"),
+    "Parquet": (b"PAR1\x15\x04\xff\xfe\x80", "is a Parquet file"),
+    "packed Parquet": (gzip.compress(b"PAR1\x15\x04\xff\xfe\x80"), "packed, and holds a Parquet file"),
+    "Arrow": (b"ARROW1\0\0" + bytes(99), "an Arrow file"),
+    "SQLite": (b"SQLite format 3\0" + bytes(99), "an SQLite database; read it by table.query"),
+    "PDF": (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a PDF"),
+    "zstd": (b"\x28\xb5\x2f\xfd\x04\x00" + bytes(range(99)), "packed otherwise than by gzip"),
+    "a page": (b"\n<!DOCTYPE html>\n<html><table><tr><td>id</td></tr></table></html>\n", "a web page"),
+    "JSON": (b'[{"id": "a", "x": 1},\n {"id": "b", "x": 2}]\n', "JSON"),
+    "lines of JSON": (b'{"id": "a", "x": 1}\n{"id": "b", "x": 2}\n', "JSON"),
+    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 12345\n", "git lfs pull"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_a_file_of_another_kind_under_a_table_s_name_is_called_by_its_kind(tmp_path, kind, ending):
+    content, said = OTHER_KINDS[kind]
+    if (kind, ending) == ("Parquet", "parquet"):
+        said = "cannot be read"
+    path = tmp_path / f"t.{ending}"
+    path.write_bytes(content)
     with pytest.raises(DataError, match=said):
-        read(tmp_path, content)
+        read_table(TableConfig(path=path))
+
+
+@pytest.mark.parametrize("header", ["[a],{b}", '"<id>",x', "version,id", "ORC,id", "PDF,id", "{a},b"])
+def test_a_header_that_only_looks_like_another_kind_is_read(tmp_path, header):
+    assert read(tmp_path, f"{header}\n1,2\n".encode()).height == 1
 
 
 @pytest.mark.parametrize(
@@ -617,6 +640,8 @@ def test_a_file_of_another_kind_under_a_table_s_name_is_called_by_its_kind(tmp_p
         ("12/{0}/24", 'say how they are written, by `dates: {{x: "%m/%d/%y"}}` in the party file'),
         ("{0}-Jan-2024 {1}:05 PM", '`dates: {{x: "%d-%b-%Y %I:%M %p"}}`'),
         ("{1}/{1}/20{0:02}", 'by `dates: {{x: "%d/%m/%Y"}}` or by `dates: {{x: "%m/%d/%Y"}}` in the party file: all fit both'),
+        ("2024-{0:03}", '`dates: {{x: "%Y-%j"}}`'),
+        ("202401{0:02}T12000{1}", '`dates: {{x: "%Y%m%dT%H%M%S"}}`'),
         ("2024-W{0:02}", "write all in one way, and name it in the party file"),
     ],
 )

@@ -23,7 +23,7 @@ from lanes import short_lane_of
 from tiny import contract_values
 
 from tallystick.config.contract import parse_contract
-from tallystick.config.party import parse_party
+from tallystick.config.party import FeatureColumns, parse_party
 from tallystick.config.serving import Postgres
 from tallystick.config.table import TableConfig
 from tallystick.errors import DataError, StoreError
@@ -33,6 +33,7 @@ from tallystick.serving.requests import Reader, ScoreRequest
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.extension import extended
 from tallystick.tables.frame import as_frame
+from tallystick.tables.profile import profile
 from tallystick.tables.table import read_rows, read_table
 
 CONTRACT = parse_contract(contract_values(("bank", "shop")))
@@ -326,3 +327,120 @@ def test_a_value_that_stands_for_a_missing_one_is_one_whatever_is_read_later(kin
         assert values(encoder.encode(frame[np.array([1, 0])]).unpacked()) == [wanted[1], wanted[0]], later
     for later in ("json", "stream"):
         assert values(served(rows, encoder, later, tmp_path)) == wanted, later
+
+
+LARGE_STAND_INS = {
+    "beyond 2^53": (pl.Int64, 2**53 + 1),
+    "the largest": (pl.Int64, 2**63 - 2),
+    "unsigned": (pl.UInt64, 2**64 - 2),
+    "huge": (pl.Decimal(38, 0), 10**30 + 1),
+    "negative": (pl.Int64, -(10**18) + 1),
+}
+
+
+@pytest.mark.parametrize("first", ["csv", "parquet", "pandas"])
+@pytest.mark.parametrize("kind", LARGE_STAND_INS)
+def test_a_neighbour_of_a_stand_in_is_a_value_however_large_both_are(kind, first, tmp_path):
+    """Floating point does not tell them apart; a column of whole numbers does."""
+    dtype, number = LARGE_STAND_INS[kind]
+    cells = [number, number - 1, number + 1, 7]
+    rows = pl.DataFrame({"id": list("abcd"), "x": pl.Series(cells, dtype=dtype)})
+    party = party_of({**written(rows, tmp_path, "parquet" if first == "pandas" else first), "missing": [str(number)]}, tmp_path)
+    trained = read_rows(party.table, party, trained=None)
+    assert trained.get_column("x").is_null().to_list() == [True, False, False, False]
+    encoder = Encoder.of_party(trained, party, np.arange(4), numbers="plain")
+    wanted = values(encoder.encode(trained).unpacked())
+    ways = [way for way in (*FRAMES, "sqlite") if way != "sqlite" or dtype == pl.Int64]
+    for later in ways:
+        assert values(encoder.encode(read(rows, tmp_path, later, encoder)).unpacked()) == wanted, later
+    assert values(served(rows, encoder, "stream", tmp_path)) == wanted
+    reader = Reader.of(CONTRACT, party, encoder, rows)
+    for extra in (7, 7.0):
+        request = [{"id": key, "x": cell} for key, cell in zip("abcd", [*cells[:3], extra], strict=True)]
+        assert values(reader.json(ScoreRequest(rows=request)).own) == wanted
+
+
+OTHER_STAND_INS = {
+    "a comma of decimals": (
+        {"decimal": ",", "missing": ["-999,50"]},
+        ["1,5", "-999,5", "2,5", "1.003,25"],
+        [1.5, None, 2.5, 1003.25],
+    ),
+    "an exponent": ({"missing": ["1e3"]}, ["5", "1000", "7", "9"], [5, None, 7, 9]),
+    "a date as it is written": (
+        {"missing": ["31.12.9999"]},
+        ["03.01.2024", "31.12.9999", "04.02.2024", "05.02.2024"],
+        [date(2024, 1, 3), None, date(2024, 2, 4), date(2024, 2, 5)],
+    ),
+    "a midnight": (
+        {"missing": ["9999-12-31 00:00:00"]},
+        ["2024-01-03", "9999-12-31 00:00:00", "2024-01-04", "2024-02-05"],
+        [date(2024, 1, 3), None, date(2024, 1, 4), date(2024, 2, 5)],
+    ),
+    "a time of day": ({"missing": ["00:00"]}, ["08:05", "00:00", "09:30", "10:00"], [time(8, 5), None, time(9, 30), time(10)]),
+    "a word": ({"missing": ["keine Angabe"]}, ["red", "keine Angabe", "red", "blue"], ["red", None, "red", "blue"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("first", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", OTHER_STAND_INS)
+def test_a_stand_in_of_any_kind_is_missing_in_every_file_and_in_whatever_is_read_later(kind, first, tmp_path):
+    named, cells, read_as = OTHER_STAND_INS[kind]
+    stand_in = {"a date as it is written": date(9999, 12, 31), "a midnight": date(9999, 12, 31), "a time of day": time(0)}
+    stand_in |= {"a comma of decimals": -999.5, "an exponent": 1000, "a word": "keine Angabe"}
+    typed = pl.DataFrame({"id": list("abcd"), "x": [stand_in[kind] if cell is None else cell for cell in read_as]})
+    values_of_party = {"dates": {"x": "%d.%m.%Y"}} if kind == "a date as it is written" else {}
+    if first == "csv":
+        (tmp_path / "t.csv").write_text("id;x\n" + "".join(f"{key};{cell}\n" for key, cell in zip("abcd", cells, strict=True)))
+        table = {"path": "t.csv", **named}
+    else:
+        table = {**written(typed, tmp_path, "parquet"), **{key: each for key, each in named.items() if key != "decimal"}}
+        if "decimal" in named:
+            table["missing"] = ["-999.5"]
+        if kind == "a date as it is written":  # as text, which `dates` reads
+            pl.DataFrame({"id": list("abcd"), "x": cells}).write_parquet(tmp_path / "t.parquet")
+    party = parse_party(
+        {"party": "bank", "table": table, "keys": {"id": "id"}, "encoding": {"min_count": 1}, **values_of_party}, folder=tmp_path
+    )
+    trained = read_rows(party.table, party, trained=None)
+    assert trained.get_column("x").to_list() == read_as
+    encoder = Encoder.of_party(trained, party, np.arange(4), numbers="plain")
+    wanted = values(encoder.encode(trained).unpacked())
+    for later in ("parquet", "polars", "pandas", "arrow", "duckdb"):
+        assert values(encoder.encode(read(typed, tmp_path, later, encoder)).unpacked()) == wanted, later
+    for later in ("json", "stream"):
+        assert values(served(typed, encoder, later, tmp_path)) == wanted, later
+
+
+@pytest.mark.parametrize("mark", ["?", "n/a", "", "  ", "Unbekannt"])
+@pytest.mark.parametrize("way", ["parquet", "duckdb", "sqlite", "polars"])
+def test_a_mark_among_words_is_said_by_every_reader_until_the_party_says_what_it_is(mark, way, tmp_path):
+    rows = pl.DataFrame({"id": [f"k{number}" for number in range(9)], "x": ["red", "green", mark] * 3})
+    frame, party = read(rows, tmp_path, way, None), party_of({"path": "t.parquet"}, tmp_path)
+
+    def said(party):
+        told = [each for each in profile(frame, party).warnings if "may mean a missing one" in each]
+        encoder = Encoder.of_party(frame, party, np.arange(9), numbers="plain")
+        assert [each for each in encoder.notes if "may mean a missing one" in each] == told
+        return told
+
+    (line,) = said(party)
+    assert line.startswith(f"column 'x': cells {mark!r} stay values")
+    assert f"table.missing_in: {{x: [{mark!r}]}}" in line
+    assert not said(party.model_copy(update={"features": FeatureColumns(categorical=("x",))}))
+    rows.write_parquet(tmp_path / "t.parquet")
+    named = party_of({"path": "t.parquet", "missing_in": {"x": [mark]}}, tmp_path)
+    assert read_rows(named.table, named, trained=None).get_column("x").null_count() == 3
+
+
+@pytest.mark.parametrize("later", ["csv", "parquet", "polars", "json"])
+def test_a_cell_of_blanks_is_read_alike_later(later, tmp_path):
+    rows = pl.DataFrame({"id": [f"k{number}" for number in range(9)], "x": ["red", "green", "  "] * 3})
+    party = party_of(written(rows, tmp_path, "csv"), tmp_path)
+    first = read_rows(party.table, party, trained=None)
+    encoder = Encoder.of_party(first, party, np.arange(9), numbers="plain")
+    wanted = values(encoder.encode(first).unpacked())
+    if later == "json":
+        assert values(served(rows, encoder, later, tmp_path)) == wanted
+    else:
+        assert values(encoder.encode(read(rows, tmp_path, later, encoder)).unpacked()) == wanted

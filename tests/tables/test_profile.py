@@ -1,6 +1,7 @@
 """The profile: what a party is shown of its own table."""
 
 import json
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.errors import DataError
 from tallystick.tables.profile import profile, samples_of
+from tallystick.tables.times import with_dates
 
 FRAME = pl.DataFrame(
     {
@@ -180,3 +182,85 @@ def test_a_number_that_may_stand_for_a_missing_cell_is_asked_about(number: int, 
     assert told([*numbers, *[number] * 5, number // 2]) == []
     assert told([0, 1, number, number, number]) == []
     assert told([None]) == []
+
+
+DAYS = ["20240131", "20240201", "19991224", "20230705"]
+DAYS_FIRST = ["31012024", "28022024", "24121999", "15072023"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "mends"),
+    [
+        (DAYS, ['{since: "%Y%m%d"}']),
+        ([*DAYS, None, "99991231"], ['{since: "%Y%m%d"}']),
+        (DAYS_FIRST, ['{since: "%d%m%Y"}']),
+        (["01022024", "02032024"], ['{since: "%d%m%Y"}', '{since: "%m%d%Y"}']),
+        (["20240131120000", "20240201083005"], ['{since: "%Y%m%d%H%M%S"}']),
+        (["202401311200", "202402010830"], ['{since: "%Y%m%d%H%M"}']),
+        ([*DAYS, "20240132"], []),  # no such day
+        ([*DAYS, "7"], []),
+        (["20240131", "20240131"], []),  # a constant
+        (["12345678", "20240131"], []),
+        (["99991231", "99991230"], []),
+        ([None], []),
+    ],
+)
+@pytest.mark.parametrize("kind", [pl.Int64, pl.Float64, pl.Decimal(20, 0), pl.String])
+def test_dates_of_digits_alone_are_asked_about_and_the_mend_reads_them(cells: list[Any], mends: list[str], kind: Any) -> None:
+    """Numbers have no zeros in front, so days below ten are one digit short where the day comes first."""
+    values = pl.Series("since", cells, dtype=pl.String)
+    if kind != pl.String:
+        values = values.cast(pl.Int64).cast(kind)
+        mends = [] if cells[0] == "01022024" else mends
+    frame = pl.DataFrame({"id": range(len(cells)), "y": [row % 2 for row in range(len(cells))]}).with_columns(values)
+    told = [line for line in profile(frame, party(), CONTRACT).warnings if "'since'" in line and "dates of digits alone" in line]
+    assert len(told) == bool(mends)
+    for mend in mends:
+        assert mend in told[0]
+        words = mend.partition('"')[2].rstrip('"}')
+        dates = with_dates(frame, {"since": words}).get_column("since")
+        assert dates.dtype.is_temporal()
+        assert dates.null_count() == values.null_count()
+    if mends:
+        listed = {"numeric": ["since"]} if kind != pl.String else {"categorical": ["since"]}
+        lines = profile(frame, party(features=listed), CONTRACT).warnings
+        assert not [line for line in lines if "dates of digits alone" in line]
+        timed = profile(frame, party(time="since"), CONTRACT).warnings
+        assert [line for line in timed if "dates of digits alone" in line]
+
+
+@pytest.mark.parametrize(
+    ("cells", "shown"),
+    [
+        ([*range(10**6, 10**6 + 40), *[2**63 - 1] * 3], str(2**63 - 1)),
+        ([*range(40), *[10**16 - 1] * 3], str(10**16 - 1)),
+        ([*map(float, range(40)), *[-3.4028235e38] * 3], "-3.4028235e+38"),
+        ([*(date(2024, 1, 1) + timedelta(days) for days in range(40)), *[date(9999, 12, 31)] * 3], "9999-12-31"),
+        ([*(date(2024, 1, 1) + timedelta(days) for days in range(40)), *[date(1900, 1, 1)] * 3], "1900-01-01"),
+        ([*(datetime(2024, 1, 1) + timedelta(days) for days in range(40)), *[datetime(1970, 1, 1)] * 3], "1970-01-01 00:00:00"),
+        ([*(date(1890, 1, 1) + timedelta(1000 * days) for days in range(40)), *[date(1900, 1, 1)] * 3], None),
+    ],
+)
+def test_the_largest_numbers_and_dates_that_mean_none_are_asked_about(cells: list[Any], shown: str | None) -> None:
+    frame = pl.DataFrame({"id": range(len(cells)), "age": cells, "y": [row % 2 for row in range(len(cells))]})
+    told = [line for line in profile(frame, party(features=None), CONTRACT).warnings if "means a missing cell" in line]
+    assert len(told) == (shown is not None)
+    if shown is not None:
+        assert told[0].startswith(f"column 'age' is {shown} in 3 rows")
+        assert told[0].endswith(f"table.missing_in: {{age: ['{shown}']}}")
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [
+        ([date(24, 3, 1), date(25, 3, 2), date(2024, 1, 1)], "has 2 times before the year 1000"),
+        ([datetime(24, 3, 1, 12), datetime(2024, 1, 1), None], "has 1 time before the year 1000"),
+        ([date(1000, 1, 1), date(2024, 1, 1), None], ""),
+    ],
+)
+def test_years_of_two_digits_that_a_table_has_as_dates_are_told_of(days: list[Any], said: str) -> None:
+    """A program wrote 0024-03-01 for 1 March 2024."""
+    frame = pl.DataFrame({"id": ["a", "b", "c"], "born": days, "y": [0, 1, 1]})
+    lines = [line for line in profile(frame, party(), CONTRACT).warnings if "before the year" in line]
+    assert len(lines) == bool(said)
+    assert all(said in line for line in lines)

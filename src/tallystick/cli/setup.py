@@ -79,7 +79,7 @@ def init(
             from tallystick.errors import DataError
             from tallystick.reading import validate
             from tallystick.tables.column_guesses import guess_columns
-            from tallystick.tables.doubtful_text import text_warning
+            from tallystick.tables.doubtful_text import digits_warning, text_warning
             from tallystick.tables.profile import samples_of
             from tallystick.tables.table import read_table
 
@@ -94,7 +94,7 @@ def init(
                 column = frame.get_column(name)
                 samples = ", ".join(samples_of(column))
                 columns.append(f"{name}: {column.dtype}{f', such as {samples}' if samples else ', without a value'}")
-                columns += [warning] if (warning := text_warning(column)) is not None else []
+                columns += [warning] if (warning := digits_warning(column) or text_warning(column)) is not None else []
             guesses = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
             place = table if table.is_absolute() else Path(os.path.relpath(table, folder))
             request = replace(request, columns=guesses, table=place)

@@ -111,7 +111,7 @@ class TableConfig(Model):
     )
     missing: tuple[str, ...] | None = Field(
         default=None,
-        description="words that stand for a missing cell of a CSV, beside an empty one; null is NA, NaN, nan, null and NULL, "
+        description="words that stand for a missing cell, beside an empty one; null is, in a CSV, NA, NaN, nan, null and NULL, "
         "and in columns of numbers or dates also common marks such as ?, - and n/a",
     )
     missing_in: dict[Text, tuple[str, ...]] = Field(

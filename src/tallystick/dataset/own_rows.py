@@ -54,7 +54,8 @@ class Before:
 class OwnRows:
     """A party's table, the rows of it that take part, and where they stand in the alignment.
 
-    ``before`` is what the earlier run had, where this one starts from it. ``screens`` is whether its training can screen columns.
+    ``before`` is what the earlier run had, where this one starts from it. ``trained`` is the encoder that this run's model was
+    trained by, once it is. ``screens`` is whether its training can screen columns.
     """
 
     party: PartyFile
@@ -64,6 +65,7 @@ class OwnRows:
     alignment: Alignment
     numbers: Literal["auto"] | Numbers = "plain"
     before: Before | None = None
+    trained: Encoder | None = None
     screens: bool = False
 
     def table(self) -> Frame:
@@ -183,8 +185,12 @@ class OwnRows:
     def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
         """Fit the encoder on these rows of a frame, or None for a label party without a usable column.
 
+        A step of a run that is trained already takes the encoder of the training, whatever the table has become.
+
         Raises FeatureError for a feature party without one.
         """
+        if self.trained is not None:
+            return self.trained
         if self.before is not None:
             return extended_encoder(self.before, frame, self.party, training_rows)
         encoder = Encoder.of_party(frame, self.party, training_rows, numbers=self.numbers, screens=self.screens)

@@ -5,9 +5,8 @@ Shapes: N positions.
 The model is put together here, before training and whenever it is loaded again; ``keep`` and ``load`` are inverse.
 """
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -17,7 +16,7 @@ from torch import nn
 from tallystick.config.contract import Contract
 from tallystick.config.sections import NetworkModel, TargetConfig
 from tallystick.config.unaligned import NoneConfig, UnalignedKeys
-from tallystick.dataset.dataset import Dataset, Labels
+from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, EmbeddingDefenses
 from tallystick.errors import ConfigError, DamagedFile, DataError
 from tallystick.models.branches import BranchedModel
@@ -35,7 +34,7 @@ from tallystick.training.feature_defense import DefendedBottom
 from tallystick.training.unaligned.method_table import method_of
 
 _NOTE = "training"
-_LABELS = "labels"
+_VALUES = "values"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,30 +251,25 @@ class TrainedLabelParty:
         )
 
 
-def changed_values(folder: RunFolder, dataset: Dataset) -> list[str]:
-    """Name what the table has otherwise than when this run began, of the same ids: columns by their statistics, and the labels.
+def changed_values(folder: RunFolder, digests: Mapping[str, str]) -> list[str]:
+    """Name what the table has otherwise than when this run began, of the same ids. It is empty where nothing was kept."""
+    try:
+        before = folder.noted(_VALUES)
+    except DamagedFile:  # it is written anew, and nothing depends on it
+        return []
+    if not before:
+        return []
+    changed = [name for name, digest in digests.items() if before.get(name, digest) != digest]
+    new = [f"{name} (new)" for name in digests if name not in before]
+    return changed + new + [f"{name} (gone)" for name in before if name not in digests]
 
-    It is empty where nothing was kept. Statistics may differ in their last bits on another machine.
+
+def keep_encoders(folder: RunFolder, dataset: Dataset, digests: Mapping[str, str]) -> None:
+    """Write the encoder of the columns and the coding of labels, before training: a model is of no use without them.
+
+    ``digests`` are of the values, by name, for a later step to compare.
     """
-    changed = []
-    with suppress(DamagedFile):  # whoever needs the file says so
-        before, now = kept_encoder(folder), dataset.encoder
-        if before is not None and now is not None:
-            changed += before.changed_columns(now)
-        labels = folder.noted(_LABELS).get("digest")
-        if labels is not None and dataset.labels is not None and labels != _digest(dataset.labels):
-            changed.append("the labels")
-    return changed
-
-
-def _digest(labels: Labels) -> str:
-    return hashlib.blake2b(labels.true_N.cpu().numpy().tobytes(), digest_size=16).hexdigest()
-
-
-def keep_encoders(folder: RunFolder, dataset: Dataset) -> None:
-    """Write the encoder of the columns and the coding of labels, before training: a model is of no use without them."""
-    if dataset.labels is not None:
-        folder.note(_LABELS, {"digest": _digest(dataset.labels)})
+    folder.note(_VALUES, dict(digests))
     if dataset.encoder is not None:
         folder.write(folder.encoder, dataset.encoder.to_json())
     if dataset.labels is not None:

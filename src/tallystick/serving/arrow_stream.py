@@ -19,6 +19,10 @@ PLAIN = Problem(
     status=400, detail="the Arrow stream has a dictionary or is compressed; write it without (for pandas: no categories)"
 )
 DICTIONARIES, ROWS = 2, 3  # what the header of an IPC message is of
+LISTS = (
+    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+    *(pa.types.is_list_view, pa.types.is_large_list_view),
+)
 HEADER_KIND, HEADER, LENGTH, COMPRESSION = 1, 2, 0, 3  # fields of these tables, by the format's schema
 
 
@@ -34,17 +38,22 @@ def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame
         with pa.ipc.open_stream(body) as stream:
             if len(set(stream.schema.names)) < len(stream.schema.names):
                 raise Problem(status=422, detail="two columns have one name; give each a name of its own")
-            for place, kind in enumerate(stream.schema.types):
-                item = kind.value_field if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+            for name, kind in zip(stream.schema.names, stream.schema.types, strict=True):
+                item = kind.value_field if any(is_such(kind) for is_such in LISTS) else None
                 inner = item.type if item is not None else None
                 if item is not None and not item.name.isprintable():  # decoded here, for Polars panics at what is no UTF-8
                     raise NONE
                 if pa.types.is_nested(inner or kind) or (inner is not None and pa.types.is_null(inner)):
                     raise Problem(
-                        status=422, detail=f"column {place} is nested; a cell is a value, or a list of values for a sequence"
+                        status=422,
+                        detail=f"column {name!r} is nested; a cell is a value, or a list of values for a sequence or a vector",
                     )
             table = stream.read_all()
         table.validate(full=True)
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            is_view = pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type)
+            if is_view and any(sum(chunk.sizes.to_pylist()) > len(chunk.values) for chunk in column.chunks):
+                raise Problem(status=422, detail=f"column {name!r} has lists that share items; write it as plain lists")
         frame = as_polars(table)
     except DataError as error:
         raise Problem(status=422, detail=str(error)) from None
@@ -94,7 +103,7 @@ class _Table:
 
 def _text_bytes(column: pl.Series) -> int:
     """Count the bytes of a column's texts, also those of its lists: several may share the same bytes of the stream."""
-    column = column.explode() if isinstance(column.dtype, pl.List) else column
+    column = column.explode() if isinstance(column.dtype, pl.List | pl.Array) else column
     if column.dtype == pl.Binary:
         return int(column.bin.size().sum())
     return int(column.str.len_bytes().sum()) if column.dtype == pl.String else 0

@@ -24,6 +24,7 @@ from tallystick.tables.features import Features
 from tallystick.tables.keys import key_of
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.plain_keys import plain_key
+from tallystick.tables.vectors import vector_of, with_vectors
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 FEW_ROWS = 64
@@ -96,7 +97,8 @@ class Reader:
             contract=contract,
             party=party,
             encoder=encoder,
-            schema=dict(frame.schema) | (encoder.types if encoder is not None else {}),
+            schema=dict(frame.schema)
+            | (encoder.types | dict.fromkeys(encoder.vectors, pl.List(pl.Float64)) if encoder is not None else {}),
             most_rows=party.serving.max_rows,
             keys_only=keys_only,
         )
@@ -108,8 +110,9 @@ class Reader:
 
     @cached_property
     def own_columns(self) -> list[str]:
-        """Return the columns that the own part of the network reads."""
-        return columns_read(self.encoder)
+        """Return the columns that the own part of the network reads. A vector is one."""
+        vectors = list(self.encoder.vectors) if self.encoder is not None else []
+        return list(dict.fromkeys(vector_of(name, vectors) or name for name in columns_read(self.encoder)))
 
     @property
     def columns(self) -> list[str]:
@@ -129,6 +132,9 @@ class Reader:
         try:
             if self._brings_own(names):
                 kinds = {name: self.schema.get(name, pl.String()) for name in self.own_columns}
+                for name in self.encoder.vectors if self.encoder is not None else ():
+                    if any(isinstance(cell, str) for cell in columns[name]):
+                        kinds[name] = pl.String()  # such as [0.5, -1]
                 own = pl.DataFrame([typed_column(name, columns[name], kind) for name, kind in kinds.items()])
             if (ids := self._plain_keys(keys)) is None:
                 ids = self._keys_of([key_column(name, keys[name], self.schema.get(name, pl.String())) for name in keys])
@@ -185,7 +191,9 @@ class Reader:
         if self.encoder is None or frame is None:
             return RequestedRows(keys=keys, own=None)
         try:
-            return RequestedRows(keys=keys, own=self.encoder.encode(frame).unpacked(), columns=frame)
+            numbers = with_vectors(frame, list(self.encoder.vectors), widths=self.encoder.vectors)
+            assert isinstance(numbers, pl.DataFrame)
+            return RequestedRows(keys=keys, own=self.encoder.encode(numbers).unpacked(), columns=numbers)
         except DataError as error:
             raise Problem(status=422, detail=f"the own columns cannot be read: {str(error).partition(';')[0]}") from None
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from tallystick.errors import DataError
@@ -55,7 +56,18 @@ def _adapted(column: Any) -> Any:
     if pa.types.is_float16(kind):
         return column.cast(pa.float32())
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        return column.cast(pa.large_list(kind.value_type))
+        return pa.chunked_array([_lists_of(chunk) for chunk in column.chunks], type=pa.large_list(kind.value_type))
     if pa.types.is_interval(kind) or pa.types.is_union(kind) or pa.types.is_map(kind):
         raise TypeError
     return column
+
+
+def _lists_of(views: Any) -> Any:
+    """Return list views as lists, whose items are copied. Arrow's own cast gives lists that end nowhere beside a null."""
+    import pyarrow as pa
+
+    is_null = views.is_null().to_numpy(zero_copy_only=False)
+    sizes = np.where(is_null, 0, views.sizes.to_numpy())
+    ends = np.cumsum(sizes)
+    items = np.repeat(views.offsets.to_numpy() - (ends - sizes), sizes) + np.arange(sizes.sum())
+    return pa.LargeListArray.from_arrays(np.append(0, ends), views.values.take(pa.array(items)), mask=pa.array(is_null))

@@ -1,8 +1,6 @@
 """Forms: how a feature column's cells were read in training. Every later table's cells are brought into this form, or refused."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from datetime import UTC, date, datetime
 from typing import Literal
 
 import polars as pl
@@ -34,6 +32,7 @@ TYPES: Mapping[Form, pl.DataType] = {
     "duration": pl.Duration("us"),
 }
 """A type of each form, for cells that come without one."""
+MOST_DIGITS = 38  # of a whole number of any type
 
 
 def form_of(kind: pl.DataType, *, use: Literal["numeric", "categorical"]) -> Form:
@@ -49,25 +48,6 @@ def form_of(kind: pl.DataType, *, use: Literal["numeric", "categorical"]) -> For
 def has_form(kind: pl.DataType, form: Form) -> bool:
     """Tell whether a column of this type is already in this form."""
     return not kind.is_nested() and kind not in (pl.Binary, pl.Object) and form_of(kind, use="categorical") == form
-
-
-def values_named(words: Sequence[str], kind: pl.DataType) -> pl.Series:
-    """Return the numbers, dates or time stamps among words for a missing cell, as a column of this type has them.
-
-    Numbers are float64, whatever the column's are. Of text and other types there are none.
-    """
-    values: list[float | date] = []
-    for word in words:
-        with suppress(ValueError):
-            if kind.is_numeric():
-                values.append(float(word))
-            elif kind == pl.Date:
-                values.append(date.fromisoformat(word))
-            elif isinstance(kind, pl.Datetime):
-                moment = datetime.fromisoformat(word)
-                zone = UTC if kind.time_zone is not None else None
-                values.append(moment if moment.tzinfo is not None and zone is not None else moment.replace(tzinfo=zone))
-    return pl.Series(values, dtype=pl.Float64() if kind.is_numeric() else kind)
 
 
 def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) -> pl.Series:
@@ -136,8 +116,9 @@ def _refusal(column: pl.Series, form: Form, text: str, *, hint: str = "") -> Fea
 
 
 def _numbers(text: pl.Series) -> pl.Series:
-    if text.drop_nulls().str.contains(r"^[+-]?[0-9]{1,18}$").all():
-        return text.cast(pl.Int64)
+    for kind, digits in ((pl.Int64, 18), (pl.Int128, MOST_DIGITS)):
+        if text.drop_nulls().str.contains(rf"^[+-]?[0-9]{{1,{digits}}}$").all():
+            return text.cast(kind)
     numbers = text.cast(pl.Float64, strict=False)
     return numbers.set(~numbers.is_finite().fill_null(True), None)
 

@@ -7,9 +7,14 @@ from tallystick.config.templates import FoundColumns
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.text import as_text
 
+_PERSON = (
+    "customer|cust|client|cliente|clientid|member|account|acct|patient|subscriber|policy|person|subject|user|case|record"
+    "|kunde|kunden|kd|mitglied|mitglieds|konto|vertrag|vertrags|patienten|personal|codice|numero|matricula|matricule"
+)
 KEY = re.compile(
-    r"(.*[ _.-])?(id|key|uid|uuid|guid|email|e-mail|phone|ssn|iban)|customer|client|kunde|kunden(nr|nummer)|cliente"
-    r"|.*[a-z]Id|.*[a-z]ID",
+    r"(.*[ _.-])?(id|key|uid|uuid|guid|email|e-mail|phone|ssn|iban|msisdn|cpf|nif|vin|pseudonym)"
+    r"|id[ _.-].*|customer|client|kunde|cliente|member|matricule"
+    rf"|({_PERSON})[ _.-]?(id|no|nr|num|number|nummer|code|cliente|client)|n[ _.-]client|.*[a-z]Id|.*[a-z]ID",
     flags=re.ASCII,
 )
 NAME = re.compile(r"(.*[ _.-])?(name|title|company)", flags=re.ASCII)

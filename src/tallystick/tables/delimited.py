@@ -24,6 +24,7 @@ import polars.selectors as cs
 from tallystick.config.table import TableConfig
 from tallystick.errors import DataError
 from tallystick.storage import scratch_folder
+from tallystick.tables.file_kinds import refuse_other_kind
 from tallystick.tables.lazy_table import COPIED_BYTES, LazyTable, is_gzipped, room_for, store
 from tallystick.tables.names import require_usable
 from tallystick.tables.rows import refuse_rows_beyond
@@ -40,6 +41,11 @@ MARKS = (
     *("\u043d/\u0434", "\u7121", "\u65e0", "\u306a\u3057", "\u4e0d\u660e", "\u672a\u77e5"),
 )  # fmt: skip
 """What stands for a missing cell in a column whose other cells are numbers, times, or true and false."""
+DOUBTFUL = (
+    *(*MARKS, "TBD", "tbd", "TBA", "UNKNOWN", "MISSING", "Not available", "not available", "n.v.", "n/v", "N/V", "k. A."),
+    *("n. a.", "keine Angabe", "unbekannt", "Unbekannt", "desconocido", "Desconocido", "inconnu", "Inconnu", "sconosciuto"),
+)  # fmt: skip
+"""What may do so in a column of words, where it stays a value until the party file says what it is."""
 FEWEST_VALUES, MOST_WORDS, MOST_OF_WORDS = 20, 5, 0.5
 """Other words are taken for such marks in a column of that many different numbers or times: a few words, in less than half of it,
 unless the party file names the words of this column."""
@@ -63,6 +69,7 @@ NUMBERS = {
     ".": rf"^\s*[+-]?(([0-9]+|[1-9][0-9]{{0,2}}(,[0-9]{{3}})+|{_LAKHS})(\.[0-9]+)?{_EXPONENT}|{_INFINITE})\s*$",
 }
 WHOLE = r"^\s*[+-]?[0-9]{1,18}\s*$"
+LONG = r"^\s*[+-]?[0-9]{1,38}\s*$"
 BOOLEAN = r"^\s*(?i:true|false)\s*$"
 CODE_LIKE = r"^\s*[+-]?[0-9]+[eE][0-9]+\s*$"  # 12E4: a number with an exponent, or a code
 THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})?\s*$"  # 410 or 8.505
@@ -70,9 +77,10 @@ DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
 MOMENT = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([T ]{CLOCK})?$"  # beside moments a day is its midnight
 ZONED = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ]{CLOCK}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)$"
-WHOLE_NUMBERS = "whole"
+WHOLE_NUMBERS, LONG_NUMBERS = "whole", "long"
 READINGS = {
-    **NUMBERS, WHOLE_NUMBERS: WHOLE, "boolean": BOOLEAN, "day": DAY, "moment": MOMENT, "zoned": ZONED, "clock": f"^{CLOCK}$",
+    **NUMBERS, WHOLE_NUMBERS: WHOLE, LONG_NUMBERS: LONG, "boolean": BOOLEAN,
+    "day": DAY, "moment": MOMENT, "zoned": ZONED, "clock": f"^{CLOCK}$",
 }  # fmt: skip
 """What a column can be read as, by a pattern that all of its known cells fit."""
 PARTED = "([0-9])['\u2019 \u00a0\u2007\u2009\u202f]([0-9]{3})"
@@ -101,6 +109,8 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
     Raises DataError, naming the file, for columns that are named twice or differ from file to file, for text in another encoding,
     and for numbers with commas that may be read in two ways.
     """
+    for path in paths:
+        refuse_other_kind(path)
     separator = form.separator or _separator(paths[0], form.encoding)
     for path in paths:
         header, _ = _with_names(_header(path, form.encoding, separator))
@@ -204,7 +214,7 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
     stripped = column.str.strip_chars()
     words = _among(stripped, NULL_WORDS if marks_of_column is None else marks_of_column)
     marks = (*(marks_of_column or ()), *MARKS)
-    doubtful = tuple(sorted(set(_among(stripped, MARKS)) - set(words))) if marks_of_column is None else ()
+    doubtful = tuple(sorted(set(_among(stripped, DOUBTFUL)) - set(words))) if marks_of_column is None else ()
     sample = _unmarked(stripped.head(SAMPLE_CELLS), marks)
     readings = _readings(sample) or _readings(sample.filter(~sample.str.contains(A_WORD)))
     if not readings and (len(column) <= SAMPLE_CELLS or len(sample)):
@@ -532,12 +542,6 @@ def _separator_line(stream: TextIO) -> str | None:
 
 
 def _other_encoding(path: Path, codec: str) -> DataError:
-    with path.open("rb") as file:
-        begins = file.read(4)
-    if begins == b"PK\3\4":
-        return DataError(f"{path}: is no text but a workbook or another packed file; save its sheet as CSV, or unpack it")
-    if begins == b"PAR1":
-        return DataError(f"{path}: is a Parquet file; call it so, by a name that ends in .parquet")
     name = "utf-8" if codec == UTF_8 else codec
     return DataError(
         f"{path}: is not {name} text; name its encoding under table in the party file, such as `encoding: windows-1252`"
@@ -653,7 +657,8 @@ def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
     text = _without(cs.by_name(column.name).as_expr(), (*look.marks, "")).str.strip_chars()
     if decimal in look.readings:
         plain = _plain_text(text, foreign=look.foreign).str.replace_all("." if decimal == "," else ",", "", literal=True)
-        kind = pl.Int64 if WHOLE_NUMBERS in look.readings else pl.Float64
+        long_kind = pl.Int128 if LONG_NUMBERS in look.readings else pl.Float64
+        kind = pl.Int64 if WHOLE_NUMBERS in look.readings else long_kind
         return plain.str.replace(",", ".", literal=True).cast(kind)
     text = _plain_text(text, foreign=True) if look.foreign else text
     reading = None

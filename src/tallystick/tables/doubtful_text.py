@@ -2,7 +2,10 @@
 
 import polars as pl
 
-from tallystick.tables.times import likely_formats
+from tallystick.config.party import PartyFile
+from tallystick.tables.delimited import DOUBTFUL
+from tallystick.tables.lazy_table import Frame, LazyTable
+from tallystick.tables.times import likely_formats, read_times
 
 NUMBER_LIKE = (
     r"^([^\w]{0,4}|\p{L}{1,3}(\p{Sc}|\.)?[ \u00a0]|\p{L}{1,3}\p{Sc})"  # such as €, EUR and US$
@@ -11,9 +14,12 @@ NUMBER_LIKE = (
 DATE_LIKE = (
     r"^\s*(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|\d{4}[./-]\d{1,2}|\d{1,2}[ ./-]?\p{L}{3,9}\.?[ ,./-]*\d{2,4}"
     r"|\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?|\d+ days?|P[T\d][\w.]*|\p{L}{3,9}\.? \d{1,2}, ?\d{4}"
-    r"|\d{4}-?[QWTS]\d{1,2}|[QTS]\d[ /-]?\d{2,4})([T, ]+\d.*)?\s*$"
+    r"|\d{4}-\d{3}|\d{8}T\d{4}(\d{2})?Z?|\d{4}-?[QWTS]\d{1,2}|[QTS]\d[ /-]?\d{2,4})([T, ]+\d.*)?\s*$"
 )
 CLOCK_LIKE = r"^\s*\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?\s*$"
+DIGIT_DATES = {8: ("%Y%m%d", "%d%m%Y", "%m%d%Y"), 12: ("%Y%m%d%H%M",), 14: ("%Y%m%d%H%M%S",)}
+"""Dates of digits alone, by how many digits they have."""
+YEARS, LAST_YEAR = (1900, 2100), 9999
 FEWEST_NUMBERS = 20  # different cells from which such a column could be one of numbers
 LOOKED_AT = 100_000  # of these
 
@@ -52,6 +58,54 @@ def text_warning(column: pl.Series) -> str | None:
             "units out), or list it under features.categorical if these are codes"
         )
     return None
+
+
+def marks_warning(frame: Frame, name: str, party: PartyFile) -> str | None:
+    """Say which cells of a column of text may mean a missing one, and how to have them so. Of a CSV its reader says it."""
+    read_from_csv = isinstance(frame, LazyTable) and name in frame.missing
+    if frame.schema[name] != pl.String or read_from_csv or (party.table is not None and name in party.table.missing_in):
+        return None
+    cells = frame.get_column(name).drop_nulls().unique()
+    marks = cells.filter(cells.str.strip_chars().is_in(["", *DOUBTFUL])).sort().to_list()
+    if not marks or len(cells) == len(marks):
+        return None
+    listed = ", ".join(map(repr, marks))
+    return (
+        f"column {name!r}: cells {listed} stay values, and may mean a missing one; where they do, make them null, or in a file "
+        f"say so by table.missing_in: {{{name}: [{listed}]}}, and where they do not, list the column under features.categorical"
+    )
+
+
+def digits_warning(column: pl.Series) -> str | None:
+    """Say that all numbers of a column, or its cells of digits alone, are dates such as 20240131, and how to have them so."""
+    kind = column.dtype
+    if not (kind.is_numeric() or kind == pl.String):
+        return None
+    cells = column.drop_nulls().unique().head(LOOKED_AT)
+    if kind.is_float() or isinstance(kind, pl.Decimal):
+        cells = cells.cast(pl.Float64)
+        if not (cells.is_finite() & (cells == cells.round()) & (cells.abs() < 1e15)).all():
+            return None
+        cells = cells.cast(pl.Int64)
+    text = cells.cast(pl.String).str.strip_chars()
+    digits = set(text.str.len_chars().to_list())
+    if len(text) < 2 or len(digits) != 1 or not text.str.contains("^[0-9]+$").all():
+        return None
+    formats = []
+    for words in DIGIT_DATES.get(digits.pop(), ()):
+        times = read_times(text, words)
+        usual = times.dt.year().is_between(*YEARS) | (times.dt.year() == LAST_YEAR)
+        if not times.null_count() and usual.all() and (times.dt.year() != LAST_YEAR).any():
+            formats.append(words)
+    if not formats:
+        return None
+    cells_are, taken_as, listed = ("numbers", "number", "numeric") if kind.is_numeric() else ("cells", "category", "categorical")
+    lines = [f'`dates: {{{column.name}: "{words}"}}`' for words in formats]
+    return (
+        f"column {column.name!r}: all its {cells_are} are dates of digits alone, such as 20240131, and each is taken as a "
+        f"{taken_as}; to have them as dates say how they are written, by {' or by '.join(lines)} in the party file"
+        f"{': all fit each' if len(lines) > 1 else ''}; if they are none, list the column under features.{listed}"
+    )
 
 
 def dates_mend(column: pl.Series) -> str:

@@ -18,14 +18,15 @@ from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile, S
 from tallystick.errors import DataError, FeatureError
 from tallystick.tables.bins import bin_edges
 from tallystick.tables.categories import ENCODED_AT_A_TIME, CategoricalColumn, fit_categorical, usual_count
-from tallystick.tables.column_formats import TYPES, Form, as_form, form_of, has_form, values_named
+from tallystick.tables.column_formats import TYPES, Form, as_form, form_of, has_form
 from tallystick.tables.columns import Floats, TrainingColumns, numbers_of
 from tallystick.tables.common_values import CommonValues
-from tallystick.tables.doubtful_text import text_warning
+from tallystick.tables.doubtful_text import marks_warning, text_warning
 from tallystick.tables.features import FeatureShape, Numbers, PackedFeatures, Packing
 from tallystick.tables.lazy_table import Frame, LazyTable, in_order, slices_of
 from tallystick.tables.records import fits_memory, mapped, rows_of_a_piece
 from tallystick.tables.sequences import SequenceColumn, fit_sequence
+from tallystick.tables.stand_ins import marks_missing
 from tallystick.tables.table import require_column, require_named
 from tallystick.tables.text import as_text
 from tallystick.tables.vectors import vector_of, widths_of
@@ -180,6 +181,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         looked = () if party.features is not None else columns.categorical
         of_table = frame.notes if isinstance(frame, LazyTable) else ()
         of_table += tuple(warning for name in looked if (warning := text_warning(frame.get_column(name))) is not None)
+        of_table += tuple(warning for name in looked if (warning := marks_warning(frame, name, party)) is not None)
         encoder = cls.fit(
             frame,
             columns,
@@ -254,22 +256,6 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         """Return the categories of the columns that were text in training."""
         return {column.name: column.categories for column in self.categorical if column.form == "text"}
 
-    def changed_columns(self, now: "Encoder") -> list[str]:
-        """Name the columns of which another encoder, of the same ids' rows, has other statistics or categories."""
-        changed = []
-        for before, after in zip(self._columns, now._columns, strict=False):
-            if isinstance(before, NumericColumn) and isinstance(after, NumericColumn):
-                alike = np.allclose(
-                    (before.mean, before.deviation, before.low, before.high),
-                    (after.mean, after.deviation, after.low, after.high),
-                    rtol=1e-9,
-                )
-            else:
-                alike = before == after
-            if not alike or before.name != after.name:
-                changed.append(f"column {before.name!r}")
-        return changed
-
     def fitted(self, frame: Frame) -> Frame:
         """Return a table with its columns in the forms that they had in training.
 
@@ -287,8 +273,9 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             require_named(frame, column.name, use="feature")
             kind = frame.schema[column.name]
             is_as_trained = has_form(kind, column.form)
-            # A reader of files has taken out words for a missing cell already
-            may_have_words = column.name in self.missing and not (isinstance(frame, LazyTable) and column.name in frame.missing)
+            # A reader of files has taken out words for a missing cell already; beside them an empty text may be none
+            is_read = isinstance(frame, LazyTable) and column.name in frame.missing and column.form != "text"
+            may_have_words = column.name in self.missing and not is_read
             if is_as_trained and not may_have_words:
                 continue
             cells = before = whole.get_column(column.name)
@@ -297,15 +284,15 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
                 cells = as_form(cells, column.form, categories=categories)
             if may_have_words:
                 # Remove the words, numbers or times that marked a missing cell in the files of training. Text that never was a
-                # file has an empty text for a missing cell, too
+                # file has an empty text for a missing cell, too, unless the training had one for a category
                 words = self.missing[column.name]
-                if column.form == "text":
+                if isinstance(column, CategoricalColumn) and column.form == "text":
                     cells = cells.cast(pl.String)
-                    are_words = cells.str.strip_chars().is_in(["", *words])
-                else:
-                    compared = cells.cast(pl.Float64) if cells.dtype.is_numeric() else cells
-                    are_words = compared.is_in(values_named(words, cells.dtype).implode())
-                cells = cells.set(are_words, None) if are_words.any() else cells
+                    if "" not in column.categories:  # a cell of blanks is none: a file keeps it
+                        cells = cells.replace("", None)
+                    words = tuple(word for word in words if word not in column.categories)
+                is_missing = marks_missing(cells, cells.dtype, words, decimal=self.decimal)
+                cells = cells.set(is_missing, None) if is_missing is not None and is_missing.any() else cells
             if cells is not before:
                 changed[column.name] = cells
         if not changed:

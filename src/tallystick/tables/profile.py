@@ -6,27 +6,25 @@ A profile holds statistics of private rows. It stays on the party's machine.
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from tallystick.config.alignment import IntersectionConfig, KeyColumn
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError
-from tallystick.tables.doubtful_text import dates_mend, text_warning
+from tallystick.tables.doubtful_text import dates_mend, digits_warning, marks_warning, text_warning
 from tallystick.tables.encoder import feature_columns
 from tallystick.tables.keys import KeyReport, keys_of
 from tallystick.tables.lazy_table import Frame, LazyTable
+from tallystick.tables.stand_ins import stand_in_warning
 from tallystick.tables.table import require_column
 from tallystick.tables.target import classes_of
 from tallystick.tables.target_leakage import telling
 from tallystick.tables.text import as_text, beyond_years
+from tallystick.tables.times import FIRST_YEAR
 
 MOSTLY_MISSING = 0.9
 DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
-STAND_INS = (*(sign * (10**digits - 1) for digits in range(1, 10) for sign in (1, -1)), -(2**31), 2**31 - 1)
-"""Numbers that stand for a missing cell in many a table, such as -999, where no other number is near."""
-FEWEST_NUMBERS, FEWEST_ROWS, FAR = 20, 3, 2.0  # different numbers; rows of the same one; times the others' whole range
 FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front; of those that fit 64 bits
 SHOWN_CLASSES = 20
 SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells that are shown of a column, among its first ones, of so many characters
@@ -94,16 +92,21 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
                 f"key column {column.name!r}: {share:.1%} of the values have fewer digits than the others; if the other side "
                 "writes zeros in front, this side has lost them: bring the column as text, from where it still has them"
             )
-        if column.use not in ("numeric", "categorical"):
+        if column.use not in ("numeric", "categorical", "time"):
             continue
         values = frame.get_column(column.name)
+        digits = digits_warning(values) if party.features is None or column.use == "time" else None
+        if digits is not None:
+            warnings.append(digits)
+        if column.use == "time":
+            continue
         if column.missing_share >= MOSTLY_MISSING:
             warnings.append(f"column {column.name!r} is missing in {column.missing_share:.0%} of rows")
         if column.distinct <= 1 and column.missing_share in (0, 1):
             warnings.append(f"column {column.name!r} is constant; it will be left out")
         if values.dtype.is_float() and (infinite := int(values.is_infinite().sum())):
             warnings.append(f"column {column.name!r} has {infinite} infinite numbers; make them null or clip them")
-        if (said := _stand_in(values)) is not None:
+        if (said := stand_in_warning(values)) is not None:
             warnings.append(said)
         if beyond := int(beyond_years(values).sum()):
             times = "times" if beyond > 1 else "time"
@@ -118,8 +121,15 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
                 f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; to have them as dates "
                 f"{dates_mend(values)}"
             )
-        elif column.use == "categorical" and party.features is None and (warning := text_warning(values)) is not None:
-            warnings.append(warning)
+        elif column.use == "categorical" and party.features is None and digits is None:
+            warnings += [warning] if (warning := text_warning(values)) is not None else []
+        if column.use == "categorical" and party.features is None:
+            warnings += [warning] if (warning := marks_warning(frame, column.name, party)) is not None else []
+        if values.dtype in (pl.Date, pl.Datetime) and (early := int((values.dt.year() < FIRST_YEAR).sum())):
+            warnings.append(
+                f"column {column.name!r} has {early} time{'s' if early > 1 else ''} before the year {FIRST_YEAR}; if these are "
+                "years of two digits, write them with four, and if they mean a missing cell, make them null"
+            )
         if column.use == "categorical" and frame.height > 1 and column.distinct == frame.height:
             warnings.append(f"column {column.name!r} has a category of its own in every row; it identifies rows and cannot help")
         if label is not None and (how := telling(values, label)) is not None:
@@ -166,27 +176,6 @@ def samples_of(column: pl.Series) -> tuple[str, ...]:
         str(_shown(cell)) for cell in (cells if cells.dtype.is_nested() else cells.unique(maintain_order=True)).to_list()
     )
     return tuple(text if len(text) <= WIDEST else f"{text[:WIDEST]}..." for text in list(few)[:SAMPLES])
-
-
-def _stand_in(values: pl.Series) -> str | None:
-    """Say which number of a column may stand for a missing cell: a common one that several rows have, far from all others."""
-    if not values.dtype.is_numeric():
-        return None
-    numbers = values.drop_nulls().cast(pl.Float64).to_numpy()
-    numbers = numbers[np.isfinite(numbers)]
-    for number in {float(numbers.min()), float(numbers.max())} & set(STAND_INS) if len(numbers) else ():
-        others = numbers[numbers != number]
-        rows = len(numbers) - len(others)
-        if rows < FEWEST_ROWS or len(np.unique(others)) < FEWEST_NUMBERS:
-            continue
-        lowest, highest = float(others.min()), float(others.max())
-        if min(abs(number - lowest), abs(number - highest)) > FAR * (highest - lowest):
-            return (
-                f"column {values.name!r} is {int(number)} in {rows} rows, and {_shown(lowest)} to {_shown(highest)} in all "
-                f"others; if {int(number)} means a missing cell, make these cells null, or name it as the file has it, "
-                f"such as table.missing_in: {{{values.name}: ['{int(number)}']}}"
-            )
-    return None
 
 
 def _shown(value: object) -> str | None:

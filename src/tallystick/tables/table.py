@@ -24,16 +24,17 @@ from tallystick.reading import did_you_mean, redacted
 from tallystick.storage import refuse_pipe, scratch_folder
 from tallystick.tables.adbc import DriverError, read_by_driver, read_sqlite
 from tallystick.tables.arrow import as_polars
-from tallystick.tables.column_formats import values_named
 from tallystick.tables.delimited import NULL_WORDS, read_delimited
 from tallystick.tables.delta import is_delta, read_delta
+from tallystick.tables.file_kinds import refuse_other_kind
 from tallystick.tables.lazy_table import Frame, LazyTable, store
 from tallystick.tables.names import require_usable
 from tallystick.tables.parquet import announced_rows, read_parquet
 from tallystick.tables.postgres import postgres_errors, read_postgres, with_password
 from tallystick.tables.rows import refuse_rows_beyond
+from tallystick.tables.stand_ins import marks_missing
 from tallystick.tables.stores import Store, StoredFile, TableFile, copied
-from tallystick.tables.times import with_dates
+from tallystick.tables.times import read_times, with_dates
 from tallystick.tables.vectors import with_vectors
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ class TrainedForms(Protocol):
     @property
     def text_categories(self) -> Mapping[str, Sequence[str]]:
         """Return the categories of the columns that were text."""
+        ...
+
+    @property
+    def vectors(self) -> Mapping[str, int]:
+        """Return how many numbers each vector has."""
         ...
 
 
@@ -99,7 +105,15 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
                 words[name] = tuple(word for word in words.get(name, usual) if word not in categories)
         if source.path is not None and words:
             source = source.model_copy(update={"missing_in": dict(source.missing_in) | words})
-    frame = with_vectors(with_dates(read_table(source, text=text), party.dates), party.vectors)
+    widths = trained.vectors if trained is not None else {}
+    frame = with_dates(read_table(source, text=text), party.dates)
+    assert isinstance(frame, LazyTable)
+    # A date that means a missing one is named as the file has it; what is read later may have it as a date
+    missing = dict(frame.missing)
+    for name, form in party.dates.items():
+        dates = read_times(pl.Series(missing.get(name, ()), dtype=pl.String), form).drop_nulls()
+        missing |= {name: (*missing[name], *map(str, dates))} if len(dates) else {}
+    frame = with_vectors(replace(frame, missing=missing), party.vectors, widths=widths)
     assert isinstance(frame, LazyTable)
     return frame
 
@@ -121,14 +135,12 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
         raise DataError(f"{source}: has no rows; a party needs at least one")
     refuse_rows_beyond(frame.height, table, source=source)
     require_usable(frame.columns, source=source)
-    # Make cells null that are a number or a time that the party file names for missing: -999 of a CSV is -999 in Parquet
+    # Make cells null that the party file names for missing: -999 of a CSV is -999 in Parquet, and so is a word
     nulled, missing = [], dict(frame.missing)
     for name, kind in frame.schema.items():
-        words = table.missing_in.get(name, table.missing or ())
-        if words and len(stand_ins := values_named(words, kind)):
-            cells = cs.by_name(name).as_expr()
-            compared = cells.cast(pl.Float64) if kind.is_numeric() else cells
-            nulled.append(pl.when(~compared.is_in(stand_ins.implode())).then(cells))
+        words, cells = table.missing_in.get(name, table.missing or ()), cs.by_name(name).as_expr()
+        if (is_stand_in := marks_missing(cells, kind, words, decimal=frame.decimal or table.decimal)) is not None:
+            nulled.append(pl.when(~is_stand_in).then(cells))
             missing[name] = tuple(dict.fromkeys((*missing.get(name, ()), *words)))
     if nulled:
         frame = replace(frame, source=frame.source.with_columns(nulled), block=type(frame.block)(), missing=missing)
@@ -173,6 +185,9 @@ def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> 
         if ending != ".parquet":
             with _local(files, table) as paths:
                 return read_delimited(paths, table, text=text)
+        for file in files:
+            if isinstance(file, Path):
+                refuse_other_kind(file, parquet=True)
         refuse_rows_beyond(sum(announced_rows(file, reason=_reason) for file in files), table, source=path, has="announces")
         tables = [read_parquet(file, table, reason=_reason) for file in files]
         return tables[0] if len(tables) == 1 else store(_joined(files, [table.source for table in tables]))

@@ -1,5 +1,6 @@
 """Times that rows are ordered by: one function for a split by time, the latest row of a key, and the periods of monitoring."""
 
+import re
 from collections.abc import Mapping
 
 import polars as pl
@@ -7,20 +8,26 @@ import polars as pl
 from tallystick.errors import DataError
 from tallystick.reading import did_you_mean
 from tallystick.tables.lazy_table import Frame, LazyTable
-from tallystick.tables.text import rows_listed
+from tallystick.tables.text import as_text, rows_listed
 
 ISO = (
     r"^\s*(?P<day>\d{4}-\d{2}-\d{2})"
     r"(?:[T ](?P<time>\d{2}:\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,6})\d*)?)?\s*(?P<zone>Z|[+-]\d{2}:?\d{2})?)?\s*$"
 )
 """A date, or a date and time with or without a zone, as ISO 8601 and RFC 3339 write them."""
+FINER = re.compile(r"[.,]\d{6}(\d{1,3})")
+"""Digits of a time's second behind its microseconds."""
 FIRST_YEAR = 1000
 _DAYS = (
-    *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d"),
+    *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d", "%Y-%j"),
     *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y"),
     *("%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
 )
-FORMATS = (*_DAYS, *(f"{day} {clock}" for clock in ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p") for day in _DAYS))
+FORMATS = (
+    *_DAYS,
+    *(f"{day} {clock}" for clock in ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p") for day in _DAYS),
+    "%Y%m%dT%H%M%S",
+)
 """How dates are commonly written, and times behind them: what a message proposes for ``dates`` in the party file."""
 
 
@@ -57,7 +64,7 @@ def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
 def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
     """Read columns of text as dates, or as time stamps where their format has hours. Raises DataError, naming rows, for others.
 
-    A column that holds dates already stays as it is.
+    Numbers are read as they are spelt, such as 20240131. A column that holds dates already stays as it is.
     """
     dated = {}
     for name, words in formats.items():
@@ -66,7 +73,7 @@ def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
         column = frame.get_column(name)
         if column.dtype.is_temporal():
             continue
-        text = column.cast(pl.String).str.strip_chars()
+        text = (as_text(column) if column.dtype.is_numeric() else column.cast(pl.String)).str.strip_chars()
         text = text.set(text == "", None)
         dated[name] = read_times(text, words)
         wrong = dated[name].is_null() & text.is_not_null()

@@ -33,10 +33,11 @@ def vector_of(name: str, vectors: Sequence[str]) -> str:
     return match["vector"] if match is not None and match["vector"] in vectors else ""
 
 
-def with_vectors(frame: Frame, vectors: Sequence[str]) -> Frame:
+def with_vectors(frame: Frame, vectors: Sequence[str], *, widths: Mapping[str, int] | None = None) -> Frame:
     """Put a column for each number in the place of these columns, at the end of the table; of a large one in a file.
 
     Cells may be of Arrow's fixed-size or other lists, of Polars' arrays, or text such as ``[0.5, -1]``, as pgvector gives.
+    ``widths`` says how many numbers a vector held in training, so that all cells may be missing now.
 
     Raises FeatureError for an absent column, cells that hold no numbers, or not as many each, and for a number that is missing,
     NaN or infinite. Rows are named by number.
@@ -47,7 +48,7 @@ def with_vectors(frame: Frame, vectors: Sequence[str]) -> Frame:
     for name in vectors:
         if name not in frame.schema:
             raise FeatureError(f"vectors: column {name!r} is not in the table; {did_you_mean(name, frame.columns)}")
-        width = _checked_width(frame, name)
+        width = _checked_width(frame, name, (widths or {}).get(name))
         added += [number_name(name, place) for place in range(width)]
         numbers = _as_lists(pl.col(name), frame.schema[name])
         expressions += [numbers.list.get(place, null_on_oob=True).alias(number_name(name, place)) for place in range(width)]
@@ -79,11 +80,12 @@ def _as_lists(cells: pl.Expr, kind: pl.DataType) -> pl.Expr:
     return cells.cast(pl.List(pl.Float32))
 
 
-def _checked_width(frame: Frame, name: str) -> int:
-    """Return how many numbers every cell of a vector holds."""
+def _checked_width(frame: Frame, name: str, trained: int | None) -> int:
+    """Return how many numbers every cell of a vector holds, which is as many as in training, where it was ``trained``."""
     kind = frame.schema[name]
     inner = kind.inner if isinstance(kind, pl.List | pl.Array) else None
-    if not (kind == pl.String or (inner is not None and inner.is_numeric())):
+    is_vector = kind == pl.String or (inner is not None and inner.is_numeric()) or (kind == pl.Null and trained is not None)
+    if not is_vector:
         raise FeatureError(
             f"vectors: column {name!r} has type {kind}; a vector's cells are lists of numbers, or text such as [0.5, -1]"
         )
@@ -91,7 +93,7 @@ def _checked_width(frame: Frame, name: str) -> int:
     lists = _as_lists(pl.col(name), kind)
     number = pl.element()
     try:
-        first = source.select(lists.list.len().drop_nulls().first()).collect(engine="streaming").item()
+        first = trained or source.select(lists.list.len().drop_nulls().first()).collect(engine="streaming").item()
         looked = source.select(
             (lists.list.len() != (first or 0)).alias("other"),
             lists.list.eval(number.is_null() | ~number.is_finite()).list.any().alias("bad"),
@@ -101,6 +103,11 @@ def _checked_width(frame: Frame, name: str) -> int:
             f"vectors: column {name!r} has cells that are no list of numbers; a vector's cell is a list or text such as [0.5, -1]"
         ) from None
     width, other, bad = int(first or 0), looked.get_column("other"), looked.get_column("bad")
+    if other.any() and trained is not None:
+        raise FeatureError(
+            f"vectors: column {name!r} held {width} numbers a cell in training, and holds another count in {rows_listed(other)} "
+            "rows; bring vectors of the same model"
+        )
     if other.any():
         raise FeatureError(
             f"vectors: column {name!r} holds {width} numbers in its first cell and another count in {rows_listed(other)} rows; "

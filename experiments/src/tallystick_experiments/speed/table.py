@@ -203,7 +203,7 @@ def _measured(name: str, home: Path, arguments: Mapping[str, Any], channels: lis
     dataset = dataset_of(contract.linkage).of(contract, own_rows, channels, secret_seed=job.folder.secret_seed)
     if channels and name == LABEL:
         channels[0].send(EncodedInTurn())
-    keep_encoders(job.folder, dataset)
+    keep_encoders(job.folder, dataset, {})
     if channels:
         agreement = Agreement(run_id="table", align=False, resume_from=0, train=True)
         _train_and_evaluate(job, own_rows, dataset, agreement, phases)

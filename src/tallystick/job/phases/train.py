@@ -49,9 +49,13 @@ from tallystick.run_folder.trained import (
     changed_values,
     keep_before_refit,
     keep_encoders,
+    kept_encoder,
 )
+from tallystick.tables.digests import column_digest
+from tallystick.tables.encoder import feature_columns
 from tallystick.tables.keys import Keys
 from tallystick.tables.target_leakage import telling
+from tallystick.tables.vectors import vector_of
 from tallystick.training.calibration import LogitLine
 from tallystick.training.checkpoint import CheckpointStore, TrainingState
 from tallystick.training.feature_party import train_feature_party
@@ -71,6 +75,7 @@ def own_rows(job: Job, keys: Keys, alignment: Alignment) -> OwnRows:
     point = StartingPoint.of(job.folder)
     return OwnRows(
         before=point.before(grows=job.grows) if point is not None else None,
+        trained=kept_encoder(job.folder) if job.folder.trained else None,
         party=job.party,
         is_label=job.is_label,
         frame=job.frame,
@@ -85,14 +90,15 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
     """Encode this party's rows at the linked positions. The encoders are kept."""
     own = own_rows(job, keys, alignment)
     dataset = dataset_of(job.contract.linkage).of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
-    changed = changed_values(job.folder, dataset)
+    digests = value_digests(own, dataset)
+    changed = changed_values(job.folder, digests)
     if changed:  # a warning alone, for the others are connected: an end here would tell them of labels
         job.logbook.watcher.say(
             f"warning: since this run began, the table has other values of the same ids: {', '.join(changed)}; what is trained "
             "or measured now is of these; put the former table back, or begin a new run"
         )
     if not (changed and job.folder.trained):  # a model goes with the encoders that it was trained by
-        keep_encoders(job.folder, dataset)
+        keep_encoders(job.folder, dataset, digests)
     if not job.folder.trained and dataset.encoder is not None:
         # The rows that this party trains on; for a feature party that links by similarity, all that have a link.
         by_number = own.alignment.candidates and not own.is_label
@@ -113,6 +119,34 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
     for note in dataset.resolved_notes(job.contract.training):
         job.logbook.watcher.say(note)
     return dataset
+
+
+def value_digests(own: OwnRows, dataset: Dataset) -> dict[str, str]:
+    """Digest what this party brings to a run, by name: each column, and the labels, of all rows that some step uses.
+
+    A column that the encoder left out has an empty digest, which says that the table has it.
+    """
+    party, parts, encoder = own.party, (dataset, dataset.unaligned), dataset.encoder
+    positions_N = torch.cat([each.cpu() for part in parts for each in (part.train_N, part.validation_N, part.test_N)])
+    by_number = own.alignment.candidates and not own.is_label
+    rows_R = own.alignment.own_rows if by_number else own.rows_at(positions_N.sort().values)
+    rows_R = rows_R[rows_R >= 0]
+    features = feature_columns(own.frame, party)
+    columns: dict[str, list[str]] = {name: [] for name in (*features.categorical, *party.sequences)}
+    columns |= {vector_of(name, party.vectors) or name: [] for name in features.numeric}
+    if encoder is not None:
+        for number in encoder.numeric:
+            columns.setdefault(number.vector or number.name, []).append(number.name)
+        columns |= {category.name: [category.name] for category in encoder.categorical}
+        columns |= {each.name: [name for name in (each.name, each.target) if name is not None] for each in encoder.sequences}
+    columns |= {name: [name] for name in (party.weight, party.time) if name is not None}
+    named = {f"column {name!r}": used for name, used in columns.items()}
+    if party.label is not None:
+        named["the labels"] = [party.label]
+    return {
+        name: column_digest(own.column_at(column, rows_R, use="feature") for column in used) if used else ""
+        for name, used in named.items()
+    }
 
 
 def telling_columns(job: Job, own: OwnRows, dataset: Dataset) -> list[str]:

@@ -9,6 +9,7 @@ import polars as pl
 from tallystick.errors import FeatureError
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.text import as_text
+from tallystick.tables.times import FINER
 
 Cell = Any
 
@@ -20,11 +21,19 @@ def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Seri
     """
     try:
         if kind.is_temporal():
-            return pl.Series(name, [None if cell is None else _moment(cell, kind) for cell in cells], dtype=kind)
+            moments = pl.Series(name, [None if cell is None else _moment(cell, kind) for cell in cells], dtype=kind)
+            if isinstance(kind, pl.Datetime) and kind.time_unit == "ns":  # Python's have microseconds
+                finer = [FINER.search(cell) if cell is not None else None for cell in cells]
+                nanoseconds = pl.Series([int(each[1].ljust(3, "0")) if each is not None else 0 for each in finer], dtype=pl.Int64)
+                moments = moments + nanoseconds.cast(pl.Duration("ns"))
+            return moments.alias(name)
         if kind.is_numeric() or kind == pl.Boolean:
-            if any(isinstance(cell, float) or (isinstance(cell, int) and abs(cell) >= 2**63) for cell in cells):
+            if any(isinstance(cell, float) for cell in cells):  # 7.0 may stand beside 2^53 + 1
+                cells = [int(cell) if isinstance(cell, float) and cell.is_integer() else cell for cell in cells]
+            if any(isinstance(cell, float) or (isinstance(cell, int) and abs(cell) >= 2**127) for cell in cells):
                 return pl.Series(name, [None if cell is None else float(cell) for cell in cells], dtype=pl.Float64)
-            return pl.Series(name, cells, dtype=pl.Int64)
+            is_long = any(isinstance(cell, int) and abs(cell) >= 2**63 for cell in cells)
+            return pl.Series(name, cells, dtype=pl.Int128 if is_long else pl.Int64)
         if isinstance(kind, pl.List | pl.Array):
             return pl.Series(name, cells, dtype=pl.List(kind.inner))
         return pl.Series(name, cells, dtype=pl.String, strict=True)
