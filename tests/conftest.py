@@ -3,7 +3,6 @@
 import atexit
 import gc
 import os
-from contextlib import ExitStack
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: PyTorch's own threads would only be in each other's way
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -47,18 +46,6 @@ def _turn(nodeid):
     if nodeid.startswith("tests/export/"):
         return 1, "tests/export/"  # ONNX takes seconds to load
     return 1 if nodeid.startswith(LONG) else 2, nodeid.partition("::")[0]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(config, specs):
-    """Have workers forked from a process that has loaded what all of them load."""
-    from worker_server import worker_server
-
-    server = ExitStack()
-    config.add_cleanup(server.close)
-    python = server.enter_context(worker_server())
-    for spec in specs:
-        spec.python = python
 
 
 @pytest.hookimpl(optionalhook=True)
