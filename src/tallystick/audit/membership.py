@@ -55,7 +55,8 @@ def audit_membership(
     leaks = evaluate_membership(received, steps, own_N, sent=sent)
     attacks = []
     for name, metrics in leaks.found.items():
-        of_columns, chance = _of_columns(received, name), metrics.chance_symmetric_auc
+        of_columns = isinstance(MEMBERSHIP_ATTACKS[received][name], UniqueCells)
+        chance = metrics.chance_symmetric_auc
         note = f"a guess would give {chance:.3f}" if chance > 0.505 else ""
         if of_columns:
             note = "needs every column of every row without error; it shows what somebody could find who rebuilds them"
@@ -82,7 +83,3 @@ def audit_membership(
         attacks=attacks,
         not_measured=[f"{names}, in {peer}'s seat: {reason}" for names, reason in reasons.items()],
     )
-
-
-def _of_columns(received: Received, name: str) -> bool:
-    return isinstance(MEMBERSHIP_ATTACKS[received][name], UniqueCells)
