@@ -18,6 +18,7 @@ WHY = {
     "cli/watch.py": "lines of a log",
     "demo/flights.py": "the name of a folder",
     "demo/private_auc.py": "the name of a folder",
+    "erasure.py": "the day of an erasure",
     "job/job.py": "when a run began, in its result",
     "job/log.py": "lines of a log",
     "job/loggers.py": "points of a figure at MLflow",
