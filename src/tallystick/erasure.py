@@ -6,7 +6,8 @@ serving and counts of opened scores stay in use: these lose the names of the per
 of all rows together, and stay.
 
 What is done to a file that is named, and what this says, is the same whether or not a person was in it: nobody learns from it who
-was known. No other party is told.
+was known. No other party is told. Sides that serve align anew when they next meet, by which the others see that something was
+erased or changed, and not whom it is about.
 
 No formal guarantee: the weights, the encoder's quantiles and categories, and the figures of a run still depend on each of its
 rows. Not protected: files outside `runs`, what other parties keep, blocks that a disk has freed.
