@@ -1,5 +1,7 @@
 """Views in which a label is planted with known strength, or not at all."""
 
+from dataclasses import replace
+
 import torch
 
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
@@ -57,6 +59,18 @@ def planted_view(label_N: torch.Tensor, *, gap: float, batch: int = BATCH, epoch
         own_model=PlantedModel(kept_ND),
         flip=0.01,
     )
+
+
+def noisy_class(label_N: torch.Tensor, *, share: float, epochs: int = 4, seed: int = 0) -> View:
+    """One class of equal means has noise in all directions, the other in half of them; both are as loud where there is most."""
+    view, source = planted_view(label_N, gap=0.0, epochs=epochs), generator(seed)
+    loud_D = torch.where(torch.arange(6) < 3, 10.0, 1.0)
+    steps = []
+    for step in view.steps:
+        quiet_B1 = torch.where(label_N[step.rows_B, None] == 1, share, 1.0)
+        quiet_BD = torch.where(torch.arange(6) < 3, 1.0, quiet_B1)
+        steps.append(replace(step, received_BD=torch.randn(len(step.rows_B), 6, generator=source) * loud_D * quiet_BD))
+    return replace(view, steps=tuple(steps))
 
 
 class PlantedModel(torch.nn.Module):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from lanes import short_lane_of
-from planted import BATCH, ROWS, PlantedModel, audit_by_epoch, generator, labels, planted_view
+from planted import BATCH, ROWS, PlantedModel, audit_by_epoch, generator, labels, noisy_class, planted_view
 from scipy.stats import norm
 from tiny import short_trainings
 from torch.nn.functional import cosine_similarity
@@ -64,29 +64,17 @@ def test_no_attack_reads_what_is_not_there(name: str) -> None:
     assert metrics.symmetric_auc.mean < metrics.chance_symmetric_auc + 0.051
 
 
-def noisy_class(*, share: float, seed: int = 0, anew: bool = True) -> View:
-    """One class of equal means has noise in all directions, the other in half of them; both are as loud where there is most."""
-    view, source = planted_view(TRUTH, gap=NOTHING, epochs=4), generator(seed)
-    loud_D = torch.where(torch.arange(6) < 3, 10.0, 1.0)
-    steps = []
-    for step in view.steps:
-        quiet_B1 = torch.where(TRUTH[step.rows_B, None] == 1, share, 1.0)
-        quiet_BD = torch.where(torch.arange(6) < 3, 1.0, quiet_B1)
-        steps.append(replace(step, received_BD=torch.randn(len(step.rows_B), 6, generator=source) * loud_D * quiet_BD))
-    return replace(view, steps=tuple(steps))
-
-
 @pytest.mark.parametrize("share", [0.3, 3.0])
 def test_low_energy_reads_a_class_by_its_silence_where_nothing_else_does(share: float) -> None:
     """Whichever class is the silent one. In four epochs a quarter of the energy, or nine times; seeded."""
-    view = noisy_class(share=share)
+    view = noisy_class(TRUTH, share=share)
     assert metrics_of("low-energy", view, TRUTH).auc.mean > 0.98
     for name in ("norm-averaged", "spectral-averaged", "clusters-averaged", "high-energy"):
         assert metrics_of(name, view, TRUTH).symmetric_auc.mean < 0.65
 
 
 def test_low_energy_reads_nothing_where_both_classes_are_as_silent() -> None:
-    assert metrics_of("low-energy", noisy_class(share=1.0), TRUTH).symmetric_auc.mean < 0.53
+    assert metrics_of("low-energy", noisy_class(TRUTH, share=1.0), TRUTH).symmetric_auc.mean < 0.53
 
 
 def energies_of(x_BD: torch.Tensor) -> torch.Tensor:

@@ -27,9 +27,9 @@ from tallystick.run_folder.trained import epochs_trained
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
 _LABELS = "labels.safetensors"
-MOST_ROWS = 16_384  # evenly chosen, that attacks on one vector per row read
+MOST_ROWS = 12_288  # evenly chosen, that attacks on one vector per row read
 GROWTH_ROWS = 4096  # of earlier epochs, which only say how a leak grew
-BATCH_ROWS = 16_384  # about so many, in batches spread over the recorded epochs, are enough for the second decimal
+BATCH_ROWS = 12_288  # about so many, in batches spread over the recorded epochs, are enough for the second decimal
 
 
 @dataclass(frozen=True, kw_only=True)

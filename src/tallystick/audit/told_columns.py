@@ -35,7 +35,7 @@ from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.recorder import ViewStore
 from tallystick.watcher import Watcher
 
-TOLD_ROWS = 2_000  # attacked, at most
+TOLD_ROWS, QUICK_TOLD_ROWS = 2_000, 1_000  # attacked, at most
 KNOWN, QUICK_KNOWN = (20, 200, 1000), (20, 200)
 ATTACKS = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel", "kernel-mean")}
 ATTACKS_ASIDE = {name: ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel")}
@@ -60,6 +60,7 @@ def audit_told_columns(
         return []
     watcher.say("attacking own columns by what cut gradients tell of them, as a feature party could")
     peers = contract.feature_parties if role == "label" else (contract.label_party,)
+    most = QUICK_TOLD_ROWS if contract.audit == "quick" else TOLD_ROWS
     told_columns = []
     for peer in peers:
         store = ViewStore(folder=folder.views / peer, contract=contract.hash, origin=folder.origin, run_id=run_id)
@@ -68,7 +69,7 @@ def audit_told_columns(
         if not epochs:
             continue
         (step,) = rows.load(epochs[-1]).view().steps
-        kept_K = chosen_rows(torch.isin(truth.rows_R, step.rows_B).nonzero().flatten(), most=TOLD_ROWS)
+        kept_K = chosen_rows(torch.isin(truth.rows_R, step.rows_B).nonzero().flatten(), most=most)
         here = step.only(torch.isin(step.rows_B, truth.rows_R[kept_K]))
         order_K = truth.rows_R[kept_K].argsort()
         columns = truth.used.rows(kept_K[order_K])

@@ -22,7 +22,7 @@ from tallystick.run_folder.row_recorder import RowStore, one_each
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
-PASS_ROWS, QUICK_PASS_ROWS = 2_500, 1_000  # of each part, at most
+PASS_ROWS, QUICK_PASS_ROWS = 2_000, 500  # of each part, at most
 PASSES: tuple[Part, ...] = ("training", "validation", "test")
 MOST_CONTRAST_BYTES = 64 * MEBIBYTE
 CONTRAST = "shuffled.safetensors"

@@ -28,8 +28,8 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Batch
 from tallystick.training.step import CutObserver
 
-MOST_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 16_384, "cut_embedding": 6_000})  # what attacks read
-QUICK_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 8_192, "cut_embedding": 2_000})  # of a quick audit
+MOST_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 12_288, "cut_embedding": 4_000})  # what attacks read
+QUICK_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 4_096, "cut_embedding": 1_000})  # of a quick audit
 MOST_BYTES = 256 * MEBIBYTE  # per peer on disk; in memory a sixth of it
 _KEPT = RecordingPlan(first=1, later=4, batches=0)  # of the epochs' files
 ROWS_VERSION = 4
