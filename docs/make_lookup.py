@@ -207,7 +207,7 @@ def messages() -> str:
             importlib.import_module(module.name)
     parts = [
         "# Messages, from the code",
-        "`make reference` makes this page from the classes of all messages. Between parties only these cross, in the frames of "
+        "Between parties only these cross, in the frames of "
         "[sessions](protocols.md#sessions). A message that is not expected, too large or not of this form ends the run with one "
         "line. [The threat model](../explanation/threat-model.md#what-each-side-learns) says what each side learns from them.",
         "\n".join(["| message | fields | at most | meaning |", "|---|---|---|---|", *map(_message, _subclasses(Message))]),
@@ -226,7 +226,7 @@ def error_tree() -> str:
     ]
     parts = [
         "# Errors, from the code",
-        "`make reference` makes this page from the classes of errors. Every error that tallystick raises on purpose is a "
+        "Every error that tallystick raises on purpose is a "
         "`TallystickError`. Its message names the thing, its value, what was expected, and what to do.",
         "A message may name private columns or values, so it stays at home. A peer is told one of a few fixed sentences: that of "
         "the class or of its base, or that this side failed unexpectedly, with the name of the class.",

@@ -221,7 +221,7 @@ def attacks() -> str:
     )
     parts = [
         "# Attacks of the audit, from the code",
-        "`make reference` makes this page from the tables of attacks. [The audit](../explanation/the-audit.md) explains what its "
+        "[The audit](../explanation/the-audit.md) explains what its "
         "figures mean, and [measured notes](../results/columns.md#of-the-attacks-on-labels) say more of some attacks. An attack "
         "is given the view of a partner and what its row says that it knows, and nothing else.",
         "## On labels",
@@ -310,7 +310,7 @@ def methods() -> str:
     )
     parts = [
         "# Methods, from the code",
-        "`make reference` makes this page from the tables of methods that a contract can name. Defences stand with the "
+        "A contract can name these methods. Defences stand with the "
         "[public names](python-names.md#defences), attacks have [a page of their own](attacks.md).",
         "## Ways of linking rows",
         "[Which alignment to choose](../explanation/alignments.md) explains them; `alignment.method` names one.",
@@ -361,7 +361,7 @@ def protocols() -> str:
     """Return the page of every protocol, as its module says it."""
     parts = [
         "# Protocols, from the code",
-        "`make reference` makes this page from the docstrings of the modules that hold the protocols. Read it beside the code. "
+        "Read this page beside the code. "
         "[Which alignment to choose](../explanation/alignments.md) says what each alignment tells the parties, and "
         "[protocols of alignment](alignment-protocols.md) what deviating peers do.",
     ]
@@ -386,8 +386,7 @@ def rules() -> str:
     """Return the page of how tables become tensors and of what is kept, as the modules say it."""
     parts = [
         "# Rules, from the code",
-        "`make reference` makes this page from the docstrings of the modules that hold the rules. [Tables](data.md) is the page "
-        "to begin with.",
+        "[Tables](data.md) is the page to begin with.",
     ]
     for title, modules in RULES.items():
         parts.append(f"## {title}")
