@@ -45,8 +45,9 @@ def networks(identity):
         return made[-1]
 
     yield make
-    for network in made:
-        network.close("the test is over")
+    if made:  # side by side: where the line is dead each says its goodbye for 2 s
+        with ThreadPoolExecutor(len(made)) as ends:
+            list(ends.map(lambda network: network.close("the test is over"), made))
 
 
 @pytest.fixture(scope="session")

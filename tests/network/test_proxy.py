@@ -117,7 +117,7 @@ def test_a_proxy_that_refuses_ends_the_wait_at_once(networks, identity, proxy, m
 def test_a_proxy_that_is_of_no_use_is_named(networks, identity, proxy, mode, said):
     between = proxy(mode)
     through = Proxy(address=between.address)
-    shop = networks("shop", limits=replace(QUICK, deadline_s=1.0, wait_s=4.0), proxy=through)
+    shop = networks("shop", limits=replace(QUICK, deadline_s=1.0, wait_s=2.5 if mode == "hang" else 1.0), proxy=through)
     address = f"127.0.0.1:{free_port()}"
     error = error_of(shop.connect, {"bank": address})
     assert isinstance(error, PeerLost)
