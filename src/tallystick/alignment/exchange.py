@@ -163,7 +163,7 @@ def send_list(channel: Channel, of: str, rows_N: ChunkRows) -> None:
 def receive_list(
     channel: Channel, of: str, count: int, *, shape: tuple[int, ...] = (), dtype: type[np.generic] = np.uint8
 ) -> ChunkRows:
-    """Receive a list of announced length whole. Memory grows with what comes, not with what was announced."""
+    """Receive a whole list of announced length. Memory grows with what arrives, not with what was announced."""
     rows_N = np.empty((min(count, FIRST_ROWS), *shape), dtype=dtype)
     arriving = exchange([channel], sends="", outgoing=(), receives=of, incoming=[count], shape=shape, dtype=dtype)
     for span, (_, rows_B) in zip(spans(count), arriving, strict=True):

@@ -242,7 +242,7 @@ def _every_pair(distance: PairDistance, others: int) -> Callable[[slice], Floats
 
 
 def _by_tree(points_QD: Floats, points_MD: Floats, neighbors: int, *, order: int, workers: int) -> Iterator[CandidatePairs]:
-    """Give, block by block, (row, number) of all that may be among the K nearest in the L_order norm, all ties included.
+    """Yield (row, number) of all candidates for the K nearest in the L_order norm, block by block, all ties included.
 
     Equal points of the other table stand once in the tree; of their rows the K with the lowest numbers are candidates.
     """

@@ -165,7 +165,7 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
 
 
 def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:  # noqa: ARG001
-    """Let the label party find the common ids: a feature party's role. Gives its scalar multiplications, too.
+    """Let the label party find the common ids: a feature party's role. Return also the number of scalar multiplications.
 
     Threat model, guarantee and errors as for match_by_oprf. As one of several feature parties this side does not
     learn its intersection with the label party alone.

@@ -130,9 +130,9 @@ class PartyProcesses:
     def run(self, *, timeout_s: float) -> PartyResults:
         """Wait for every party's result.
 
-        Raises TallystickError if one fails or is killed, whatever is no peer's doing first; the others then end by themselves
-        within the network's deadline. Raises it, with where each party stood, if they do not, or take longer than ``timeout_s``
-        from when all are connected.
+        Raises TallystickError if one fails or is killed, for a failure that no peer caused if there is one; the others then end
+        by themselves within the network's deadline. Raises it too, and says what each party was doing, if they do not end, or
+        take longer than ``timeout_s`` once all are connected.
         """
         started = finished = time.perf_counter()
         until = time.monotonic() + self.limits.wait_s + _START_S

@@ -174,7 +174,7 @@ class ReopeningReLU(nn.ReLU):
     """
 
     def forward(self, values_BD: Tensor) -> Tensor:
-        """Return what is above 0."""
+        """Return positive values as they are, and 0 for all others."""
         if not values_BD.requires_grad:
             return super().forward(values_BD)
         open_BD: Tensor = _Reopening.apply(values_BD)  # type: ignore[no-untyped-call]

@@ -43,7 +43,7 @@ def interval(low: float | None, high: float | None, *, signed: bool = False, dig
 
 
 def spread_in_words(value: Estimate) -> str:
-    """Say where an estimate's seeds lie: its interval, or the smaller and the larger of two values, named so."""
+    """Say how far an estimate spreads over seeds: its interval, or of two seeds the smaller and the larger value."""
     low, high = number(value.low, digits=3), number(value.high, digits=3)
     return f"min {low}, max {high}" if value.spread == "min to max" else f"{low} to {high}"
 

@@ -63,7 +63,7 @@ class KeptBuckets(BucketStore):
         return len(numbers)
 
     def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
-        """Keep what a bucket came to. Raises StorageError."""
+        """Keep the outcome of a bucket. Raises StorageError."""
         make_folder(self._folder)
         write_arrays(self._path(bucket), arrays, {"alignment": alignment}, origin=self._origin, private=True)
 

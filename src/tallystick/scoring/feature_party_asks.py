@@ -147,7 +147,7 @@ class AskByEmbedding:
 
 @torch.inference_mode()
 def all_embedded(bottom: nn.Module, source: FeatureSource, *, rows: int, width: int) -> Tensor:
-    """Compute the embeddings of all positions (N, D), in one order: what stands in for absent rows is drawn alike each time."""
+    """Compute the embeddings of all positions (N, D), always in this order, so that values for absent rows are drawn alike."""
     parts = [embedded(bottom, source(index_B), width=width) for index_B in torch.split(torch.arange(rows), MOST_ASKED)]
     return torch.cat([torch.empty(0, width), *parts])
 

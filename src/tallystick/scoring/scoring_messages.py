@@ -12,18 +12,15 @@ KEY_BYTES = 1024
 
 
 def key_problem(key: bytes) -> str:
-    """Say what keeps bytes from being a key: keys are text without NUL, at most KEY_BYTES long.
-
-    It is empty where nothing does.
-    """
+    """Say why bytes are not a key; the answer is empty for a key. A key is text in UTF-8 without NUL, of at most KEY_BYTES."""
     if len(key) > KEY_BYTES:
-        return f"a key is {len(key)} bytes long, and at most {KEY_BYTES} are taken"
+        return f"a key is {len(key)} bytes long; at most {KEY_BYTES} are accepted"
     if b"\0" in key:
         return "a key holds the character NUL"
     try:
         key.decode()
     except UnicodeDecodeError:
-        return "a key is no text in UTF-8"
+        return "a key is not text in UTF-8"
     return ""
 
 

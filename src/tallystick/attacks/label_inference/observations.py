@@ -37,8 +37,8 @@ def matrices(view: View, target: Received) -> Iterator[Tensor]:
 def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
     """Return the rows seen, in order, and of each its last cut embedding or its mean cut gradient, float32 (N, D).
 
-    The last embedding comes from the most trained model. Gradients tell of one label throughout, and noise that a defence adds
-    to each averages out. Each batch is centred and divided by one scale first: what moved between two batches is the model, not
+    The last embedding comes from the most trained model. Gradients tell of the same label in all epochs, and the noise of
+    a defence averages out. Each batch is centred and divided by one scale first: what moved between two batches is the model, not
     the rows. (On the Criteo sample this lifts clustering and model completion by 0.04 to 0.1 AUC in early epochs, and changes
     nothing later.) A batch of one row becomes 0.
     """
