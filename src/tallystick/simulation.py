@@ -30,7 +30,7 @@ from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.results import Result, merge
 from tallystick.run_folder.embedding_charge import noise_on_embeddings
-from tallystick.run_folder.folder import REPEATS, START, Draw, RunFolder, fresh_secret
+from tallystick.run_folder.folder import REPEATS, START, RunFolder, fresh_secret
 from tallystick.run_folder.initial_weights import keep_starting_point
 from tallystick.run_folder.ledger import create_ledger, with_ledger_named
 from tallystick.storage import scratch_folder
@@ -179,7 +179,15 @@ class _Simulation:
         is_label = name == contract.label_party
         earlier = run_to_start_from(contract, party, self.start_from) if self.start_from and keys is not None else None
         folder = RunFolder.new(party.runs, contract, name, key=party.run_key)
-        run_folder = replace(folder, draw=_draw(contract, name, self.secret_seed))
+
+        def draw(use: str) -> bytes:
+            """Stand in for a party's own secrets where nothing leaves this process."""
+            if self.secret_seed is None and use not in (START, REPEATS):
+                return fresh_secret(use)
+            seed = contract.seed if self.secret_seed is None else self.secret_seed
+            return hashlib.blake2b(f"{seed} {use} of {name}".encode(), digest_size=32, person=b"simulation").digest()
+
+        run_folder = replace(folder, draw=draw)
         if earlier is not None:
             keep_starting_point(earlier, run_folder)
         return Job(
@@ -240,15 +248,3 @@ def _wait_for(ends: Collection[Future[None]]) -> None:
     """Wait in short steps: a signal does not end a wait for a lock once Polars is loaded, and Python hears it between two."""
     while wait(ends, timeout=_STEP_S).not_done:
         pass
-
-
-def _draw(contract: Contract, name: str, secret_seed: int | None) -> Draw:
-    """Return the stand-in for a party's own secrets where nothing leaves this process."""
-
-    def draw(use: str) -> bytes:
-        if secret_seed is None and use not in (START, REPEATS):
-            return fresh_secret(use)
-        seed = contract.seed if secret_seed is None else secret_seed
-        return hashlib.blake2b(f"{seed} {use} of {name}".encode(), digest_size=32, person=b"simulation").digest()
-
-    return draw

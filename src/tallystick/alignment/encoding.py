@@ -178,28 +178,24 @@ def receive_keys(channel: Channel, rows: int, terms: SimilarityConfig) -> Encode
         elif dimension.kind == "text" and sees != "clear":
             width = terms.text_bits // 8
         elif dimension.kind == "text":
-            texts[dimension.name] = _receive_texts(channel, dimension.name, rows)
+            of, received = dimension.name, list[str]()
+            while len(received) < rows:
+                message = channel.receive(Texts)
+                due = min(TEXTS_A_MESSAGE, rows - len(received))
+                if message.of != of or len(message.texts) != due or not all(0 < len(text) <= MAX_TEXT for text in message.texts):
+                    raise ProtocolError(
+                        channel.peer,
+                        f"{channel.peer} sent {len(message.texts)} texts of {message.of[:80]!r} where {due} of {of!r} are due, "
+                        f"each of 1 to {MAX_TEXT} characters",
+                    )
+                received += message.texts
+            texts[of] = received
             continue
         else:
             continue
         filters[dimension.name] = receive_array(channel, f"filters of {dimension.name}", (rows, width), np.uint8)
     blocks_N16 = receive_array(channel, "blocks", (rows, 16), np.uint8) if terms.block else None
     return EncodedKeys(rows=rows, ranks_ND2=ranks_ND2, numbers_ND=numbers_ND, filters=filters, texts=texts, blocks_N16=blocks_N16)
-
-
-def _receive_texts(channel: Channel, of: str, rows: int) -> list[str]:
-    texts: list[str] = []
-    while len(texts) < rows:
-        message = channel.receive(Texts)
-        due = min(TEXTS_A_MESSAGE, rows - len(texts))
-        if message.of != of or len(message.texts) != due or not all(0 < len(text) <= MAX_TEXT for text in message.texts):
-            raise ProtocolError(
-                channel.peer,
-                f"{channel.peer} sent {len(message.texts)} texts of {message.of[:80]!r} where {due} of {of!r} are due, each of 1 "
-                f"to {MAX_TEXT} characters",
-            )
-        texts += message.texts
-    return texts
 
 
 def require_one_secret(first: EncodedKeys, second: EncodedKeys, parties: Sequence[Channel], terms: SimilarityConfig) -> None:

@@ -166,19 +166,10 @@ def _link_by_any_key(role: Callable[..., Alignment], inputs: AlignmentInput, sec
     )
 
 
-def _unite_label(inputs: AlignmentInput) -> Alignment:
-    from tallystick.alignment.psu import union_label_party
+def _unite(inputs: AlignmentInput, *, is_label: bool) -> Alignment:
+    from tallystick.alignment.psu import union_feature_party, union_label_party
 
-    return _unite(union_label_party, inputs)
-
-
-def _unite_feature(inputs: AlignmentInput) -> Alignment:
-    from tallystick.alignment.psu import union_feature_party
-
-    return _unite(union_feature_party, inputs)
-
-
-def _unite(role: Callable[..., Alignment], inputs: AlignmentInput) -> Alignment:
+    role = union_label_party if is_label else union_feature_party
     return role(
         inputs.ids,
         inputs.peers[0],
@@ -206,29 +197,22 @@ def _help_unite(inputs: HelperInput) -> HelperOutcome:
     return union_helper(inputs.label, inputs.features[0], rng=inputs.rng, max_rows=inputs.max_rows)
 
 
-def _link_label(inputs: AlignmentInput) -> Alignment:
-    from tallystick.alignment.similarity import link_label_party
+def _link(inputs: AlignmentInput, *, is_label: bool) -> Alignment:
+    from tallystick.alignment.similarity import link_feature_party, link_label_party
 
     assert inputs.helper is not None, "the contract names a helper"
     assert inputs.similar is not None, "keys were read as the contract says"
     assert inputs.terms is not None, "the contract has terms"
-    return link_label_party(
-        inputs.similar,
-        inputs.peers,
-        inputs.helper,
-        terms=inputs.terms,
-        rng=inputs.rng,
-        scales=inputs.scales,
-        max_rows=inputs.max_rows,
-    )
-
-
-def _link_feature(inputs: AlignmentInput) -> Alignment:
-    from tallystick.alignment.similarity import link_feature_party
-
-    assert inputs.helper is not None, "the contract names a helper"
-    assert inputs.similar is not None, "keys were read as the contract says"
-    assert inputs.terms is not None, "the contract has terms"
+    if is_label:
+        return link_label_party(
+            inputs.similar,
+            inputs.peers,
+            inputs.helper,
+            terms=inputs.terms,
+            rng=inputs.rng,
+            scales=inputs.scales,
+            max_rows=inputs.max_rows,
+        )
     return link_feature_party(
         inputs.similar,
         inputs.peers[0],
@@ -283,8 +267,8 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
         ),
         "union": Linkage(
             what="every row that any of two has",
-            label_party=_unite_label,
-            feature_party=_unite_feature,
+            label_party=partial(_unite, is_label=True),
+            feature_party=partial(_unite, is_label=False),
             several=False,
             imputes=True,
             protocols=True,
@@ -304,8 +288,8 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
         ),
         "similarity": Linkage(
             what="rows linked by similar keys, by way of a helper",
-            label_party=_link_label,
-            feature_party=_link_feature,
+            label_party=partial(_link, is_label=True),
+            feature_party=partial(_link, is_label=False),
             helper_party=_help_link,
             several=True,
             imputes=False,

@@ -217,6 +217,13 @@ class RowSums:
         seen_N = self.count_N > 0
         if not bool(seen_N.any()):
             raise DataError("attack: none of the chosen rows was seen in the recorded training")
+        # Over pairs of sightings, the mean inner product of a row's whitened gradients
+        paired_N = self.white_count_N.double()
+        pairs_N = self.white_ND.double().square().sum(dim=1) - self.square_N
+        pairs_N = (pairs_N / (paired_N * (paired_N - 1)).clamp(min=1)).nan_to_num(
+            nan=torch.inf, posinf=torch.inf, neginf=torch.inf
+        )
+        pairs_N = torch.where(paired_N > 1, pairs_N, torch.nan)
         count_N1 = self.count_N[seen_N, None]
         mean_ND, last_ND = self.sum_ND[seen_N] / count_N1, self.last_ND[seen_N]
         step = StepView(
@@ -227,22 +234,13 @@ class RowSums:
             sent_BD=last_ND if self.received == "cut_gradient" else None,
             length_B=self.length_N[seen_N] / self.count_N[seen_N] if self.received == "cut_gradient" else None,
             energy_BH=self.energy_NH[seen_N] / count_N1 if self.received == "cut_gradient" else None,
-            pairs_B=self._pairs()[seen_N] if self.received == "cut_gradient" else None,
+            pairs_B=pairs_N[seen_N] if self.received == "cut_gradient" else None,
             mean_BD=mean_ND if self.received == "cut_embedding" else None,
             looks_BE=self.looks_LND[:, seen_N].permute(1, 0, 2).flatten(1) if self.received == "cut_embedding" else None,
             looks_at_BL=self.looks_at_LN[:, seen_N].T if self.received == "cut_embedding" else None,
             sightings_B=self.count_N[seen_N],
         )
         return View(received=self.received, steps=(step,), classes=classes)
-
-    def _pairs(self) -> Tensor:
-        """Compute the mean inner product of each row's whitened gradients over pairs of sightings, as ``StepView.pairs_B`` has
-        it.
-        """
-        count_N = self.white_count_N.double()
-        pairs_N = self.white_ND.double().square().sum(dim=1) - self.square_N
-        pairs_N = (pairs_N / (count_N * (count_N - 1)).clamp(min=1)).nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
-        return torch.where(count_N > 1, pairs_N, torch.nan)
 
 
 def chosen_rows(train_N: Tensor, *, most: int) -> Tensor:

@@ -175,7 +175,15 @@ class AttackEvaluator:
         chance = 0.5
         if not scores.named:
             rng = bootstrap.rng()
-            chance = float(np.mean([_chance_of_naming(truth_N, score, rng) for truth_N, score in groups[:SHUFFLES]]))
+            lifted = []  # by naming clusters alone: the mean AUC of each group over shuffled labels
+            for labels_N, cluster_NC in groups[:SHUFFLES]:
+                aucs = []
+                for _ in range(SHUFFLES):
+                    shuffled_N = rng.permutation(labels_N)
+                    named_NC = name_clusters(shuffled_N, cluster_NC)
+                    aucs += [rank_auc(shuffled_N == c, named_NC[:, c]) for c in np.unique(shuffled_N)]
+                lifted.append(np.mean(aucs))
+            chance = float(np.mean(lifted))
             groups = [(truth_N, name_clusters(truth_N, score)) for truth_N, score in groups]
         ranked = [_Group.of(*group, fpr=self.fpr) for group in groups]
         figures_MF = np.array([group.figures([np.ones(size, dtype=np.int16) for size in group.sizes]) for group in ranked])
@@ -345,16 +353,6 @@ class _Group:
 
 def _around(mean: float, half: float) -> IntervalEstimate:
     return IntervalEstimate(mean=mean, low=max(0.0, mean - half), high=min(1.0, mean + half))
-
-
-def _chance_of_naming(truth_N: Integers, cluster_NC: Floats, rng: np.random.Generator) -> float:
-    """Compute what naming alone lifts a guess to: the mean AUC over shuffled labels."""
-    aucs = []
-    for _ in range(SHUFFLES):
-        shuffled_N = rng.permutation(truth_N)
-        named_NC = name_clusters(shuffled_N, cluster_NC)
-        aucs += [rank_auc(shuffled_N == c, named_NC[:, c]) for c in np.unique(shuffled_N)]
-    return float(np.mean(aucs))
 
 
 def _lift_of_symmetry(truth_N: Integers, classes: int) -> float:

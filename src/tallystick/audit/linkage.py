@@ -8,7 +8,6 @@ Shapes: N positions, M numbers, K links, D dimensions, T targets.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from tallystick import results
 from tallystick.alignment.improvement import estimated_improvement
 from tallystick.alignment.key_noise import key_guarantee
-from tallystick.alignment.nearest import PAD, Floats, Integers
+from tallystick.alignment.nearest import PAD, Floats
 from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity import seen_by_helper
@@ -231,11 +230,11 @@ def _map(
         position_L, place_L = np.nonzero(candidates.numbers_NK != PAD)
         number_L = candidates.numbers_NK[position_L, place_L]
         order_L = np.argsort(number_L, kind="stable")
-        by_number = partial(_positions_of, number_L[order_L], position_L[order_L])
+        starts_T, ends_T = (np.searchsorted(number_L[order_L], targets_T, side=side) for side in ("left", "right"))
+        rows_of_targets = [position_L[order_L][start:end] for start, end in zip(starts_T, ends_T, strict=True)]
     else:
-        by_number = None
-    for place, target in enumerate(targets_T):
-        rows = by_number(int(target)) if by_number is not None else candidates.numbers_NK[target]
+        rows_of_targets = [candidates.numbers_NK[target] for target in targets_T]
+    for place, rows in enumerate(rows_of_targets):
         pairs += [(int(row), place) for row in rows[rows != PAD][:LINKS_OF_ONE]]
     linked = list(dict.fromkeys(row for row, _ in pairs))
     unlinked_rows = np.linspace(0, len(own_ND) - 1, min(len(own_ND), OTHERS_ON_THE_MAP), dtype=np.int64).tolist()
@@ -259,11 +258,6 @@ def _map(
         attack="trilateration" if at_label else "cells",
         square=not flat and first.unit == second.unit,
     )
-
-
-def _positions_of(number_L: Integers, position_L: Integers, number: int) -> Integers:
-    low, high = np.searchsorted(number_L, (number, number + 1))
-    return np.asarray(position_L[low:high])
 
 
 def _examples(keys: SimilarKeys, alignment: Alignment, *, party: str) -> list[results.LinkExample]:

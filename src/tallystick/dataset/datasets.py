@@ -26,6 +26,11 @@ class DatasetKind(Protocol):
         ...
 
 
+def nothing_to_draw() -> int:
+    """Stand in for the secret seed of rows that need nothing filled in. Raises AssertionError: nobody asks for it."""
+    raise AssertionError("rows that have all their columns need nothing filled in")
+
+
 def dataset_of(linkage: Linkage) -> DatasetKind:
     """Choose what training, evaluation and prediction read: candidates of each row, rows that may be absent, or common rows
     alone.

@@ -106,18 +106,14 @@ def standard_normal(rows: int, columns: int, generator: Randomness, *, like: Ten
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     if isinstance(generator, torch.Generator):
         normals = torch.randn(rows, columns, generator=generator, dtype=dtype, device=generator.device)
-    else:
-        normals = _box_muller(rows * columns, generator, dtype).view(rows, columns)
+    elif rows * columns == 0:
+        normals = torch.empty(rows, columns, dtype=dtype)
+    else:  # by Box and Muller
+        half = (rows * columns + 1) // 2
+        words = generator.words(2 * half)
+        radius, angle = words[:half], words[half:]
+        # 31 bits for the radius: the largest normal is 6.7, and a larger one has a chance of 2^-31.
+        radius = radius.bitwise_and(0x7FFFFFFF).to(dtype).add_(0.5).mul_(2.0**-31).log_().mul_(-2).clamp_min_(0).sqrt_()
+        angle = angle.to(dtype).mul_(2 * math.pi * 2.0**-32)
+        normals = torch.cat([radius * angle.cos(), radius * angle.sin()])[: rows * columns].view(rows, columns)
     return normals.to(device=like.device, dtype=like.dtype)
-
-
-def _box_muller(count: int, stream: NoiseStream, dtype: "torch.dtype") -> Tensor:
-    half = (count + 1) // 2
-    if count == 0:
-        return torch.empty(0, dtype=dtype)
-    words = stream.words(2 * half)
-    radius, angle = words[:half], words[half:]
-    # 31 bits for the radius: the largest normal is 6.7, and a larger one has a chance of 2^-31.
-    radius = radius.bitwise_and(0x7FFFFFFF).to(dtype).add_(0.5).mul_(2.0**-31).log_().mul_(-2).clamp_min_(0).sqrt_()
-    angle = angle.to(dtype).mul_(2 * math.pi * 2.0**-32)
-    return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]

@@ -40,7 +40,12 @@ def by_strength(attacks: Sequence[AttackResult], *, attack_count: int | None = N
 
     The one that headlines name comes first; those that need labels nobody has come last.
     """
-    ordered = sorted(attacks, key=lambda each: (each.upper_bound, -_rounded(strength(each)), _known(each), -strength(each)))
+
+    def turn(attack: AttackResult) -> tuple[bool, float, float, float]:
+        value = strength(attack)
+        return attack.upper_bound, -(value if math.isinf(value) else round(value / AS_FAR)), _known(attack), -value
+
+    ordered = sorted(attacks, key=turn)
     runnable = [each for each in ordered if _runnable(each)]
     if not runnable:
         return ordered
@@ -76,10 +81,6 @@ def least_knowing(
         and all(mine >= most - as_far for mine, most in zip(figures(each), figures(strongest), strict=True))
     ]
     return min(as_much, key=lambda each: (known(each), *(-figure for figure in figures(each))))
-
-
-def _rounded(value: float) -> float:
-    return value if math.isinf(value) else round(value / AS_FAR)
 
 
 def _known(attack: AttackResult) -> int:

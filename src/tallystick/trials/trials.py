@@ -176,7 +176,14 @@ class _Tally:
                 results.Leak(
                     attack=name,
                     reads=attacks[0].reads,
-                    auc=estimate([_folded(attack) for attack in attacks], floor=0.5),
+                    auc=estimate(
+                        [
+                            _within(attack.symmetric_auc, attack.symmetric_low, attack.symmetric_high)
+                            for attack in attacks
+                            if attack.symmetric_auc is not None  # every attack on labels has one
+                        ],
+                        floor=0.5,
+                    ),
                     chance=float(np.mean([attack.symmetric_chance for attack in attacks])),
                     upper_bound=attacks[0].upper_bound,
                 )
@@ -185,11 +192,6 @@ class _Tally:
             columns=estimate([(value,) * 3 for value in self.columns]) if len(self.columns) == len(self.utility) else None,
             seeds=len(self.utility),
         )
-
-
-def _folded(attack: results.AttackResult) -> tuple[float, float, float]:
-    assert attack.symmetric_auc is not None, "every attack on labels has one"
-    return _within(attack.symmetric_auc, attack.symmetric_low, attack.symmetric_high)
 
 
 def _within(value: float, low: float | None, high: float | None) -> tuple[float, float, float]:

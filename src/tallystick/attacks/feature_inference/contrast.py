@@ -56,7 +56,11 @@ class ShuffledColumnsAttack:
             return fit_targets.reconstruction((torch.cat(guesses, dim=1) + mean_T).T)
         if view.marginals is None:
             raise DataError("feature attack: neither a row is known nor how columns are distributed")
-        numbers = [_ranked(next(lefts), quantile_Q) for quantile_Q in view.marginals.quantile_QF.T]
+        numbers = []
+        for quantile_Q in view.marginals.quantile_QF.T:  # by the rows' ranks along the first component
+            order_N = principal_components(next(lefts), 1)[:, 0].argsort()
+            wanted_N = at_ranks(quantile_Q, len(order_N))
+            numbers.append(torch.empty_like(wanted_N).scatter_(0, order_N, wanted_N))
         codes = []
         for left_ND, share_C in zip(lefts, view.marginals.shares, strict=True):
             by_share_C = share_C.argsort(descending=True)
@@ -84,9 +88,3 @@ def upward(left_NCD: Tensor, numeric_NF: Tensor) -> Tensor:
         if float(torch.dot(along_N, value_N - value_N.mean())) < 0:
             turned_NCD[:, place] *= -1
     return turned_NCD
-
-
-def _ranked(left_ND: Tensor, quantile_Q: Tensor) -> Tensor:
-    """Return the column's values by the rows' ranks along the first component."""
-    order_N, wanted_N = principal_components(left_ND, 1)[:, 0].argsort(), at_ranks(quantile_Q, len(left_ND))
-    return torch.empty_like(wanted_N).scatter_(0, order_N, wanted_N)

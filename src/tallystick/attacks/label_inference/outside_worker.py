@@ -118,15 +118,23 @@ def _view(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> View:
 
 
 def _described(point: EntryPoint) -> dict[str, Any]:
-    """Return what the row says, or why it cannot be used."""
+    """Return what the row says, or why it cannot be used: no report could show it, or the audit could not do it."""
     try:
         row = point.load()
     except (Exception, SystemExit) as error:
         return {"unusable": f"it cannot be loaded: {_in_words(error)}"}
     if type(row) is not LabelInferenceAttack:  # a class derived from it might override what the audit relies on
         return {"unusable": f"it is a {type(row).__name__}, and a LabelInferenceAttack itself was expected"}
-    if why := _wrong_entry(row):
-        return {"unusable": why}
+    if type(row.description) is not str or not row.description.isprintable():
+        return {"unusable": "its description is no line of plain text"}
+    if type(row.reads) is not str or row.reads not in get_args(Received):
+        return {"unusable": f"what it reads is none of {', '.join(get_args(Received))}"}
+    if type(row.knows) not in KNOWN:
+        return {"unusable": f"what it knows is none of {', '.join(each.__name__ for each in KNOWN)}"}
+    if unclear := [name for name in FLAGS if type(getattr(row, name)) is not bool]:
+        return {"unusable": f"its {unclear[0]} is neither True nor False"}
+    if row.from_start or row.with_model:
+        return {"unusable": "it needs a model of this run, and its process is given a view alone"}
     knows = {"kind": type(row.knows).__name__} | vars(row.knows)
     flags = {name: getattr(row, name) for name in FLAGS}
     return {"row": {"description": row.description, "reads": row.reads} | flags, "knows": knows}
@@ -135,22 +143,6 @@ def _described(point: EntryPoint) -> dict[str, Any]:
 def _in_words(error: BaseException) -> str:
     """Say what a report can show of an error that foreign code raised."""
     return f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
-
-
-def _wrong_entry(row: LabelInferenceAttack) -> str:
-    """Say what of a row no report could show, or the audit could not do. It is empty if all is well."""
-    if type(row.description) is not str or not row.description.isprintable():
-        return "its description is no line of plain text"
-    if type(row.reads) is not str or row.reads not in get_args(Received):
-        return f"what it reads is none of {', '.join(get_args(Received))}"
-    if type(row.knows) not in KNOWN:
-        return f"what it knows is none of {', '.join(each.__name__ for each in KNOWN)}"
-    for name in FLAGS:
-        if type(getattr(row, name)) is not bool:
-            return f"its {name} is neither True nor False"
-    if row.from_start or row.with_model:
-        return "it needs a model of this run, and its process is given a view alone"
-    return ""
 
 
 if __name__ == "__main__":

@@ -49,26 +49,23 @@ class TrialOrder:
     def due(self) -> Iterator[TrialRecord | None]:
         """Yield one trial after the other to run. Yield None where the next one waits for the loss of one that runs."""
         for number in range(1, self.most + 1):
-            before = [self.found[earlier] for earlier in range(1, number)]
             if number in self.found:
                 continue
-            while (trials_known := self._known(before)) is None:
-                yield None
+            # It may know the losses of the trials before it, but for those that may still run; of these, the values alone
+            while True:
                 before = [self.found[earlier] for earlier in range(1, number)]
+                blind = sum(not trial.problem for trial in before) < STARTUP
+                visible = 0 if blind else max(len(before) - (self.at_once - 1), 0)
+                if not any(trial.is_open for trial in before[:visible]):
+                    break
+                yield None
+            trials_known = before[:visible] + [msgspec.structs.replace(trial, loss=None) for trial in before[visible:]]
             values = next_values(self.keys, trials_known, own=self.own, seed=self.seed)
             if values is None:
                 return
             self.found[number] = TrialRecord(number=number, values=values, problem=self.problem(values))
             if self.found[number].is_open:
                 yield self.found[number]
-
-    def _known(self, before: Sequence[TrialRecord]) -> list[TrialRecord] | None:
-        """Return the trials before one, as far as it may know them, or None if that is not known yet."""
-        blind = sum(not trial.problem for trial in before) < STARTUP
-        visible = 0 if blind else max(len(before) - (self.at_once - 1), 0)
-        if any(trial.is_open for trial in before[:visible]):
-            return None
-        return [*before[:visible], *(msgspec.structs.replace(trial, loss=None) for trial in before[visible:])]
 
 
 def best_of(finished: Sequence[TrialRecord]) -> TrialRecord | None:

@@ -19,6 +19,7 @@ from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, parse_party
 from tallystick.config.tuning import ONLY_TOGETHER
 from tallystick.config.unaligned import NoneConfig
+from tallystick.dataset.datasets import nothing_to_draw
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError
@@ -110,7 +111,7 @@ class _Rows:
             screens=contract.screens(self.party.party),
         )
         alone = contract.model_copy(update={"unaligned": NoneConfig()})
-        return IntersectionDataset.of(alone, own, [], secret_seed=_imputes_nothing)
+        return IntersectionDataset.of(alone, own, [], secret_seed=nothing_to_draw)
 
     def trained(self, record: TrialRecord, store: CheckpointStore, *, progress: Progress = no_progress) -> TrialRecord:
         """Train one trial, from its newest checkpoint on, and return it with its loss."""
@@ -132,10 +133,6 @@ class _Rows:
         state = train_label_party(model, own.features_at, own.objective(), [], run)
         rows = len(own.train_N), len(own.validation_N)
         return record.ended(state.best_loss, epochs=state.epoch, rows=rows, seconds=time.monotonic() - began)
-
-
-def _imputes_nothing() -> int:
-    raise AssertionError("own columns alone have nothing to fill in")
 
 
 class _Shared(msgspec.Struct, frozen=True):

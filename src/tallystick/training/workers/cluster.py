@@ -65,11 +65,14 @@ class Cluster:
         if self._told is None:
             return
         (what, _, rows), self._told = self._told, None
-        answers = self._processes.answers(
-            lambda number, answer: self._take(1 + number, what, rows, answer),
-            limit_s=ANSWER_S,
-            late="it is stopped, or its machine hangs",
-        )
+
+        def take(number: int, answer: bytes) -> None:
+            tensors = _made(self._memory, self._plan, 1 + number, what, rows)
+            _fill(tensors, answer)
+            for tensor in tensors:
+                self._received.note(self._plan.named(1 + number), tensor)
+
+        answers = self._processes.answers(take, limit_s=ANSWER_S, late="it is stopped, or its machine hangs")
         for worker in range(1, self._plan.workers):
             try:
                 next(answers)
@@ -83,12 +86,6 @@ class Cluster:
     def largest(self) -> str:
         """Say the largest number that each has sent in this training: its machine may be another's."""
         return str(self._received)
-
-    def _take(self, worker: int, what: str, rows: int, answer: bytes) -> None:
-        tensors = _made(self._memory, self._plan, worker, what, rows)
-        _fill(tensors, answer)
-        for tensor in tensors:
-            self._received.note(self._plan.named(worker), tensor)
 
 
 def prepare_shard(payload: bytes) -> TaskFunction:
