@@ -40,10 +40,12 @@ ROWS = 1200
 WITH_KNOWN_ROWS = [name for name, row in FEATURE_INFERENCE_ATTACKS.items() if not (row.knows_no_row or row.from_shuffled)]
 
 
-def rebuilt(last_ND, mean_ND, truth, *, looks_NE=None, looks_at_NL=None, **how):
+def rebuilt(last_ND, mean_ND, truth, *, looks_NE=None, looks_at_NL=None, own_NA=None, first=None, **how):
     """What is rebuilt from such embeddings; of the last look alone, if no more are given."""
     looks_NE = last_ND if looks_NE is None else looks_NE
-    sent = SentEmbeddings(last_BD=last_ND, mean_BD=mean_ND, looks_BE=looks_NE, looks_at_BL=looks_at_NL)
+    sent = SentEmbeddings(
+        last_BD=last_ND, mean_BD=mean_ND, looks_BE=looks_NE, looks_at_BL=looks_at_NL, own_BA=own_NA, first=first
+    )
     return evaluate_feature_inference(sent, truth, **how)
 
 

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from tallystick.config.sections import EvaluationConfig
 from tallystick.errors import DataError
 from tallystick.evaluation.intervals import bootstrap, percentile_interval
 from tallystick.evaluation.measure import CURVE_POINTS, compare_models
@@ -87,7 +88,9 @@ def test_keys_are_drawn_with_all_their_rows() -> None:
     by_row = bootstrap(statistics, np.ones(200), resamples=5, generator=np.random.default_rng(7))
     alone = bootstrap(statistics, np.ones(200), keys_N=np.arange(200) * 3, resamples=5, generator=np.random.default_rng(7))
     assert (alone == by_row).all()
-    found = compare_models("binary", labels, scores, None, keys_N=keys, resamples=5, generator=np.random.default_rng(7))
+    found = compare_models(
+        "binary", labels, scores, None, keys_N=keys, evaluation=EvaluationConfig(bootstrap=5), generator=np.random.default_rng(7)
+    )
     assert found["bootstrap"]["method"].startswith("bootstrap over 40 keys, each with all its rows")
 
 
@@ -106,7 +109,7 @@ def test_paired_differences_are_tighter_than_unpaired() -> None:
     rng = np.random.default_rng(2)
     labels, joint = binormal(rng, 3000, 1.0)
     own = joint + rng.normal(size=3000) * 0.1
-    found = compare_models("binary", labels, joint, own, generator=rng, resamples=100)
+    found = compare_models("binary", labels, joint, own, generator=rng, evaluation=EvaluationConfig(bootstrap=100))
     width = found["difference"]["auc"]["high"] - found["difference"]["auc"]["low"]
     assert width < 0.5 * (found["joint"]["auc"]["high"] - found["joint"]["auc"]["low"])
     assert found["difference"]["auc"]["value"] == pytest.approx(auc(labels, joint) - auc(labels, own))
@@ -116,7 +119,7 @@ def test_a_calibrated_model_lies_within_its_own_interval() -> None:
     rng = np.random.default_rng(3)
     logits = rng.normal(size=5000)
     labels = rng.random(5000) < sigmoid(logits)
-    found = measure("binary", labels, logits, bins=20, generator=rng)["metrics"]["ace"]
+    found = measure("binary", labels, logits, generator=rng)["metrics"]["ace"]
     assert 0 <= found["low"] < found["value"] < found["high"] < 0.05
 
 
@@ -132,15 +135,15 @@ def test_results_are_json_and_hold_the_plain_metrics(target) -> None:
     joint, own = (rng.normal(size=(400, 3) if target == "multiclass" else 400) for _ in range(2))
     if target == "count":
         joint, own = np.exp(joint), np.exp(own)
-    weights = rng.random(400)
-    found = compare_models(target, labels, joint, own, weights=weights, bins=10, resamples=20, generator=rng)
+    weights, evaluation = rng.random(400), EvaluationConfig(calibration_bins=10, bootstrap=20)
+    found = compare_models(target, labels, joint, own, weights=weights, evaluation=evaluation, generator=rng)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     for name, value in found["joint"].items():
         assert value["value"] == pytest.approx(metric(target, name, labels, joint, bins=10, weights_N=weights))
         assert value["low"] <= value["value"] <= value["high"]
         difference = found["difference"][name]
         assert difference["value"] == pytest.approx(value["value"] - found["local_baseline"][name]["value"])
-    alone = measure(target, labels, joint, weights=weights, bins=10, resamples=20, generator=rng)
+    alone = measure(target, labels, joint, weights=weights, evaluation=evaluation, generator=rng)
     assert {name: value["value"] for name, value in alone["metrics"].items()} == {
         name: value["value"] for name, value in found["joint"].items()
     }
@@ -150,7 +153,8 @@ def test_results_are_json_and_hold_the_plain_metrics(target) -> None:
 def test_curves_keep_their_shape_when_thinned() -> None:
     rng = np.random.default_rng(5)
     labels, logits = binormal(rng, 20000, 1.2)
-    curves = measure("binary", labels, logits, bins=15, resamples=0, generator=rng)["curves"]
+    evaluation = EvaluationConfig(calibration_bins=15, bootstrap=0)
+    curves = measure("binary", labels, logits, evaluation=evaluation, generator=rng)["curves"]
     x, y = curves["roc"]["false_positive_rate"], curves["roc"]["true_positive_rate"]
     assert len(x) <= CURVE_POINTS
     assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
@@ -191,9 +195,12 @@ def test_rare_classes_lose_the_interval_not_the_value() -> None:
 
 def test_unusable_settings_are_refused() -> None:
     rng = np.random.default_rng(9)
-    for unusable in ({"bins": 0}, {"resamples": -1}, {"weights": [1.0]}):
-        with pytest.raises(DataError):
-            measure("binary", [0, 1], [0.0, 1.0], generator=rng, **unusable)
+    with pytest.raises(DataError, match="weights"):
+        measure("binary", [0, 1], [0.0, 1.0], weights=[1.0], generator=rng)
+    with pytest.raises(DataError, match="bins"):
+        metric("binary", "ace", [0, 1], [0.0, 1.0], bins=0)
+    with pytest.raises(DataError, match="resamples"):
+        bootstrap([], np.ones(2), resamples=-1, generator=rng)
     with pytest.raises(DataError, match="level"):
         percentile_interval(np.ones(3), 1.0, level=1.0)
 

@@ -109,8 +109,7 @@ def test_training_on_events_is_training_on_the_joined_table_bit_for_bit(tmp_path
     )
     train_joined(
         CentralizedModel([bottom], label),
-        [sources["shop"]],
-        sources["bank"],
+        [sources["shop"], sources["bank"]],
         Supervised("binary", LabelCoder.fit(bank["y"], contract.target, training).encode(bank["y"])),
         training=how,
         schedule=schedule,

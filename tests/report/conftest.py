@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tallystick import results as r
+from tallystick.config.sections import EvaluationConfig
 from tallystick.evaluation.measure import compare_models
 from tallystick.metrics import TargetType
 
@@ -47,7 +48,9 @@ def evaluation(target: TargetType, rows: int = 4000, seed: int = 0) -> Any:
         )
     joint = 0.75 * own + 0.72 * more - 1.4
     labels = rng.random(rows) < 1 / (1 + np.exp(-joint))
-    return compare_models(target, labels, joint, 0.7 * own - 1.27, bins=15, generator=rng)
+    return compare_models(
+        target, labels, joint, 0.7 * own - 1.27, evaluation=EvaluationConfig(calibration_bins=15), generator=rng
+    )
 
 
 def history(best: int, start: float, floor: float) -> list[r.EpochRecord]:

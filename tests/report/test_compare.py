@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
+from tallystick.config.sections import EvaluationConfig
 from tallystick.errors import ConfigError, DamagedFile, DataError
 from tallystick.evaluation.decisions import decide
 from tallystick.evaluation.measure import compare_models
@@ -20,7 +21,11 @@ def evaluation(shift: float, rows: int = 500):
     rng = np.random.default_rng(1)
     labels = (rng.random(rows) < 0.4).astype(float)
     logits = rng.normal(size=rows) + shift * labels
-    return compare_models("binary", labels, logits, logits - labels, resamples=20, generator=rng), labels, logits
+    return (
+        compare_models("binary", labels, logits, logits - labels, evaluation=EvaluationConfig(bootstrap=20), generator=rng),
+        labels,
+        logits,
+    )
 
 
 @pytest.fixture

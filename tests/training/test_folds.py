@@ -165,7 +165,7 @@ def test_each_network_keeps_the_weights_of_its_own_best_step(ema, tmp_path):
     for member, epochs in enumerate(BEST):
         joined = setting.joined()
         with_steps = {"training": how, "schedule": setting.schedule, "steps": epochs * setting.schedule.steps_per_epoch}
-        train_joined(joined, setting.sources, setting.own_source, setting.objective, **with_steps)
+        train_joined(joined, [*setting.sources, setting.own_source], setting.objective, **with_steps)
         weights = weights_of_joined(joined, setting.parties)
         expected |= {
             name: weights[name] for name in weights if name.startswith((f"shop/members.{member}.", f"bank/top.{member}."))

@@ -44,8 +44,7 @@ def test_training_on_kept_embeddings_equals_a_joined_network_with_frozen_bottoms
     untrained = weights_of_joined(setting.joined(), setting.parties)
     train_joined(
         joined,
-        setting.sources,
-        setting.own_source,
+        [*setting.sources, setting.own_source],
         setting.objective,
         training=how,
         schedule=setting.schedule,

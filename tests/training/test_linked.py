@@ -108,8 +108,7 @@ def test_what_two_parties_train_is_what_one_process_trains(how, tmp_path):
     before = {name: tensor.clone() for name, tensor in weights_of_joined(joined, setting.parties).items()}
     train_joined(
         joined,
-        setting.sources,
-        setting.own_source,
+        [*setting.sources, setting.own_source],
         setting.objective,
         training=plan,
         schedule=setting.schedule,

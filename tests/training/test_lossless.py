@@ -43,8 +43,7 @@ def test_federated_training_equals_joined_training(setting, optimizer, tmp_path)
     before = {name: tensor.clone() for name, tensor in weights_of_joined(joined, setting.parties).items()}
     train_joined(
         joined,
-        setting.sources,
-        setting.own_source,
+        [*setting.sources, setting.own_source],
         setting.objective,
         training=how,
         schedule=setting.schedule,

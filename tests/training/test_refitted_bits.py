@@ -27,8 +27,7 @@ def test_a_refit_is_the_joined_training_of_all_rows_for_the_best_number_of_epoch
     joined = setting.joined()
     train_joined(
         joined,
-        setting.sources,
-        setting.own_source,
+        [*setting.sources, setting.own_source],
         setting.objective,
         training=how,
         schedule=setting.anew.after(setting.schedule, epochs=state.first_epochs),

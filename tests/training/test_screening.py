@@ -13,7 +13,7 @@ from test_resume import Unplugged, Until
 from test_step import in_process
 from test_workers import trained
 
-from tallystick.config.party import EncodingConfig, FeatureColumns
+from tallystick.config.party import FeatureColumns, PartyFile
 from tallystick.models.tabular import Columns, TabularBottom
 from tallystick.tables.encoder import MANY_COLUMNS, Encoder
 from tallystick.tables.features import Features, FeatureShape
@@ -226,9 +226,16 @@ def test_an_encoder_says_whether_columns_may_be_closed():
     frame = pl.DataFrame({f"n{number}": np.random.default_rng(number).normal(size=50) for number in range(MANY_COLUMNS)})
     names, rows = tuple(frame.columns), np.arange(50)
     every, fewer = FeatureColumns(numeric=names), FeatureColumns(numeric=names[1:])
-    assert Encoder.fit(frame, every, rows, screens=True).feature_shape.screened
-    assert "encoding.screening = auto" in Encoder.fit(frame, every, rows, screens=True).notes[-1]
-    assert not Encoder.fit(frame, fewer, rows, screens=True).feature_shape.screened
-    assert not Encoder.fit(frame, every, rows).feature_shape.screened
-    off = EncodingConfig(screening="off")
-    assert not Encoder.fit(frame, every, rows, encoding=off, screens=True).feature_shape.screened
+    screening = Encoder.fit(frame, every, rows).screening()
+    assert screening.feature_shape.screened
+    assert "encoding.screening = auto" in screening.notes[-1]
+    assert not Encoder.fit(frame, fewer, rows).screening().feature_shape.screened
+
+    def of_party(*, screens, encoding="auto"):
+        values = {"party": "bank", "table": {"path": "t.csv"}, "keys": {"id": "n0"}, "features": {"numeric": list(names)}}
+        party = PartyFile.model_validate(values | {"encoding": {"screening": encoding}})
+        return Encoder.of_party(frame, party, rows, numbers="plain", screens=screens).feature_shape.screened
+
+    assert of_party(screens=True)
+    assert not of_party(screens=False)
+    assert not of_party(screens=True, encoding="off")

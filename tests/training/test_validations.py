@@ -27,8 +27,7 @@ def joined(setting, how, *, schedule, steps, first_epoch=0):
     model = setting.joined()
     train_joined(
         model,
-        setting.sources,
-        setting.own_source,
+        [*setting.sources, setting.own_source],
         setting.objective,
         training=how,
         schedule=schedule,

@@ -17,7 +17,6 @@ from tallystick.attacks.feature_inference.evaluate import (
     NO_ROW_KNOWN,
     AttackPlan,
     FeatureLeaks,
-    KnownRows,
     PlannedAttack,
     draws_of_known,
 )
@@ -94,14 +93,17 @@ def audit_columns(
         try:
             plans = [
                 AttackPlan.of(
-                    view,
+                    # Nothing is known of other runs' starts
+                    dataclasses.replace(view, first=recorded.first if name == "used" and number == 0 else None),
                     columns,
-                    first=recorded.first if name == "used" and number == 0 else None,  # nothing is known of other runs' starts
-                    known=_known_rows(len(view.last_BD), known, seed=seed),
+                    # Many known rows are drawn once: their figures depend little on which they are
+                    known={
+                        count: draws if count < MANY_KNOWN else draws[:1]
+                        for count, draws in draws_of_known(len(view.last_BD), known=known, seed=seed).items()
+                    },
                     marginals=True,
                     attacks={each: row for each, row in attacks.items() if name == "used" or not row.from_others},
                     seed=seed,
-                    groups=len(GROUPS),
                 )
                 for number, view in enumerate(recorded.views)
             ]
@@ -121,12 +123,22 @@ def audit_columns(
         notes.append(
             "what a row's embeddings of several epochs tell together: only one epoch was recorded, and more epochs tell more"
         )
+    by, rows = contract.label_party, recorded.rows
+    which = f"{min(rows, MOST_ROWS):,} {'evenly chosen ' if rows > MOST_ROWS else ''}"
+    which += "rows that training rows are linked to" if contract.linkage.similar else "training rows"
+    form = "This is the quick form: `audit: true` runs all attacks. " if contract.audit == "quick" else ""
+    summary = (
+        f"How well could {by} rebuild the columns of {recorded.party} from the cut embeddings that it was sent? Measured by "
+        f"{recorded.party} alone, on {which} over epoch{'s' if len(recorded.epochs) > 1 else ''} "
+        f"{epochs_in_words(recorded.epochs)}; nothing was sent for it. {by}'s own columns, which would help, are not known here. "
+        f"{form}Every figure is a floor: another attack may find more.{runs_in_words(recorded.runs)}"
+    )
     sentence = "a row may serve for others here, so how often it is sent is not bounded, and no ε holds for the run"
     unbounded = [sentence] if noise_on_embeddings(contract) and serves_others(contract) else []
     return results.FeatureAudit(
         party=recorded.party,
-        by=contract.label_party,
-        summary=(OF_NO_ROW if by_marginals and recorded.first is None else "") + _summary(recorded),
+        by=by,
+        summary=(OF_NO_ROW if by_marginals and recorded.first is None else "") + summary,
         defense="; ".join([*defense_lines(contract, of="features"), *unbounded, *start_lines(contract)]),
         columns=[replace(each, used=name == "used") for name, leaks in leaks_by_name.items() for each in leaks.columns],
         means=_means(leaks_by_name["used"], known) if "used" in leaks_by_name else [],
@@ -137,13 +149,8 @@ def audit_columns(
 
 def _rebuilt(plan: AttackPlan, engine: Engine | None) -> FeatureLeaks:
     """Return what the attacks on one view find."""
-    return plan.leaks(PlannedAttack.__call__) if engine is None else leaks_on(engine, plan)
-
-
-def _known_rows(rows: int, known: Sequence[int], *, seed: int) -> KnownRows:
-    """Draw the rows that are known, many in one draw alone: their figures depend little on which they are."""
-    draws_by_count = draws_of_known(rows, known=known, seed=seed)
-    return {count: draws if count < MANY_KNOWN else draws[:1] for count, draws in draws_by_count.items()}
+    groups = len(GROUPS)
+    return plan.leaks(PlannedAttack.__call__, groups=groups) if engine is None else leaks_on(engine, plan, groups=groups)
 
 
 def _attacks(contract: Contract, *, every: bool) -> dict[str, FeatureInferenceAttack]:
@@ -213,7 +220,6 @@ def _group_leaks(
                 draws=1,
                 attacks=attacks,
                 seed=seed,
-                groups=len(GROUPS),
             )
             leaks = _rebuilt(plan, engine)
         except DataError as error:  # NaN of a training that diverged
@@ -233,18 +239,3 @@ def _group_leaks(
 def _means(leaks: FeatureLeaks, known: Sequence[int]) -> list[results.MeanRebuilt]:
     values = [(count, leaks.mean(count)) for count in dict.fromkeys((0, *known))]
     return [results.MeanRebuilt(known=count, value=value) for count, value in values if value is not None]
-
-
-def _summary(recorded: RecordedColumns) -> str:
-    contract, party, rows = recorded.contract, recorded.party, recorded.rows
-    plural = "s" if len(recorded.epochs) > 1 else ""
-    by = contract.label_party
-    which = f"{min(rows, MOST_ROWS):,} {'evenly chosen ' if rows > MOST_ROWS else ''}"
-    which += "rows that training rows are linked to" if contract.linkage.similar else "training rows"
-    quick = "This is the quick form: `audit: true` runs all attacks. " if contract.audit == "quick" else ""
-    return (
-        f"How well could {by} rebuild the columns of {party} from the cut embeddings that it was sent? Measured by {party} "
-        f"alone, on {which} over epoch{plural} {epochs_in_words(recorded.epochs)}; nothing was sent for it. "
-        f"{by}'s own columns, which would help, are not known here. {quick}Every figure is a floor: another attack may find more."
-        + runs_in_words(recorded.runs)
-    )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tallystick import metrics
+from tallystick.config.sections import EvaluationConfig
 from tallystick.evaluation import intervals
 from tallystick.metrics import METRICS, Floats, Statistic, TargetType, UndefinedMetric
 
@@ -82,8 +83,7 @@ def compare_models(
     *,
     weights: ArrayLike | None = None,
     keys_N: NDArray[np.int64] | None = None,
-    bins: int = 20,
-    resamples: int = 200,
+    evaluation: EvaluationConfig | None = None,
     generator: np.random.Generator,
 ) -> Comparison:
     """Measure the joint model and the own-columns-only model on the same rows and resamples: metrics, intervals and curves.
@@ -92,9 +92,12 @@ def compare_models(
     makes a draw of rows easy or hard for both cancels out. ``keys_N`` says which key each row has: those of one are drawn
     together. ``labels_N`` are 0/1, class numbers or real numbers; logits are (N,) or, for classes, (N, C), and for regression
     the predictions in the label's unit; without ``own_logits`` the joint model is measured alone. ``weights`` are per row.
+    ``evaluation`` says how many bins and resamples there are.
 
     Raises DataError for labels, weights or shapes that do not fit; logits that are not finite give metrics without a value.
     """
+    evaluation = evaluation or EvaluationConfig()
+    bins, resamples = evaluation.calibration_bins, evaluation.bootstrap
     labels = np.asarray(labels_N).reshape(-1)
     weights_N = metrics.row_weights(weights, len(labels))
     table = METRICS[target]

@@ -21,7 +21,7 @@ from tallystick.config.party_checks import check_party
 from tallystick.config.table import TableConfig
 from tallystick.cut.forward import SCORED_AT_A_TIME, logits_over
 from tallystick.dataset.dataset import Dataset
-from tallystick.dataset.datasets import dataset_of
+from tallystick.dataset.datasets import dataset_of, nothing_to_draw
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.measure import Comparison, compare_models
@@ -205,7 +205,7 @@ class _Rows:
             numbers=contract.model.numeric,
             screens=contract.screens(party.party),
         )
-        dataset = dataset_of(contract.linkage).of(contract, own_rows, [], secret_seed=_imputes_nothing)
+        dataset = dataset_of(contract.linkage).of(contract, own_rows, [], secret_seed=nothing_to_draw)
         own = dataset.own_part()
         if own.encoder is None:
             raise DataError(f"party {party.party} has no usable column of its own, and a student has nothing else")
@@ -333,8 +333,7 @@ def _figures(rows: _Rows, own: _Trained, student: _Trained) -> dict[str, Kept]:
             better,
             worse,
             weights=weights_T,
-            bins=rows.contract.evaluation.calibration_bins,
-            resamples=rows.contract.evaluation.bootstrap,
+            evaluation=rows.contract.evaluation,
             generator=np.random.default_rng(rows.contract.seed),
         )
 
@@ -342,7 +341,3 @@ def _figures(rows: _Rows, own: _Trained, student: _Trained) -> dict[str, Kept]:
         own_T, student_T = (predictions(logits_over(each.model, rows.own.features_at, batches, [])) for each in (own, student))
     joint, alone = compared(predictions(rows.teacher_N[rows.test_T]), own_T), compared(student_T, own_T)
     return {name: gain_kept(name, rows.contract.target.type, joint, alone) for name in METRICS[rows.contract.target.type]}
-
-
-def _imputes_nothing() -> int:
-    raise AssertionError("rows that all parties have need nothing filled in")

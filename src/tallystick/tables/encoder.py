@@ -90,13 +90,11 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         numbers: Literal["auto"] | Numbers = "plain",
         sequences: Mapping[str, SequenceConfig] | None = None,
         vectors: Sequence[str] = (),
-        screens: bool = False,
     ) -> "Encoder":
         """Fit on the training rows ``rows`` of ``frame``. Columns that are constant there are left out with a note.
 
         ``numbers`` says how the bottom model shall take numbers; ``auto`` goes by the number of rows. ``sequences`` are columns
         of lists, and how each is read; ``vectors`` columns whose numbers are columns of the frame (tables/vectors.py).
-        ``screens`` says that the training can screen columns, where ``encoding`` allows it.
 
         Raises DataError for an absent column, infinite numbers, text in a numeric column, lists that cannot be read, or no
         training rows.
@@ -145,15 +143,9 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
                 columns_get = "1 numeric column gets" if len(bins) == 1 else f"{len(bins)} numeric columns get"
                 choice = f"{columns_get} {numeric_method} embeddings of {sizes} bins"
             notes += (f"model.numeric = auto: {choice}, by the {len(rows):,} rows it is fitted on",)
-        used_categorical = tuple(column for column in categorical.values() if column is not None)
-        encoded = sum(1 + column.indicator for column in used_numeric[:singles]) + len(used_categorical)
-        screened = screens and encoding.screening == "auto" and encoded >= MANY_COLUMNS
-        if screened:
-            notes += (f"encoding.screening = auto: of {encoded} columns, those that say nothing may be closed in training",)
         return cls(
             numeric=used_numeric,
-            categorical=used_categorical,
-            screened=screened,
+            categorical=tuple(column for column in categorical.values() if column is not None),
             sequences=tuple(sequence for sequence, _ in listed if sequence is not None),
             notes=notes,
             numbers=numeric_method,
@@ -161,6 +153,14 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             decimal=frame.decimal if isinstance(frame, LazyTable) else None,
             missing=dict(frame.missing) if isinstance(frame, LazyTable) else {},
         )
+
+    def screening(self) -> "Encoder":
+        """Return it for a training that can close columns (training/screening.py), which is worth it where there are many."""
+        encoded = sum(1 + column.indicator for column in self.numeric if not column.vector) + len(self.categorical)
+        if encoded < MANY_COLUMNS:
+            return self
+        note = f"encoding.screening = auto: of {encoded} columns, those that say nothing may be closed in training"
+        return msgspec.structs.replace(self, screened=True, notes=(*self.notes, note))
 
     @classmethod
     def of_party(
@@ -172,7 +172,10 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         numbers: Literal["auto"] | Numbers,
         screens: bool = False,
     ) -> "Encoder | None":
-        """Fit a party's columns as its file says, or None where it has none that is of use."""
+        """Fit a party's columns as its file says, or None where it has none that is of use.
+
+        ``screens`` says that the training can close columns, where the file allows it.
+        """
         columns = feature_columns(frame, party)
         if not (columns.numeric or columns.categorical or party.sequences):
             return None
@@ -190,8 +193,9 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             numbers=numbers,
             sequences=party.sequences,
             vectors=party.vectors,
-            screens=screens,
         )
+        if screens and party.encoding.screening == "auto":
+            encoder = encoder.screening()
         encoder = msgspec.structs.replace(encoder, notes=(*of_table, *encoder.notes))
         return encoder if encoder.feature_shape.tables or encoder.numeric else None
 

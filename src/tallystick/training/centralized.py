@@ -19,7 +19,6 @@ from tallystick.training.updates import decay_at, rate_at
 def train_joined(
     model: CentralizedModel,
     sources: Sequence[FeatureSource],
-    own: FeatureSource,
     objective: Objective,
     *,
     training: TrainingConfig,
@@ -30,7 +29,8 @@ def train_joined(
 ) -> None:
     """Train for a number of steps: plain PyTorch, nothing of tallystick but the schedule.
 
-    It leaves the averaged weights where there are some. A refit begins with the ``first_epoch`` after the first training's.
+    ``sources`` are the columns of each party, in the order of the model's bottoms, the label party's own last. It leaves the
+    averaged weights where there are some. A refit begins with the ``first_epoch`` after the first training's.
     """
     optimizer = optimizer_of(training, model)
     assert optimizer is not None
@@ -40,8 +40,8 @@ def train_joined(
     before, last = schedule.steps_before(first_epoch), first_epoch + training.epochs
     batches = (batch for epoch in range(first_epoch, last) for batch in schedule.epoch(epoch))
     for done, batch in enumerate(islice(batches, steps), start=1):
-        features = [source(batch.index_B) for source in sources]
-        logits = model(features, own(batch.index_B))
+        *features, own_columns = [source(batch.index_B) for source in sources]
+        logits = model(features, own_columns)
         loss, _ = objective(logits, batch.index_B)
         optimizer.zero_grad()
         torch.autograd.backward(loss)

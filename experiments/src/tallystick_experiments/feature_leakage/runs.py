@@ -5,7 +5,6 @@ Shapes: N training rows, D cut width.
 
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -118,8 +117,9 @@ def _leaks(sums: RowSums, columns: ColumnValues, own_columns: FeatureSource, *, 
     (step,) = sums.view().steps
     own_NA = as_numbers(own_columns(step.rows_B))
     aided = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
-    attacked = partial(evaluate_feature_inference, SentEmbeddings.of(step), columns.rows(step.rows_B), seed=seed)
-    alone, own = attacked(), attacked(own_NA=own_NA, attacks=aided)
+    sent, truth = SentEmbeddings.of(step), columns.rows(step.rows_B)
+    alone = evaluate_feature_inference(sent, truth, seed=seed)
+    own = evaluate_feature_inference(replace(sent, own_BA=own_NA), truth, attacks=aided, seed=seed)
     return {EMBEDDINGS: alone, AIDED: own, ANY: _strongest_of(alone, own)}
 
 

@@ -94,9 +94,10 @@ class NetworkMethod:
         halves = {"split": table.halves(seed), "joined": (table.columns,), "own": table.halves(seed)[:1]}[self.columns]
         fitted_rows = train if table.times is None and folds == 1 else np.concatenate([train, validation])
         encoders = [
-            Encoder.fit(table.frame, half, fitted_rows, encoding=self.encoding, numbers=self.model.numeric, screens=True)
-            for half in halves
+            Encoder.fit(table.frame, half, fitted_rows, encoding=self.encoding, numbers=self.model.numeric) for half in halves
         ]
+        if self.encoding.screening == "auto":
+            encoders = [encoder.screening() for encoder in encoders]
         own, *others = encoders
         coder = coder_of(table, train)
         labels_N = coder.encode(table.frame.get_column(table.label))

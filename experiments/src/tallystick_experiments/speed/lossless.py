@@ -45,8 +45,7 @@ def measure_lossless(
     steps = EPOCHS * data.schedule.steps_per_epoch
     train_joined(
         CentralizedModel([bottom], label),
-        [data.feature.rows],
-        data.own.rows,
+        [data.feature.rows, data.own.rows],
         data.objective,
         training=_training(),
         schedule=data.schedule,

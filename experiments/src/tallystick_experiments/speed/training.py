@@ -215,8 +215,7 @@ def _train_joined(scenario: SpeedScenario, data: "SpeedData", mode: str) -> floa
         bottom.columns = _PlainColumns(scenario.feature, embedding_width=4).to(scenario.device)
     train_joined(
         CentralizedModel([bottom], label),
-        [data.feature_source],
-        data.own_source,
+        [data.feature_source, data.own_source],
         data.objective,
         training=_training("synchronous", 1),
         schedule=data.long_schedule(scenario.steps),

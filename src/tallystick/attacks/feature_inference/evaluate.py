@@ -20,7 +20,7 @@ from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_
 from tallystick.attacks.feature_inference.contrast import upward
 from tallystick.attacks.feature_inference.marginals import marginals_of
 from tallystick.attacks.feature_inference.simulator import LEAST_PEOPLE
-from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction, SentEmbeddings
+from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, Reconstruction, SentEmbeddings
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.matrix import UNSOLVED
 from tallystick.errors import ConfigError, DataError
@@ -54,8 +54,6 @@ def evaluate_feature_inference(
     sent_embeddings: SentEmbeddings,
     columns: ColumnValues,
     *,
-    own_NA: Tensor | None = None,
-    first: FirstBatch | None = None,
     marginals: bool = False,
     known: Sequence[int] | KnownRows = KNOWN,
     draws: int = DRAWS,
@@ -69,10 +67,8 @@ def evaluate_feature_inference(
     are known: then all are.
 
     Args:
-        sent_embeddings: each row's cut embeddings.
+        sent_embeddings: each row's cut embeddings, and what the label party has beside them.
         columns: the truth, row by row.
-        own_NA: the label party's own columns, where they are at hand.
-        first: the first batch and the bottom model that embedded it, as far as the contract tells; its attacks know no row.
         marginals: whether attackers are measured, too, who know no row, but how each column of these rows is distributed, or
             1,000 of these rows (at most half) as other people's, of whom nothing was sent.
         known: how many rows the attacker knows, one figure per column for each; or which.
@@ -83,18 +79,9 @@ def evaluate_feature_inference(
     Raises DataError if shapes do not fit or an embedding is not finite, ConfigError for no draw.
     """
     if attacks is None:
-        attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
-    plan = AttackPlan.of(
-        sent_embeddings,
-        columns,
-        own_NA=own_NA,
-        first=first,
-        marginals=marginals,
-        known=known,
-        draws=draws,
-        attacks=attacks,
-        seed=seed,
-    )
+        has_own = sent_embeddings.own_BA is not None
+        attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if has_own or not row.own_columns}
+    plan = AttackPlan.of(sent_embeddings, columns, marginals=marginals, known=known, draws=draws, attacks=attacks, seed=seed)
     return plan.leaks(PlannedAttack.__call__)
 
 
@@ -159,13 +146,10 @@ class AttackPlan:
 
     sent: SentEmbeddings
     columns: ColumnValues
-    own_NA: Tensor | None
-    first: FirstBatch | None
     marginals: bool
     told: KnownRows
     attacks: Mapping[str, FeatureInferenceAttack]
     seed: int
-    groups: int = 1  # of rows that are attacked beside each other: each is a chance to find something by luck
 
     @classmethod
     def of(
@@ -173,14 +157,11 @@ class AttackPlan:
         sent_embeddings: SentEmbeddings,
         columns: ColumnValues,
         *,
-        own_NA: Tensor | None = None,
-        first: FirstBatch | None = None,
         marginals: bool = False,
         known: Sequence[int] | KnownRows = KNOWN,
         draws: int = DRAWS,
         attacks: Mapping[str, FeatureInferenceAttack],
         seed: int = 0,
-        groups: int = 1,
     ) -> "AttackPlan":
         """Choose the rows that are attacked, and those that are known. Raises what ``evaluate_feature_inference`` does."""
         embedded = len(sent_embeddings.last_BD)
@@ -194,17 +175,17 @@ class AttackPlan:
         return cls(
             sent=sent_embeddings.rows(rows_C),
             columns=columns.rows(rows_C),
-            own_NA=None if own_NA is None else own_NA[rows_C],
-            first=_among(first, rows_C) if first is not None else None,
             marginals=marginals,
             told=known_draws,
             attacks=attacks,
             seed=seed,
-            groups=groups,
         )
 
-    def leaks(self, reconstruct: Callable[[PlannedAttack], Reconstruction | str]) -> FeatureLeaks:
-        """Measure what the attacks found by the truth."""
+    def leaks(self, reconstruct: Callable[[PlannedAttack], Reconstruction | str], *, groups: int = 1) -> FeatureLeaks:
+        """Measure what the attacks found by the truth.
+
+        ``groups`` of rows are attacked beside each other, and each is a chance to find something by luck.
+        """
         measured: list[RebuiltColumn] = []
         unmeasured: list[str] = []
         by_attack: dict[tuple[str, int], float] = {}
@@ -212,7 +193,7 @@ class AttackPlan:
             if each.reason:
                 unmeasured += [each.reason] if each.known or not measured else []
                 continue
-            tally = _Tally(self.columns, each.known, groups=self.groups)
+            tally = _Tally(self.columns, each.known, groups=groups)
             for attack in each.attacks:
                 rebuilt = reconstruct(attack)
                 if isinstance(rebuilt, str):
@@ -239,7 +220,7 @@ class AttackPlan:
             looks_NE=self.sent.looks_BE,
             looks_at_NL=self.sent.looks_at_BL,
             contrast_NCD=self.sent.contrast_BCD,
-            own_NA=self.own_NA,
+            own_NA=self.sent.own_BA,
             scaled={},
         )
         every = {name: row for name, row in self.attacks.items() if not row.from_shuffled or self.sent.contrast_BCD is not None}
@@ -247,13 +228,13 @@ class AttackPlan:
         possible = {
             name: row
             for name, row in every.items()
-            if (row.knows_no_row or row.from_shuffled) and (self.first is not None if row.from_start else self.marginals)
+            if (row.knows_no_row or row.from_shuffled) and (self.sent.first is not None if row.from_start else self.marginals)
         }
         if possible and len(self.columns) >= 10 and (self.columns.numeric or self.columns.categorical):
             columns, everything_N = self.columns, torch.arange(len(self.columns))
             none_K = everything_N[:0]
             view_by_start = view_of(
-                known_K=none_K, columns_K=columns.rows(none_K), first=self.first, marginals=marginals_of(columns)
+                known_K=none_K, columns_K=columns.rows(none_K), first=self.sent.first, marginals=marginals_of(columns)
             )
             if view_by_start.contrast_NCD is not None:
                 view_by_start = replace(view_by_start, contrast_NCD=upward(view_by_start.contrast_NCD, columns.numeric_NF))
@@ -339,14 +320,6 @@ def draws_of_known(rows: int, *, known: Sequence[int] = KNOWN, draws: int = DRAW
         return torch.from_numpy(order[:count])
 
     return {count: [drawn(count, draw) for draw in range(draws)] for count in known}
-
-
-def _among(first: FirstBatch, chosen_M: Tensor) -> FirstBatch | None:
-    """Return the same batch's rows that are among the chosen ones, or None if none is."""
-    place_N = torch.full((int(max(chosen_M.max(), first.rows_B.max())) + 1,), -1, dtype=torch.int64)
-    place_N[chosen_M] = torch.arange(len(chosen_M))
-    (place_K,) = (place_N[first.rows_B] >= 0).nonzero(as_tuple=True)
-    return replace(first, rows_B=place_N[first.rows_B[place_K]], cut_BD=first.cut_BD[place_K]) if len(place_K) else None
 
 
 class _Tally:

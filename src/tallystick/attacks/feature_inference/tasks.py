@@ -15,13 +15,13 @@ WORTH_CELLS = 75_000
 """Rows times columns that are worth a worker: a smaller attack is over before a worker has begun."""
 
 
-def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
+def leaks_on(engine: Engine, plan: AttackPlan, *, groups: int = 1) -> FeatureLeaks:
     """Run the plan's attacks, which are named as in the table. Use the engine if that is quicker.
 
     An attack by starting weights reads a model that stays in this process.
     """
     if len(plan.columns) * (len(plan.columns.numeric) + len(plan.columns.categorical)) < WORTH_CELLS:
-        return plan.leaks(PlannedAttack.__call__)
+        return plan.leaks(PlannedAttack.__call__, groups=groups)
     handed = [each.key for each in plan.planned() if not each.row.from_start]
     columns, embeddings = plan.columns, plan.sent
     tensors: dict[str, Tensor | None] = {
@@ -30,7 +30,7 @@ def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
         "looks": embeddings.looks_BE,
         "looks at": embeddings.looks_at_BL,
         "contrast": embeddings.contrast_BCD,
-        "own": plan.own_NA,
+        "own": embeddings.own_BA,
         "numeric": columns.numeric_NF,
         "categorical": columns.categorical_NG,
         **{f"known {count} {draw}": rows for count, draws in plan.told.items() for draw, rows in enumerate(draws)},
@@ -43,14 +43,13 @@ def leaks_on(engine: Engine, plan: AttackPlan) -> FeatureLeaks:
         told=[(count, len(draws)) for count, draws in plan.told.items()],
         marginals=plan.marginals,
         seed=plan.seed,
-        groups=plan.groups,
     )
     packed = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
     work = Work(prepare=f"{__name__}:{prepare_attack.__name__}", shared=msgspec.msgpack.encode((facts, save(packed))))
     reconstructions: dict[tuple[int, int, str], Reconstruction | str] = {}
     for number, output in engine.map(work, (msgspec.json.encode(key) for key in handed), _rebuilt):
         reconstructions[handed[number]] = output
-    return plan.leaks(lambda each: reconstructions[each.key] if each.key in reconstructions else each())
+    return plan.leaks(lambda each: reconstructions[each.key] if each.key in reconstructions else each(), groups=groups)
 
 
 def prepare_attack(shared: bytes) -> TaskFunction:
@@ -64,6 +63,7 @@ def prepare_attack(shared: bytes) -> TaskFunction:
             looks_BE=tensor_of["looks"],
             looks_at_BL=tensor_of.get("looks at"),
             contrast_BCD=tensor_of.get("contrast"),
+            own_BA=tensor_of.get("own"),
         ),
         columns=ColumnValues(
             numeric_NF=tensor_of["numeric"],
@@ -72,13 +72,10 @@ def prepare_attack(shared: bytes) -> TaskFunction:
             categorical=facts.categorical,
             categories=facts.categories,
         ),
-        own_NA=tensor_of.get("own"),
-        first=None,
         marginals=facts.marginals,
         told={count: [tensor_of[f"known {count} {draw}"] for draw in range(draws)] for count, draws in facts.told},
         attacks={name: FEATURE_INFERENCE_ATTACKS[name] for name in facts.attacks},
         seed=facts.seed,
-        groups=facts.groups,
     )
     planned = {each.key: each for each in plan.planned()}
 
@@ -118,4 +115,3 @@ class _Facts(msgspec.Struct, frozen=True):
     told: list[tuple[int, int]]  # known rows, and draws of them
     marginals: bool
     seed: int
-    groups: int

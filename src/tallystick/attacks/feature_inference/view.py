@@ -5,7 +5,7 @@ J of them that an attack looks for, L looks, E = L D.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -75,6 +75,13 @@ class FirstBatch:
     numeric: int
     tables: tuple[Tensor, ...]
 
+    def among(self, chosen_M: Tensor) -> "FirstBatch | None":
+        """Return the batch's rows that are among the chosen ones, or None if none is."""
+        place_N = torch.full((int(max(chosen_M.max(), self.rows_B.max())) + 1,), -1, dtype=torch.int64)
+        place_N[chosen_M] = torch.arange(len(chosen_M))
+        (place_K,) = (place_N[self.rows_B] >= 0).nonzero(as_tuple=True)
+        return replace(self, rows_B=place_N[self.rows_B[place_K]], cut_BD=self.cut_BD[place_K]) if len(place_K) else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Marginals:
@@ -91,7 +98,7 @@ class Marginals:
 
 @dataclass(frozen=True, kw_only=True)
 class SentEmbeddings:
-    """Embeddings that a label party was sent of the same rows, in one training or in several.
+    """Embeddings that a label party was sent of the same rows, in one training or in several, and what it has beside them.
 
     Args:
         last_BD: each row's last embedding.
@@ -99,6 +106,8 @@ class SentEmbeddings:
         looks_BE: those of several epochs, side by side.
         looks_at_BL: the step of each of these epochs that the row was embedded in; None where that is not known.
         contrast_BCD: by how much less the embedding was with each of the C columns shuffled; None where none was.
+        own_BA: the label party's own columns, as numbers; None if it has none, or they are not at hand.
+        first: the first batch and the bottom model that embedded it, as far as the contract tells; its attacks know no row.
     """
 
     last_BD: Tensor
@@ -106,6 +115,8 @@ class SentEmbeddings:
     looks_BE: Tensor
     looks_at_BL: Tensor | None
     contrast_BCD: Tensor | None = None
+    own_BA: Tensor | None = None
+    first: FirstBatch | None = None
 
     @classmethod
     def of(cls, step: StepView) -> "SentEmbeddings":
@@ -122,6 +133,8 @@ class SentEmbeddings:
             looks_BE=self.looks_BE[kept_K],
             looks_at_BL=None if self.looks_at_BL is None else self.looks_at_BL[kept_K],
             contrast_BCD=None if self.contrast_BCD is None else self.contrast_BCD[kept_K],
+            own_BA=None if self.own_BA is None else self.own_BA[kept_K],
+            first=None if self.first is None else self.first.among(kept_K),
         )
 
     def beside(self, other: "SentEmbeddings") -> "SentEmbeddings":

@@ -141,7 +141,7 @@ class _Scored:
 
     def compare(self, baseline_T: Tensor | None) -> Comparison:
         """Measure them, beside the logits of own columns alone where there are any."""
-        labels_here, evaluation = self.own.known_labels, self.job.contract.evaluation
+        labels_here = self.own.known_labels
         labels, weights = labels_here.units(self.own.test_N)
         return compare_models(
             self.job.contract.target.type,
@@ -150,8 +150,7 @@ class _Scored:
             labels_here.coder.predictions(baseline_T.cpu().numpy()) if baseline_T is not None else None,
             weights=weights,
             keys_N=self.rows.key_at(self.own.test_N),
-            bins=evaluation.calibration_bins,
-            resamples=evaluation.bootstrap,
+            evaluation=self.job.contract.evaluation,
             generator=np.random.default_rng(self.job.contract.seed),
         )
 
