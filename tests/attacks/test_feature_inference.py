@@ -13,6 +13,7 @@ import pytest
 import torch
 from engines import InThisProcess
 from lanes import short_lane_of
+from sklearn.metrics import r2_score
 from tiny import short_trainings
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
@@ -314,6 +315,26 @@ def test_ridge_is_the_textbooks_with_the_penalty_that_leaving_one_out_prefers():
 
     best = weights(np.arange(len(y)), min(PENALTIES, key=left_out))
     np.testing.assert_allclose(found.numeric_NF[:, 0].numpy(), (x - centre) @ best + y.mean(), atol=1e-8)
+
+
+def test_a_vector_s_figures_are_those_of_all_its_numbers_together():
+    """R² as scikit-learn weighs it by variance, and the mean cosine of centred rows, from the same guesses of each number."""
+    truth = replace(columns(), vectors=("", "v", "v"))
+    z_ND, known_K = planted(truth) + 0.5 * drawn(ROWS, 8, seed=2), torch.arange(0, ROWS, 60)
+    attacks = one_attack("ridge")
+    found = rebuilt(z_ND, z_ND, truth, known={20: [known_K]}, attacks=attacks)
+    number, vector, _ = found.columns
+    assert [(column.name, column.kind) for column in (number, vector)] == [("a", "numeric"), ("v", "vector")]
+    view = FeatureView(last_ND=z_ND, mean_ND=z_ND, looks_NE=z_ND, known_K=known_K, columns_K=truth.rows(known_K))
+    guess_NV = KernelRidge()(view, generator=torch.Generator()).numeric_NF[:, 1:]
+    is_judged_N = torch.ones(ROWS, dtype=torch.bool).index_fill(0, known_K, False)
+    true_NV, guess_NV = truth.numeric_NF[is_judged_N, 1:].double().numpy(), guess_NV[is_judged_N].numpy()
+    assert vector.value == pytest.approx(r2_score(true_NV, guess_NV, multioutput="variance_weighted"), abs=1e-9)
+    one, other = true_NV - true_NV.mean(axis=0), guess_NV - true_NV.mean(axis=0)
+    cosine_N = (one * other).sum(axis=1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    assert vector.cosine == pytest.approx(cosine_N.mean(), abs=1e-6)
+    apart = rebuilt(z_ND, z_ND, columns(), known={20: [known_K]}, attacks=attacks).columns
+    assert apart[0].value == number.value
 
 
 def test_a_categorys_figure_is_how_far_accuracy_rises_from_the_majority():

@@ -35,9 +35,9 @@ def test_of_a_vector_some_numbers_are_attacked_and_the_rest_is_named(numbers_NW)
     vector = pl.Series("title", numbers_NW, dtype=pl.Array(pl.Float32, numbers_NW.shape[1]))
     table = pl.DataFrame({"id": range(ROWS), "own": numbers_NW[:, 0] + 1.0}).with_columns(vector)
     audit = features_audit(table, vectors=["title"])
-    attacked = {column.name for column in audit.columns if column.used}
-    assert len(attacked) == 33
-    assert {"own", "title[0]", "title[129]"} <= attacked
+    assert {(column.name, column.kind) for column in audit.columns if column.used} == {("own", "numeric"), ("title", "vector")}
+    assert {column.cosine is None for column in audit.columns if column.kind == "numeric"} == {True}
+    assert all(0 < column.cosine <= 1 for column in audit.columns if column.kind == "vector" and column.value > 0)
     assert "vector 'title': 32 of its 130 numbers, evenly spread, are attacked" in audit.not_measured
 
 

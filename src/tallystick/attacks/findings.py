@@ -60,23 +60,25 @@ class RebuiltColumn(Finding, frozen=True, kw_only=True):
 
     Args:
         name: of the column.
-        kind: numeric or categorical.
+        kind: numeric, categorical, or a vector of numbers.
         known: rows that the attacker knows.
         attack: the strongest here; "a guess" where none beat one.
-        value: of a numeric column R², the share of its variance that is told; of a categorical one the greater of two: how far
+        value: of a numeric column R², the share of its variance that is told, of a vector that of all its numbers together; of
+            a categorical one the greater of two: how far
             accuracy rises from that of guessing the most frequent category towards 1, and 2 AUC - 1 of the category whose rows
             are ranked best, if that is beyond luck. 0 is a guess, 1 all of it.
         low, high: the smallest and the largest draw.
         auc: of a categorical column, how well the rows of the category that is ranked best are told from others; None where no
             category's is beyond luck.
         accuracy, majority: of a categorical column, the attack's accuracy and that of a guess.
+        cosine: of a vector, the mean cosine of the rebuilt and the true one, both less the mean vector. 0 is a guess.
         luck: what the best of all attacks finds of some column of as many, but in one of a hundred audits, where embeddings have
             nothing to do with columns: ``value`` less than that is no finding.
         used: whether the model was given it; if not, the table has it all the same.
     """
 
     name: str
-    kind: Literal["numeric", "categorical"]
+    kind: Literal["numeric", "categorical", "vector"]
     known: int
     attack: str
     value: float
@@ -85,6 +87,7 @@ class RebuiltColumn(Finding, frozen=True, kw_only=True):
     auc: float | None = None
     accuracy: float | None = None
     majority: float | None = None
+    cosine: float | None = None
     luck: float = 0.0
     used: bool = True
 

@@ -87,20 +87,18 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tens
         numeric=encoder.numeric_names,
         categorical=(*(column.name for column in encoder.categorical), *targets),
         categories=tuple(encoder.feature_shape.codes[place] for place in places),
+        vectors=tuple(column.vector for column in encoder.numeric),
     )
-    used, notes = _fewer(used, [column.vector for column in encoder.numeric])
+    used, notes = _fewer(used)
     unused, notes_of_unused = _unused(own, rows_R, targets)
     notes += notes_of_unused
     notes += tuple(f"sequence {sequence.name!r}: no attack here infers items" for sequence in encoder.sequences)
     return Truth(rows_R=rows_R, used=used, unused=unused, first_R=torch.isin(rows_R, first_B), notes=notes)
 
 
-def _fewer(columns: ColumnValues, vectors: Sequence[str] = ()) -> tuple[ColumnValues, tuple[str, ...]]:
-    """Choose the columns that are attacked, evenly spread, and say which are not: what each takes is bounded in sum.
-
-    ``vectors`` says of the first numbers which vector each is a number of; empty: it is a column.
-    """
-    notes = []
+def _fewer(columns: ColumnValues) -> tuple[ColumnValues, tuple[str, ...]]:
+    """Choose the columns that are attacked, evenly spread, and say which are not: what each takes is bounded in sum."""
+    notes, vectors = [], columns.vectors
     numbers = [place for place in range(len(columns.numeric)) if place >= len(vectors) or not vectors[place]]
     for vector in dict.fromkeys(filter(None, vectors)):
         of_vector = torch.tensor([place for place, name in enumerate(vectors) if name == vector])
@@ -121,6 +119,7 @@ def _fewer(columns: ColumnValues, vectors: Sequence[str] = ()) -> tuple[ColumnVa
         numeric=tuple(columns.numeric[place] for place in kept_F),
         categorical=tuple(columns.categorical[place] for place in kept_G),
         categories=tuple(columns.categories[place] for place in kept_G),
+        vectors=tuple(vectors[place] for place in kept_F if place < len(vectors)),
     )
     return fewer, tuple(notes)
 
@@ -173,7 +172,12 @@ def save_columns(
     tensors = {"rows_R": truth.rows_R, "first_R": truth.first_R}
     for name, columns in (("used", truth.used), ("unused", truth.unused)):
         tensors |= {f"{name}/numeric": columns.numeric_NF, f"{name}/categorical": columns.categorical_NG}
-        facts[name] = {"numeric": columns.numeric, "categorical": columns.categorical, "categories": columns.categories}
+        facts[name] = {
+            "numeric": columns.numeric,
+            "categorical": columns.categorical,
+            "categories": columns.categories,
+            "vectors": columns.vectors,
+        }
     write_tensors(folder.views / file_of(part), tensors, {"columns": json.dumps(facts)}, origin=folder.origin, private=True)
 
 
@@ -196,6 +200,7 @@ def load_columns(folder: RunFolder, contract: Contract, part: str | None = None)
                 numeric=tuple(facts[name]["numeric"]),
                 categorical=tuple(facts[name]["categorical"]),
                 categories=tuple(facts[name]["categories"]),
+                vectors=tuple(facts[name]["vectors"]),
             )
             for name in ("used", "unused")
         )

@@ -87,6 +87,8 @@ def show_features(console: Console, audit: FeatureAudit) -> None:
                 cell = f"{column.value:.3f} ({column.attack})" if column is not None else ""
                 if column is not None and column.auc is not None:
                     cell += f", AUC of a category {column.auc:.3f}"
+                if column is not None and column.cosine is not None:
+                    cell += f", cosine {column.cosine:.3f}"
                 if column is not None and column.accuracy is not None:
                     cell += f", accuracy {column.accuracy:.3f} for {column.majority:.3f}"
                 cells.append(cell)

@@ -332,19 +332,31 @@ class _Tally:
         self.accuracies: dict[tuple[str, str], list[float]] = {}
         self.majorities: dict[str, list[float]] = {}
         self.aucs: dict[tuple[str, str], list[float]] = {}  # of the category that is ranked best, where one is beyond luck
+        self.cosines: dict[tuple[str, str], list[float]] = {}  # of vectors
         self.missing: dict[str, str] = {}
 
     def add(self, attack: str, reconstruction: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
-        for f, name in enumerate(truth.numeric):
-            truth_N = truth.numeric_NF[:, f].double()
-            guess_N = reconstruction.numeric_NF[rest_N, f]
-            total = float((truth_N - truth_N.mean()).square().sum())
-            scale = float(truth_N.abs().max()) if len(truth_N) else 0.0
-            if total <= 1e-12 * max(scale, 1e-12) ** 2 * len(truth_N):
+        for name, places in truth.numbers.items():
+            gain_N, total, judged = torch.zeros(len(truth), dtype=torch.float64), 0.0, list[int]()
+            for place in places:
+                truth_N = truth.numeric_NF[:, place].double()
+                guess_N = reconstruction.numeric_NF[rest_N, place]
+                squares = float((truth_N - truth_N.mean()).square().sum())
+                scale = float(truth_N.abs().max()) if len(truth_N) else 0.0
+                if squares > 1e-12 * max(scale, 1e-12) ** 2 * len(truth_N):
+                    gain_N += (truth_N - truth_N.mean()).square() - (truth_N - guess_N).square()
+                    total += squares
+                    judged.append(place)
+            if not judged:
                 self.missing[name] = f"column {name!r} is constant on the rows that are judged: there is nothing to rebuild"
-            else:  # 1 less the squared error over that of the mean, and its standard error
-                gain_N = (truth_N - truth_N.mean()).square() - (truth_N - guess_N).square()
-                self._keep(name, attack, float(gain_N.sum()) / total, _error(gain_N) * len(truth_N) / total)
+                continue
+            # 1 less the squared error over that of the mean, and its standard error
+            self._keep(name, attack, float(gain_N.sum()) / total, _error(gain_N) * len(truth) / total)
+            if name not in truth.numeric:
+                truth_NV, guess_NV = truth.numeric_NF[:, judged].double(), reconstruction.numeric_NF[rest_N][:, judged].double()
+                mean_V = truth_NV.mean(dim=0)
+                cosine_N = torch.nn.functional.cosine_similarity(truth_NV - mean_V, guess_NV - mean_V, dim=1)
+                self.cosines.setdefault((name, attack), []).append(float(cosine_N.mean()))
         for g, name in enumerate(truth.categorical):
             code_N = truth.categorical_NG[:, g]
             count_C = torch.bincount(code_N, minlength=truth.categories[g])
@@ -377,7 +389,9 @@ class _Tally:
 
     def result(self) -> tuple[list[RebuiltColumn], list[str]]:
         columns = []
-        kinds: list[tuple[str, Literal["numeric", "categorical"]]] = [(name, "numeric") for name in self.columns.numeric]
+        kinds: list[tuple[str, Literal["numeric", "categorical", "vector"]]] = [
+            (name, "numeric" if name in self.columns.numeric else "vector") for name in self.columns.numbers
+        ]
         kinds += [(name, "categorical") for name in self.columns.categorical]
         for name, kind in kinds:
             by_attack = {attack: values for (column, attack), values in self.values.items() if column == name}
@@ -400,6 +414,7 @@ class _Tally:
                     auc=float(np.mean(aucs)) if (aucs := self.aucs.get((name, best))) and not beaten else None,
                     accuracy=majority if beaten else accuracy,
                     majority=majority,
+                    cosine=float(np.mean(self.cosines[name, best])) if kind == "vector" and not beaten else None,
                     luck=float(-ndtri(SURE / (self.groups * len(self.values)))) * float(np.mean(self.errors[name, best])),
                 )
             )

@@ -26,6 +26,7 @@ class ColumnValues:
         numeric: F names.
         categorical: G names.
         categories: how many codes each categorical column has.
+        vectors: of the first numeric columns, the vector that each is a number of; empty where it is a column.
     """
 
     numeric_NF: Tensor
@@ -33,6 +34,7 @@ class ColumnValues:
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]
     categories: tuple[int, ...]
+    vectors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         shapes = (tuple(self.numeric_NF.shape[1:]), tuple(self.categorical_NG.shape[1:]), len(self.categories))
@@ -54,7 +56,16 @@ class ColumnValues:
             numeric=self.numeric,
             categorical=self.categorical,
             categories=self.categories,
+            vectors=self.vectors,
         )
+
+    @property
+    def numbers(self) -> dict[str, list[int]]:
+        """Return where the numbers of each numeric column stand, those of a vector together."""
+        places: dict[str, list[int]] = {}
+        for place, name in enumerate(self.numeric):
+            places.setdefault((self.vectors[place] if place < len(self.vectors) else "") or name, []).append(place)
+        return places
 
 
 @dataclass(frozen=True, kw_only=True)
