@@ -15,7 +15,7 @@ from hypothesis import settings
 
 settings.register_profile("random", deadline=None)  # a busy machine is no error
 settings.register_profile("tallystick", settings.get_profile("random"), derandomize=True)  # the same examples in every run
-settings.register_profile("short lane", settings.get_profile("tallystick"), max_examples=40)  # where a test states no number
+settings.register_profile("short lane", settings.get_profile("tallystick"), max_examples=25)  # where a test states no number
 settings.load_profile("tallystick")
 
 gc.disable()  # until all tests are known: what modules and tests bring stays

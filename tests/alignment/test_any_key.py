@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import short_lane_of
 
 from tallystick.alignment import psi_malicious, psi_oprf
 from tallystick.alignment.any_key import link_by_any_key_feature_party, link_by_any_key_label_party
@@ -135,7 +136,7 @@ def test_keys_that_chain_a_thousand_people_link_each_once():
     assert len(set(ours.rows_N)) == len(ours) == len(set(theirs.rows_N)) == 500
 
 
-@pytest.mark.parametrize("security", ["semi-honest", "malicious"])
+@pytest.mark.parametrize("security", short_lane_of(["semi-honest", "malicious"], 1))
 def test_three_keys_of_many_rows_by_oblivious_transfer(security):
     rng = np.random.default_rng(5)
     people = [(f"{n}@x", f"+{n}", f"c{n}") for n in range(1000)]
@@ -274,7 +275,7 @@ class _Store:
         self.buckets = {bucket: each for bucket, each in self.buckets.items() if bucket < first}
 
 
-@pytest.mark.parametrize("security", ["semi-honest", "malicious"])
+@pytest.mark.parametrize("security", short_lane_of(["malicious", "semi-honest"], 1))
 def test_an_alignment_that_breaks_in_a_later_key_takes_up_the_buckets_of_all(monkeypatch, security):
     monkeypatch.setattr(psi_oprf, "BUCKET_IDS", 50)
     monkeypatch.setattr(psi_malicious, "BUCKET_IDS", 50)

@@ -10,7 +10,7 @@ from tallystick.network.session import Limits
 
 from .roles import RNG, in_threads
 
-LABEL, FEATURE = [b"%d" % n for n in range(5000)], [b"%d" % n for n in range(2000, 6000)]
+LABEL, FEATURE = [b"%d" % n for n in range(1500)], [b"%d" % n for n in range(600, 1800)]
 
 ROLES = {
     "intersection": (
@@ -49,6 +49,6 @@ def test_rows_meet(tmp_path, method):
         lambda: run(label, "feature", None, ROLES[method][0]), lambda: run(feature, "label", address, ROLES[method][1])
     )
     both = (ours.rows_N >= 0) & (theirs.rows_N >= 0)
-    assert both.sum() == 3000
+    assert both.sum() == 900
     assert [LABEL[row] for row in ours.rows_N[both]] == [FEATURE[row] for row in theirs.rows_N[both]]
-    assert len(ours) == len(theirs) == (6000 if method == "union" else 3000)
+    assert len(ours) == len(theirs) == (1800 if method == "union" else 900)

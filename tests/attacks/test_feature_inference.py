@@ -752,9 +752,13 @@ sys.exit("torch._dynamo" in sys.modules)
 """
 
 
+@pytest.mark.long
 def test_attacks_that_learn_do_not_import_pytorchs_compiler():
     """It takes a second of processor time, a tenth of a small run's, in each party's audit."""
     assert subprocess.run([sys.executable, "-c", NO_COMPILER], check=False).returncode == 0
+
+
+def test_attacks_that_learn_name_no_class_that_imports_pytorchs_compiler():
     classes = re.compile(r"torch\.optim\.(Adam|AdamW|SGD|lr_scheduler)\b")
     users = [path.name for path in Path(attacks.__file__).parent.rglob("*.py") if classes.search(path.read_text())]
     assert users == ["fine_tuned.py"], "it needs the attacker's own model, and so is in no audit"
