@@ -241,7 +241,7 @@ class ServingSide:
         folder.check(trained=True)
         saved = folder.load_alignment()
         if saved is None or not folder.trained:
-            raise DataError(f"{folder.path} holds no trained model; it does not look like a finished run")
+            raise DataError(f"{folder.path} holds no trained model: its training has not ended")
         encoder = kept_encoder(folder)
         frame = _read(self.source, self.contract, self.party, encoder) if anew else self.frame
         return OpenRun(
