@@ -1,5 +1,6 @@
 """Buckets against the exact binomial tail and against lists in one piece, and alignments that go on after the last bucket."""
 
+import itertools
 import threading
 from contextlib import contextmanager
 from functools import cache
@@ -369,8 +370,7 @@ def dying_at(step, own):
     return lambda channel: At(channel, here)
 
 
-@pytest.mark.parametrize("own", ["label", "feature"])
-@pytest.mark.parametrize("step", list(STEPS))
+@pytest.mark.parametrize(("step", "own"), short_lane_of(itertools.product(STEPS, ("label", "feature")), 3))
 def test_a_side_that_was_killed_while_tags_crossed_goes_on_with_the_same(sides, own, step):
     outcomes = align(*sides, "malicious", **{f"{own}_wrap": dying_at(step, own)})
     assert isinstance(outcomes[["label", "feature"].index(own)], PeerLost)
@@ -395,8 +395,9 @@ def other_tags(role):
         yield
 
 
-@pytest.mark.parametrize("own", ["label", "feature"])
-@pytest.mark.parametrize("step", ["when it has seen tags", "at the places"])
+@pytest.mark.parametrize(
+    ("step", "own"), short_lane_of(itertools.product(("when it has seen tags", "at the places"), ("label", "feature")), 2)
+)
 def test_a_side_that_broke_off_when_it_knew_the_common_ids_cannot_show_other_tags(sides, own, step):
     """It has seen whom both have, breaks off, and goes on with made-up tags for half of its ids."""
     align(*sides, "malicious", **{f"{own}_wrap": dying_at(step, own)})
@@ -429,9 +430,12 @@ def took_more_ids(side):
 
 
 @pytest.mark.parametrize(
-    "loses", short_lane_of([lost_everything, lost_its_note, lost_a_bucket, took_other_ids, took_more_ids], 2)
+    ("loses", "own"),
+    short_lane_of(
+        itertools.product([lost_everything, lost_its_note, lost_a_bucket, took_other_ids, took_more_ids], ("label", "feature")),
+        2,
+    ),
 )
-@pytest.mark.parametrize("own", ["label", "feature"])
 @pytest.mark.parametrize("guarded", [False, True], ids=["both follow the protocol", "the other alone"])
 def test_no_alignment_begins_anew_once_a_side_has_seen_tags(sides, own, loses, guarded, monkeypatch):
     """Whatever a side claims to have lost: it could bring other ids, now that it knows the common ones."""

@@ -1,9 +1,12 @@
 """Intersection against cheaters: plain sets, and peers that deviate in every way that docs/results/deviations.md lists."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import short_lane_of
 
 from tallystick.alignment import coin_toss, psi_malicious
 from tallystick.alignment.buckets import Standing, TagsCommitment
@@ -157,20 +160,20 @@ def test_a_coin_that_was_not_committed_to_is_refused():
     assert isinstance(ours, PeerStopped)
 
 
-@pytest.mark.parametrize(
-    ("side", "make"),
-    [
-        ("label", lambda value: CoinCommitment(digest=value)),
-        ("feature", lambda value: Coin(coin=value)),
-        ("label", lambda value: StoreSeed(bucket=0, seed=value)),
-        ("feature", lambda value: CheckKey(key=value)),
-        ("feature", lambda value: TagsCommitment(digest=value)),
-        ("label", lambda value: TagsCommitment(digest=value)),
-        ("label", lambda value: Coin(coin=value)),
-    ],
-)
-@pytest.mark.parametrize("size", [0, 15, 33])
-def test_messages_of_another_size_are_refused(side, make, size):
+SIZED = [
+    ("label", lambda value: CoinCommitment(digest=value)),
+    ("feature", lambda value: Coin(coin=value)),
+    ("label", lambda value: StoreSeed(bucket=0, seed=value)),
+    ("feature", lambda value: CheckKey(key=value)),
+    ("feature", lambda value: TagsCommitment(digest=value)),
+    ("label", lambda value: TagsCommitment(digest=value)),
+    ("label", lambda value: Coin(coin=value)),
+]
+
+
+@pytest.mark.parametrize(("sized", "size"), short_lane_of(itertools.product(SIZED, (0, 15, 33)), 7))  # each message, each size
+def test_messages_of_another_size_are_refused(sized, size):
+    side, make = sized
     wrong = make(bytes(size))
     outcomes = intersect(LABEL, FEATURE, **{side: lambda c: Changing(c, type(wrong), lambda _: wrong)})
     error = outcomes[1 if side == "label" else 0]

@@ -1,9 +1,12 @@
 """Each part of oblivious switching against a slow reference of its own, and against peers that deviate."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import short_lane_of
 
 from tallystick.alignment.exchange import notify_peers
 from tallystick.alignment.oprf.extension import Streams
@@ -307,14 +310,13 @@ LISTS = [
 ]
 
 
-@pytest.mark.parametrize(("part", "liar", "of"), LISTS)
-@pytest.mark.parametrize(
-    "change",
-    [lambda rows: rows[:-1], lambda rows: rows[:, :-1], lambda rows: rows.astype(np.float32)],
-    ids=["rows", "width", "kind"],
-)
-def test_lists_of_the_wrong_size_or_kind_are_refused_and_the_peer_is_named(part, liar, of, change):
-    wrap = {("first_wrap", "second_wrap")[liar]: lambda channel: Tampering(channel, of, change)}
+CHANGES = {"rows": lambda rows: rows[:-1], "width": lambda rows: rows[:, :-1], "kind": lambda rows: rows.astype(np.float32)}
+
+
+@pytest.mark.parametrize(("listed", "change"), short_lane_of(itertools.product(LISTS, CHANGES), 9))  # each list and each change
+def test_lists_of_the_wrong_size_or_kind_are_refused_and_the_peer_is_named(listed, change):
+    part, liar, of = listed
+    wrap = {("first_wrap", "second_wrap")[liar]: lambda channel: Tampering(channel, of, CHANGES[change])}
     error = both(*PARTS[part](), **wrap)[1 - liar]
     assert isinstance(error, ProtocolError)
     assert error.peer == ("first", "second")[liar]
