@@ -158,7 +158,7 @@ def short_trainings(patch):
 
 
 def few_places(patch, most=60):
-    """Attacks on links look for a few places of a sample: for tests of what a job says of its links."""
+    """Attacks on links look for so many places of a sample: for tests of what a job says of its links."""
     for row in LINKAGE_ATTACKS.values():
         for bound in {"positions", "numbers"} & set(vars(row.attack)):
             patch.setitem(vars(row.attack), bound, most)

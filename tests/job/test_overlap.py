@@ -56,10 +56,9 @@ def codes(ends):
 
 
 def test_both_are_told_how_many_are_common_once(counted):
-    """Without PyTorch: all that it takes is loaded anew."""
     job = counted(least=5)
     bank, shop = ids_of(job)
-    ends = both(job, "overlap")
+    ends = count(job)
     assert codes(ends) == [0, 0], ends
     for (_, facts, _), own, others in zip(ends.values(), (bank, shop), (shop, bank), strict=True):
         assert (facts["common"], facts["own"], facts["others"]) == (len(bank & shop), len(own), len(others))

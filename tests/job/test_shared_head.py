@@ -2,7 +2,7 @@
 
 import json
 import signal
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import polars as pl
@@ -59,7 +59,7 @@ def full_own_network(_short_own_network, monkeypatch):
     monkeypatch.setattr(shared_head, "OWN_EPOCHS", FULL_EPOCHS)
 
 
-@pytest.mark.parametrize("target", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("target", short_lane_of(["multiclass", "binary", "regression"], 2))
 def test_a_head_on_shares_brings_what_joining_brings(target, full_own_network):
     # Half of the label is in each side's column. All draws are seeded but the masks, which only round last places.
     kind = {"type": target} | ({"classes": 3} if target == "multiclass" else {})
@@ -74,7 +74,7 @@ def test_a_head_on_shares_brings_what_joining_brings(target, full_own_network):
     assert any("not measured by a run" in note for note in result.sections.notes)
 
 
-def shapes_of(frames, monkeypatch, parties=None):
+def shapes_of(frames, parties=None):
     """The kind and the size of each message, in order, by who receives it, in a simulation of these tables."""
     sent, send = {}, MemoryChannel.send
 
@@ -82,22 +82,29 @@ def shapes_of(frames, monkeypatch, parties=None):
         sent.setdefault((id(channel), channel.peer), []).append((type(message).__name__, len(encode(message))))
         send(channel, message)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MemoryChannel, "send", noted)
         simulate(parse_contract(shared()), frames, parties or columns(PARTIES), secret_seed=1)
     return sorted((peer, messages) for (_, peer), messages in sent.items())
 
 
+@cache
+def usual_shapes():
+    """Those of the usual tables."""
+    return shapes_of(tables(PARTIES, rows=ROWS))
+
+
 @pytest.mark.parametrize("order", short_lane_of(["y", "id"], 1))
-def test_no_message_s_kind_size_or_place_depends_on_the_order_of_a_table(order, monkeypatch):
+def test_no_message_s_kind_size_or_place_depends_on_the_order_of_a_table(order):
     frames = tables(PARTIES, rows=ROWS)
     changed = {**frames, "bank": frames["bank"].sort(order)}
-    assert shapes_of(frames, monkeypatch) == shapes_of(changed, monkeypatch)
+    assert usual_shapes() == shapes_of(changed)
 
 
-def test_rows_of_no_weight_teach_nothing_and_weights_show_in_no_message(full_own_network, monkeypatch):
-    # A third of the labels is turned around. In a run of equal weights they cost AUC; where they have no weight they do not.
-    contract, frames = parse_contract(shared()), tables(PARTIES, rows=ROWS)
+def with_weights():
+    """Tables and columns where a third of the labels is turned around, and these rows have no weight."""
+    frames, parties = tables(PARTIES, rows=ROWS), columns(PARTIES)
+    parties["bank"]["weight"] = "weight"
     bank = (
         frames["bank"]
         .with_row_index("place")
@@ -106,22 +113,28 @@ def test_rows_of_no_weight_teach_nothing_and_weights_show_in_no_message(full_own
             y=pl.when(pl.col("place") % 3 == 0).then(1 - pl.col("y")).otherwise(pl.col("y")),
         )
     )
-    parties = columns(PARTIES)
-    parties["bank"]["weight"] = "weight"
-    joint = simulate(contract, frames | {"bank": bank}, parties, secret_seed=1).evaluation["joint"]["auc"]["value"]
+    return frames | {"bank": bank}, parties
+
+
+def test_rows_of_no_weight_teach_nothing(full_own_network):
+    # In a run of equal weights the turned labels cost AUC; where they have no weight they do not.
+    frames, parties = with_weights()
+    joint = simulate(parse_contract(shared()), frames, parties, secret_seed=1).evaluation["joint"]["auc"]["value"]
     assert joint > 0.9  # weights count in the evaluation, too
-    sent = [
-        shapes_of(frames | {"bank": each}, monkeypatch, parties) for each in (bank, bank.with_columns(weight=pl.col("x").abs()))
-    ]
-    assert sent[0] == sent[1]
+
+
+def test_weights_show_in_no_message():
+    frames, parties = with_weights()
+    others = frames | {"bank": frames["bank"].with_columns(weight=pl.col("x").abs())}
+    assert shapes_of(frames, parties) == shapes_of(others, parties)
 
 
 @pytest.mark.parametrize("labels", short_lane_of(["one class", "turned"], 1))
-def test_no_message_s_kind_size_or_place_depends_on_a_label(labels, monkeypatch):
+def test_no_message_s_kind_size_or_place_depends_on_a_label(labels):
     frames = tables(PARTIES, rows=ROWS)
     other = {"turned": 1 - pl.col("y"), "one class": pl.when(pl.col("day") > 1).then(0).otherwise(pl.col("y"))}[labels]
     changed = {**frames, "bank": frames["bank"].with_columns(y=other)}
-    assert shapes_of(frames, monkeypatch) == shapes_of(changed, monkeypatch)
+    assert usual_shapes() == shapes_of(changed)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +242,7 @@ def test_the_own_network_takes_as_many_steps_whatever_its_columns_say(monkeypatc
     # Closing columns that say nothing would show in its time
     train, runs = shared_head.train_network, []
     monkeypatch.setattr(shared_head, "train_network", lambda *given: runs.append(given[-1]) or train(*given))
-    frames = tables(PARTIES, rows=ROWS)
+    frames = tables(PARTIES, rows=120)
     for label in (pl.col("y"), pl.Series(np.arange(len(frames["bank"])) % 2)):  # the second says nothing
         changed = {**frames, "bank": frames["bank"].with_columns(y=label)}
         simulate(parse_contract(shared()), changed, columns(PARTIES), secret_seed=1)
@@ -268,11 +281,17 @@ class Heard(Silent):
         self.lines.append(text)
 
 
-def test_training_scores_near_the_edge_are_said_at_home(monkeypatch):
+def test_scores_near_the_edge_of_the_range_or_out_of_it_are_said_at_home(monkeypatch):
     heard = Heard()
     monkeypatch.setattr(shared_head, "LEAST_NEAR_EDGE", 0)
-    simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, watcher=heard)
-    assert any("in training, scores came near 32, where training on shares goes wrong, about 0 times" in x for x in heard.lines)
+    monkeypatch.setattr(shared_head, "RANGE", 0.01)
+    simulate(parse_contract(shared()), tables(PARTIES, rows=120), columns(PARTIES), secret_seed=1, watcher=heard)
+    near, beyond = (
+        [line for line in heard.lines if words in line]
+        for words in ("in training, scores came near ", "scores are beyond 0.01, where training on shares goes wrong")
+    )
+    assert len(near) == len(beyond) == 1
+    assert "where training on shares goes wrong, about 0 times" in near[0]
 
 
 def test_a_training_whose_scores_are_not_counted_tells_nothing(monkeypatch):
@@ -395,7 +414,7 @@ def test_no_seed_of_masks_is_written_to_disk(tmp_path, monkeypatch):
         begin(stream, seed)
 
     monkeypatch.setattr(MaskStream, "__init__", noted)
-    simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, folder=tmp_path)
+    simulate(parse_contract(shared()), tables(PARTIES, rows=120), columns(PARTIES), secret_seed=1, folder=tmp_path)
     assert len(set(seeds)) == 2
     assert len(seeds) == 4  # each party's, by itself and by the helper
     content = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
@@ -572,13 +591,6 @@ def test_only_a_feature_party_bounds_scores_and_only_on_shares():
         simulate(parse_contract(contract_values(PARTIES)), tables(PARTIES, rows=60), {**parties, "shop": parties["shop"] | bound})
 
 
-def test_scores_out_of_range_are_said_at_home(monkeypatch):
-    heard = Heard()
-    monkeypatch.setattr(shared_head, "RANGE", 0.01)
-    simulate(parse_contract(shared()), tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, watcher=heard)
-    assert any("scores are beyond 0.01, where training on shares goes wrong" in line for line in heard.lines)
-
-
 def test_neither_half_tells_the_weights_and_no_other_command_takes_it(trained):
     job, _ = trained
     halves = {name: json.loads((job.runs(name)[-1] / "training.json").read_text()) for name in PARTIES}
@@ -588,9 +600,8 @@ def test_neither_half_tells_the_weights_and_no_other_command_takes_it(trained):
     assert "holds shares of a head" in export.error
 
 
-@pytest.mark.parametrize(
-    "who", ["bank", pytest.param("shop", marks=pytest.mark.long), pytest.param("aid", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("who", [*PARTIES, "aid"])
 def test_a_run_goes_on_after_any_side_was_killed(who, tmp_path):
     frames = tables(PARTIES, rows=ROWS)
     job = lay_out(tmp_path, shared(training__shared={"epochs": 120}), frames)

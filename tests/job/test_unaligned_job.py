@@ -104,7 +104,7 @@ def sent_by_training(result):
     return {phase.party: (phase.bytes_sent, phase.bytes_received, phase.messages) for phase in phases}
 
 
-@pytest.mark.parametrize("method", ["warm-start", "average", "ss-vfl", "fedhssl"])
+@pytest.mark.parametrize("method", short_lane_of(["warm-start", "average", "ss-vfl", "fedhssl"], 2))
 def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
     """Twice as many of them: as many messages and bytes of training, and the same positions in the same order."""
     given, more = frames(), frames(rows=2 * ROWS)
@@ -271,7 +271,7 @@ def wide_frames(count):
     return given
 
 
-@pytest.mark.parametrize("split", ["hash", "time"])
+@pytest.mark.parametrize("split", short_lane_of(["hash", "time"], 1))
 def test_it_is_the_network_that_the_label_party_would_train_without_a_partner(split, own_trainings):
     """To the bit, from the same start: with columns closed, by folds or with a refit, whatever is trained jointly beside it."""
     cols = own_columns_by_day()

@@ -73,25 +73,19 @@ def test_two_processes_align_without_it(tmp_path, alignment):
     again = both(job, "align", "--resume")
     assert [code for code, _, _ in again.values()] == [0, 0], [error for *_, error in again.values()]
     assert {facts["run_id"] for _, facts, _ in again.values()} == {facts["run_id"] for _, facts, _ in ends.values()}
+    job.run_all("train")  # what was aligned without it is a run like any other
+    for party in PARTIES:
+        assert (job.home(party) / ends[party][1]["folder"] / "model.safetensors").exists()
 
 
 def test_a_command_that_trains_says_what_is_missing(tmp_path):
     job = lay_out(tmp_path, PARTIES, contract_values(PARTIES), rows=60)
-    for command in ("run", "train", "predict"):
+    for command in ("run", "predict"):
         one = start(job, "bank", command)
         out, err = one.communicate(timeout=240)
         assert one.returncode == 2
         assert "PyTorch is not installed" in json.loads(out)["error"]["message"]
         assert len(err.strip().splitlines()) == 1
-
-
-def test_an_alignment_of_then_is_trained_on_later(tmp_path):
-    """What was aligned without it is a run like any other."""
-    job = lay_out(tmp_path, PARTIES, contract_values(PARTIES), rows=300)
-    ends = both(job, "align")
-    job.run_all("train")
-    for party in PARTIES:
-        assert (job.home(party) / ends[party][1]["folder"] / "model.safetensors").exists()
 
 
 def test_a_table_by_query_says_that_duckdb_is_missing(tmp_path):
