@@ -210,6 +210,45 @@ def test_numbers_are_read_whatever_parts_their_thousands(tmp_path, spelt, number
     assert read_table(TableConfig(path=tmp_path / "t.csv")).get_column("a").to_list() == [0.25, number]
 
 
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        "+49 30 {0:06}",
+        "+34 612 345 {0:03}",
+        "030 {0:03} 456",
+        "0{0:02} 345 678",
+        "12 {0:03} 45",
+        "4 {0:03}'111",
+        "1234 567 {0:03}",
+    ],
+)
+def test_digits_that_are_parted_otherwise_than_by_thousands_are_text_and_asked_about(tmp_path, spelt):
+    """The number +49 30 000001 of a telephone was read as 4930000001, without a word."""
+    column, _ = column_of(tmp_path, [spelt.format(number) for number in range(30, 60)])
+    assert column.dtype == pl.String
+    assert "look like numbers" in text_warning(column)
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (["01067", "10115"], True),
+        (["+4930123456", "+33123456789"], True),
+        (["01067", "10115", "?"], True),
+        (["+4930123456", "+33123456789", "-"], True),
+        (["+5", "-3", "+120000", "0"], False),
+        (["01", "12"], False),  # a month
+        (["0.25", "1.5"], False),
+    ],
+)
+def test_digits_that_may_be_codes_are_said(tmp_path, cells, said):
+    """The postcode 01067 is the number 1067 unless the party file says otherwise; that is told."""
+    column, frame = column_of(tmp_path, cells)
+    assert column.dtype.is_numeric()
+    assert [True for note in frame.notes if "such as 01067" in note and "in column 'x'" in note] == [True] * said
+    assert read_table(TableConfig(path=tmp_path / "t.csv"), text=("x",)).get_column("x").to_list()[:2] == cells[:2]
+
+
 def test_words_for_a_missing_cell_are_named_for_all_columns_or_for_one(tmp_path):
     (tmp_path / "t.csv").write_text("id,country,income\n1,NA,-999\n2,DE,5\n3,-999,7\n")
     place = tmp_path / "t.csv"

@@ -72,6 +72,7 @@ WHOLE = r"^\s*[+-]?[0-9]{1,18}\s*$"
 LONG = r"^\s*[+-]?[0-9]{1,38}\s*$"
 BOOLEAN = r"^\s*(?i:true|false)\s*$"
 CODE_LIKE = r"^\s*[+-]?[0-9]+[eE][0-9]+\s*$"  # 12E4: a number with an exponent, or a code
+DIGITS_OF_CODE = r"^\s*(\+?0[0-9]{2,}|\+[0-9]{7,})\s*$"  # 01067 and +4930123456: a number, or a code
 THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})?\s*$"  # 410 or 8.505
 DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
@@ -83,7 +84,12 @@ READINGS = {
     "day": DAY, "moment": MOMENT, "zoned": ZONED, "clock": f"^{CLOCK}$",
 }  # fmt: skip
 """What a column can be read as, by a pattern that all of its known cells fit."""
-PARTED = "([0-9])['\u2019 \u00a0\u2007\u2009\u202f]([0-9]{3})"
+PARTED = [
+    rf"^(\s*-?[1-9][0-9]{{0,2}}){by}([0-9]{{3}})" + 5 * f"(?:{by}([0-9]{{3}}))?" + rf"((?:[.,][0-9]+)?{_EXPONENT}\s*)$"
+    for by in ("['\u2019]", "[ \u00a0\u2007\u2009\u202f]")
+]
+WHOLE_AGAIN = "${1}${2}${3}${4}${5}${6}${7}${8}"
+"""Thousands parted by apostrophes or spaces, and what they are without. +49 301 234 567 is a telephone's number."""
 FOREIGN = r"[\p{Cf}\u066b\u066c\uff0b-\uff0e[\p{Nd}--[0-9]]]"
 FOREIGN_SIGNS = {
     "\uff0b": "+",
@@ -93,6 +99,7 @@ FOREIGN_SIGNS = {
     "\u066b": ".",
 }  # Arabic's decimal sign
 LISTED = 5  # columns that a note lists
+LOOKED_AT = 100_000  # lines in which codes are looked for
 TOO_LONG = re.compile(r"could not parse `(.*)` as dtype `(?:[if]64|i128)` at column .*\(column number (\d+)\)", re.DOTALL)
 """What Polars says of a whole number beyond its integer types, which it had chosen by the look of the cells, and of digits of
 other scripts."""
@@ -162,6 +169,11 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             ]
             any_file = pl.concat(has_code).collect(engine="streaming")
             exponents = tuple(name for name in any_file.columns if any_file.get_column(name).any())
+        codes: tuple[str, ...] = ()
+        if whole := {name for name, kind in table.schema.items() if kind.is_integer()}:
+            head = plain[0].scan(separator, plain[0].names).head(LOOKED_AT)
+            has_zero = head.select(cs.by_name(*whole).str.contains(DIGITS_OF_CODE).any()).collect()
+            codes = tuple(name for name in has_zero.columns if has_zero.get_column(name).any())
     decimal, typed = decimal_sign or ".", []
     numbers, words, doubtful, missing, of_text = (dict[str, tuple[str, ...]]() for _ in range(5))
     for name, kind in table.schema.items():
@@ -173,6 +185,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         if name in cells and (typed_column := _typed(table.get_column(name), look, decimal)) is not None:
             typed.append(typed_column)
             exponents += (name,) if look.has_exponent and decimal in look.readings else ()
+            codes += (name,) if look.has_code else ()
             numbers |= {name: look.marks} if look.marks else {}
             own = set(look.marks) - set(MARKS) - set(form.missing_in.get(name, form.missing or ()))
             missing |= {name: tuple(sorted(own))} if own else {}
@@ -190,6 +203,12 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             f"cells of digits and an E, such as 12E4 for 120000, are read as numbers in column {columns}; list a column of codes "
             "under features.categorical"
         )
+    if codes:
+        columns = ", ".join(map(repr, codes))
+        notes.append(
+            f"cells of digits with a zero or a plus in front, such as 01067 or +493012345, are read as numbers in column "
+            f"{columns}; list a column of codes under features.categorical"
+        )
     return _without_counts(
         replace(table, notes=(*notes, *_marks_notes(numbers, missing, words, doubtful, form))), plain[0], paths[0]
     )
@@ -205,6 +224,7 @@ class _Look:
     doubtful: tuple[str, ...]  # if it stays text: these stay categories, and may mean a missing cell
     foreign: bool = False  # some cells have digits or signs beyond ASCII
     has_exponent: bool = False
+    has_code: bool = False
     has_comma: bool = False
     has_point: bool = False
 
@@ -241,6 +261,7 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
         has_comma=bool(fitting) and bool(cells.str.contains(",", literal=True).any()),
         has_point=bool(fitting) and bool(cells.str.contains(".", literal=True).any()),
         has_exponent=bool(fitting) and bool(cells.str.contains(CODE_LIKE).any()),
+        has_code=LONG_NUMBERS in fitting and bool(cells.str.contains(DIGITS_OF_CODE).any()),
     )
 
 
@@ -271,8 +292,10 @@ def _plain_text(cells: Spelt, *, foreign: bool) -> Spelt:
     """
     if foreign:
         cells = ascii_digits(cells.str.replace_all(r"\p{Cf}|\u066c", "")).str.replace_many(FOREIGN_SIGNS)
-    plain = cells.str.replace("^[\u2212\u2013]", "-").str.replace_all(PARTED, "$1$2")
-    return plain.str.replace_all(PARTED, "$1$2")  # of 1'234'567 the first pass leaves one
+    plain = cells.str.replace("^[\u2212\u2013]", "-")
+    for parted in PARTED:
+        plain = plain.str.replace(parted, WHOLE_AGAIN)
+    return plain
 
 
 def _is_foreign(cells: pl.Series) -> bool:
