@@ -16,7 +16,7 @@ STEPS: list[Step] = ["trim", "lower", "upper", "nfkc", "email", "phone", "digits
 
 plain = st.one_of(
     st.text(st.characters(max_codepoint=127), max_size=12),
-    st.text("0019+-. ()", max_size=10),  # numbers, telephone numbers, and what looks like one
+    st.text("0019+-. ()[]x#;", max_size=10),  # numbers, telephone numbers, and what looks like one
     st.integers(-(1 << 64), 1 << 64),
 )
 column = st.tuples(plain, st.lists(st.sampled_from(STEPS), max_size=3))
@@ -38,6 +38,9 @@ def by_table(cells, steps):
 @example([("\x1c1\x1f", ["trim"])])
 @example([("(0)0049 30", ["phone"]), ("00+", ["phone"])])
 @example([("+", ["phone"])])
+@example([("tel:+1-201;ext=5", ["phone"]), (" 7.0\n", ["digits"])])
+@example([("1 ext.\n2 ", ["phone"]), ("1;\n2", ["phone"])])
+@example([("a\x1d1", ["nfkc"]), ("\x02A@b\x7f", ["email"])])
 def test_a_key_is_the_tables_or_left_to_it(columns):
     cells, steps = [cell for cell, _ in columns], [each for _, each in columns]
     key = plain_key(cells, steps)

@@ -21,8 +21,8 @@ class KeyColumn(Model):
         default=(),
         description="steps, in the contract's order: trim (white space at both ends), lower, upper, nfkc (full-width letters "
         "and ligatures become plain ones), email (nfkc, lower, trim; dots and +tags stay), phone (digits and a "
-        "leading +; 00 in front becomes +; (0) is dropped; no country code is guessed), digits (0 to 9, after "
-        "nfkc). All but lower and upper drop characters that cannot be seen, such as zero-width ones",
+        "leading +; 00 in front becomes +; (0) is dropped; an extension stays, as x12; no country code is guessed), digits (0 to "
+        "9, after nfkc). All but lower and upper drop characters that cannot be seen, such as zero-width ones",
     )
 
 

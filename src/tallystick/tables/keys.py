@@ -25,7 +25,7 @@ from tallystick.config.party import PartyFile, RepeatsConfig
 from tallystick.errors import DataError, IdError
 from tallystick.reading import Step
 from tallystick.tables.lazy_table import Frame
-from tallystick.tables.normalise import join, normalise
+from tallystick.tables.normalise import UNSEEN, join, normalise
 from tallystick.tables.similar_keys import read_similar_keys
 from tallystick.tables.table import require_column
 from tallystick.tables.text import rows_listed
@@ -407,7 +407,8 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
         # What most values look like: 9 for a digit, A and a for letters, ? for what cannot be seen. Where values of many
         # lengths have few in common, a run of digits or letters is one of any length, such as 9….
         shapes = text
-        for characters, mask in ((r"\p{N}", "9"), (r"\p{Lu}", "A"), (r"[\p{L}\p{M}--A]", "a"), (r"[[\p{C}\p{Z}]--[ ]]", "?")):
+        unseen = rf"[[{UNSEEN}\p{{C}}\p{{Z}}]--[ ]]"
+        for characters, mask in ((unseen, "?"), (r"\p{N}", "9"), (r"\p{Lu}", "A"), (r"[\p{L}\p{M}--A]", "a")):
             shapes = shapes.str.replace_all(characters, mask)
         if (common := _most_common(shapes)).get_column("share").sum() < FEW:
             for mask in "9Aa":

@@ -1,7 +1,8 @@
 """Spell key columns the same way on every side: the contract's steps, in their order.
 
-Format characters (Unicode's Cf: zero-width characters, byte order marks, soft hyphens) cannot be seen, so every step drops them,
-but for ``lower`` and ``upper``. Decimal digits of every script (Nd) are the digits that they mean.
+Characters that cannot be seen (zero-width ones, byte order marks, soft hyphens, variation selectors, controls but for white
+space) are dropped by every step, but for ``lower`` and ``upper``. Decimal digits of every script (Nd) are the digits that they
+mean.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,12 @@ from collections.abc import Sequence
 import polars as pl
 
 from tallystick.reading import Step
-from tallystick.tables.text import as_text, ascii_digits, has_foreign_digits
+from tallystick.tables.text import WHOLE_NUMBER, as_text, ascii_digits, has_foreign_digits
+
+UNSEEN = r"[\p{Cf}\p{Default_Ignorable_Code_Point}[\p{Cc}--\s]]"
+TRUNK_ZERO = r"[(\[]\s*0\s*[)\]]"  # of +49 (0)30
+EXTENSION = r"([0-9][^0-9a-z]*)(?:ext|extn|extension|x|#)[\s.:=]*([0-9]{1,7})[^0-9a-z]*$"
+PARAMETERS = "(?s);.*$"  # of a tel: URL
 
 
 def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:
@@ -37,27 +43,40 @@ def join(parts: Sequence[pl.Series]) -> pl.Series:
 
 def _shown(text: pl.Series) -> pl.Series:
     """Drop characters that cannot be seen."""
-    return text.str.replace_all(r"\p{Cf}", "") if text.str.contains(r"\p{Cf}").any() else text
-
-
-def _plain_digits(text: pl.Series) -> pl.Series:
-    return ascii_digits(text) if has_foreign_digits(text) else text
+    return text.str.replace_all(UNSEEN, "") if text.str.contains(UNSEEN).any() else text
 
 
 def _nfkc(text: pl.Series) -> pl.Series:
     return _shown(text).str.normalize("NFKC")
 
 
+def _email(text: pl.Series) -> pl.Series:
+    small = _nfkc(_nfkc(text).str.to_lowercase())
+    # Where programs write Turkish, the I of an address becomes a dotless i, and its i a dotted I
+    return small.str.replace_all("i\u0307", "i", literal=True).str.replace_all("\u0131", "i", literal=True).str.strip_chars()
+
+
+def _plain_digits(text: pl.Series) -> pl.Series:
+    """Write digits as ASCII has them, and a whole number without its .0, which would be a digit more."""
+    plain = _nfkc(text)
+    plain = (ascii_digits(plain) if has_foreign_digits(plain) else plain).str.strip_chars()
+    return plain.str.replace(WHOLE_NUMBER, "$1")
+
+
 def _phone(text: pl.Series) -> pl.Series:
-    marked = _plain_digits(_nfkc(text)).str.replace_all("(0)", "", literal=True).str.replace_all(r"[^0-9+]", "")
-    international = marked.str.starts_with("+").fill_null(False)
-    digits = _digits(marked)
-    plus = digits.str.replace(r"^", "+").set(digits == "", "")
-    return plus.zip_with(international, digits.str.replace(r"^00([0-9])", "+$1"))
+    plain = _plain_digits(text).str.to_lowercase()
+    number = plain.str.replace(EXTENSION, "$1").str.replace(PARAMETERS, "")
+    marked = number.str.replace_all(TRUNK_ZERO, "").str.replace_all(r"[^0-9+]", "")
+    digits = marked.str.replace_all(r"[^0-9]", "")
+    international = (marked.str.starts_with("+") & (digits != "")) | digits.str.contains("^00[0-9]")
+    number = digits.str.replace("^(?:00)+([0-9])", "$1")
+    number = ("+" + number).zip_with(international.fill_null(False), digits)
+    extension = plain.str.extract(EXTENSION, 2)
+    return number.zip_with(extension.is_null(), number + "x" + extension)
 
 
 def _digits(text: pl.Series) -> pl.Series:
-    return _plain_digits(_nfkc(text)).str.replace_all(r"[^0-9]", "")
+    return _plain_digits(text).str.replace_all(r"[^0-9]", "")
 
 
 _STEPS = {
@@ -65,7 +84,7 @@ _STEPS = {
     "lower": lambda text: text.str.to_lowercase(),
     "upper": lambda text: text.str.to_uppercase(),
     "nfkc": _nfkc,
-    "email": lambda text: _nfkc(_nfkc(text).str.to_lowercase()).str.strip_chars(),
+    "email": _email,
     "phone": _phone,
     "digits": _digits,
 }

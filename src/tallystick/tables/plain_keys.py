@@ -4,12 +4,17 @@ import re
 from collections.abc import Callable, Sequence
 
 from tallystick.reading import Step
+from tallystick.tables.normalise import EXTENSION, PARAMETERS, TRUNK_ZERO
 from tallystick.tables.text import WHOLE_NUMBER
 
 Spelling = str | int
 
 _WHITE = "\t\n\x0b\x0c\r "  # of Unicode's white space what is ASCII; str.strip() by itself takes four more
-_WHOLE_NUMBER = re.compile(WHOLE_NUMBER.removeprefix("^").removesuffix("$"))
+_WHOLE_NUMBER = re.compile(WHOLE_NUMBER.replace("^", r"\A").replace("$", r"\Z"))
+_UNSEEN = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_EXTENSION, _PARAMETERS, _TRUNK_ZERO = (
+    re.compile(pattern.replace("$", r"\Z"), re.ASCII) for pattern in (EXTENSION, PARAMETERS, TRUNK_ZERO)
+)
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
@@ -45,24 +50,37 @@ def _plain(text: str) -> str:
     return "0" if text == "-0" else text
 
 
+def _shown(text: str) -> str:
+    return _UNSEEN.sub("", text)
+
+
+def _plain_digits(text: str) -> str:
+    return _WHOLE_NUMBER.sub(r"\1", _shown(text).strip(_WHITE))
+
+
 def _phone(text: str) -> str:
-    marked = re.sub(r"[^0-9+]", "", text.replace("(0)", ""))
-    digits = _digits(marked)
-    if marked.startswith("+"):
-        return f"+{digits}" if digits else ""
-    return re.sub(r"\A00(?=[0-9])", "+", digits)
+    plain = _plain_digits(text).lower()
+    number = _PARAMETERS.sub("", _EXTENSION.sub(r"\1", plain, count=1), count=1)
+    marked = re.sub(r"[^0-9+]", "", _TRUNK_ZERO.sub("", number))
+    digits = re.sub(r"[^0-9]", "", marked)
+    if not digits:
+        return ""
+    international = marked.startswith("+") or re.match("00[0-9]", digits) is not None
+    number = "+" + re.sub(r"\A(?:00)+(?=[0-9])", "", digits) if international else digits
+    extension = _EXTENSION.search(plain)
+    return number if extension is None else f"{number}x{extension[2]}"
 
 
 def _digits(text: str) -> str:
-    return re.sub(r"[^0-9]", "", text)
+    return re.sub(r"[^0-9]", "", _plain_digits(text))
 
 
 _STEPS: dict[Step, Callable[[str], str]] = {
-    "trim": lambda text: text.strip(_WHITE),
+    "trim": lambda text: _shown(text).strip(_WHITE),
     "lower": str.lower,
     "upper": str.upper,
-    "nfkc": lambda text: text,
-    "email": lambda text: text.lower().strip(_WHITE),
+    "nfkc": _shown,
+    "email": lambda text: _shown(text).lower().strip(_WHITE),
     "phone": _phone,
     "digits": _digits,
 }
