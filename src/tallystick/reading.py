@@ -6,6 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -203,12 +205,25 @@ def validate(model: type[M], data: Any, *, source: str, context: Mapping[str, An
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with NumPy's scalars, which a sweep or a frame brings, as the plain ones that they are."""
+    """Return a value as YAML would bring it: plain numbers, text and lists for what a sweep or a frame brings.
+
+    These are members of an Enum, Decimals, and the scalars, arrays and columns of NumPy, pandas, PyTorch and Polars.
+    """
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Enum):
+        return _plain(value.value)
     if isinstance(value, list | tuple):
         return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
-    return value.item() if type(value).__module__ == "numpy" and not getattr(value, "ndim", 1) else value
+    if isinstance(value, Decimal):
+        number = float(value)
+        return int(number) if number.is_integer() else number
+    if isinstance(value, set | frozenset):
+        return object()  # it has no order, and stands for no list
+    if hasattr(value, "dtype"):
+        convert = getattr(value, "tolist", None) or getattr(value, "to_list", None)
+        return value if convert is None else convert()
+    return value
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
