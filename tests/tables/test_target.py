@@ -77,6 +77,8 @@ def test_counts_come_back_and_an_output_of_0_predicts_the_mean(counts: list[int]
         ([0.0, float("inf")], {"type": "regression"}, r"infinite in 1 \(row 1, counted"),
         ([2.5, 2.5], {"type": "regression"}, "is constant on the training rows"),
         ([1e308, -1e308], {"type": "regression"}, "too large to standardise"),
+        ([1e-300, 2e-300, 5e-324], {"type": "regression"}, "differ by too little to standardise"),
+        (["yes", "no", "Yes ", "no"], {}, "has 3 distinct values, some of which differ in spaces or case alone; target.type"),
         (["secret", "word"], {"type": "regression"}, "2 of 2 cells are text that is no number; .* agree on a target of classes"),
         (["few", "many"], {"type": "count"}, "2 of 2 cells are text that is no number; .* agree on a target of classes"),
         ([1, -1, 2], {"type": "count"}, r"no counts in 1 \(row 1, counted from 0\) rows; .* whole numbers from 0"),

@@ -14,6 +14,7 @@ Shapes: N rows.
 """
 
 import math
+import sys
 from typing import Any
 
 import msgspec
@@ -32,6 +33,8 @@ from tallystick.tables.text import as_number, as_text, rows_listed
 
 MOST_COUNTED = 10**12
 _NO_NUMBERS = "clean it, or agree on a target of classes: type: binary or multiclass under target in the contract"
+_LEAST_DEVIATION = math.sqrt(sys.float_info.min)
+"""Below it a square loses digits."""
 _USUAL_WEIGHT = 32
 """Weights between 2^-32 and 2^32 are taken as they are."""
 
@@ -74,13 +77,18 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             if _is_constant(judged_J):
                 where = "" if hidden else " on the training rows"
                 raise LabelError(f"label column {column.name!r} is constant{where}; there is nothing to learn")
+            if _scale(judged_J)[1] < _LEAST_DEVIATION:
+                raise LabelError(f"label column {column.name!r}: its numbers differ by too little to standardise; rescale it")
             if target.type == "count":
                 return cls(type="count", mean=mean or 1.0)  # hidden labels may all be 0 in training
-            return cls(type="regression", mean=mean, deviation=1.0 if _is_constant(training_T) else deviation)
+            is_flat = _is_constant(training_T) or deviation < _LEAST_DEVIATION  # of hidden labels
+            return cls(type="regression", mean=mean, deviation=1.0 if is_flat else deviation)
         values = classes_of(column)
         if len(values) != target.classes:
+            alike = len({value.strip().lower() for value in values}) < len(values)
             raise LabelError(
-                f"label column {column.name!r} has {len(values)} distinct value{'s' if len(values) != 1 else ''}; "
+                f"label column {column.name!r} has {len(values)} distinct value{'s' if len(values) != 1 else ''}"
+                f"{', some of which differ in spaces or case alone' if alike else ''}; "
                 f"target.type = {target.type} needs exactly {target.classes}"
             )
         if not hidden and as_text(column.gather(training_rows).unique()).n_unique() < 2:
