@@ -9,7 +9,10 @@ import pytest
 
 from tallystick.errors import DataError
 from tallystick.report import merge, read_result
-from tallystick.results import EpochRecord, Learnt, TrainingSummary
+from tallystick.report.formats import MINUS, number
+from tallystick.results import EpochRecord, Learnt, TrainingSummary, metric_in_words
+
+UNITS = (1e-12, 1e-4, 1.0, 1e30)
 
 
 def test_results_survive_json(make_audited) -> None:
@@ -17,6 +20,24 @@ def test_results_survive_json(make_audited) -> None:
     assert read_result(result.to_json()) == result
     assert read_result(json.loads(result.to_json())) == result
     assert json.loads(result.to_json()) == result.to_dict()
+
+
+def test_figures_of_labels_in_tiny_or_huge_units_are_figures():
+    """The error of a label around 1e-12 was 0.0000 [0.0000, 0.0000], and of one around 1e30 a line of digits."""
+    words = [metric_in_words({"value": unit * 8.8311, "low": unit * 7.2, "high": unit * 9.9, "reason": None}) for unit in UNITS]
+    assert words == [
+        "8.831e-12 [7.2e-12, 9.9e-12]",
+        "0.0009 [0.0007, 0.0010]",
+        "8.8311 [7.2000, 9.9000]",
+        "8.831e+30 [7.2e+30, 9.9e+30]",
+    ]
+    assert metric_in_words({"value": 0.0, "low": None, "high": None, "reason": None}) == "0.0000"
+    assert [number(unit * -8.8311) for unit in UNITS] == [
+        f"{MINUS}8.83e{MINUS}12",
+        f"{MINUS}0.0009",
+        f"{MINUS}8.8311",
+        f"{MINUS}8.83e+30",
+    ]
 
 
 def test_numbers_that_are_not_finite_become_null(make) -> None:

@@ -261,10 +261,8 @@ def show_headline(console: Console, result: "Result") -> None:
     if result.sections.shared is not None:
         for name, value in result.sections.shared.metrics.items():
             if value["value"] is not None:
-                within = f" [{value['low']:.4f}, {value['high']:.4f}]" if value["low"] is not None else ""
-                console.print(
-                    f"  {name:<9} joint {value['value']:.4f}{within}   as {result.sections.shared.party} says", markup=False
-                )
+                told_by = result.sections.shared.party
+                console.print(f"  {name:<9} joint {metric_in_words(value)}   as {told_by} says", markup=False)
     if result.evaluation is not None and result.evaluation.get("weighted"):
         console.print("  each test row counts by its sample weight:")
     for name, joint in result.joint.items() if result.evaluation is not None else ():

@@ -81,6 +81,8 @@ def runs(
 
 
 def _show(console: Console, rows: list[dict[str, object]]) -> None:
+    from tallystick.results import written_metric
+
     if not rows:
         console.print("no run of this contract yet", markup=False)
         return
@@ -97,7 +99,7 @@ def _show(console: Console, rows: list[dict[str, object]]) -> None:
         cells = (
             row["run_id"] or Path(str(row["folder"])).name,
             str(row.get("began") or "")[:16],
-            f"{value:.4f}" if isinstance(value, float) else "",
+            written_metric(value) if isinstance(value, float) else "",
             row.get("started_from") or "",
             state,
         )

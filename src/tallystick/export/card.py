@@ -3,7 +3,7 @@
 from tallystick.evaluation.importance import column_places
 from tallystick.export.half import EMBEDDING, Exported
 from tallystick.report.leaks import leak_lines, promise
-from tallystick.results import Result, metric_in_words
+from tallystick.results import Result, metric_in_words, written_metric
 
 
 def card_of(exported: Exported, result: Result | None) -> str:
@@ -24,7 +24,7 @@ def card_of(exported: Exported, result: Result | None) -> str:
     elif not result.joint:
         shared = result.sections.shared
         assert shared is not None, "one of the two is known"
-        rows = {name: f"{value['value']:.4f}" for name, value in shared.metrics.items() if value["value"] is not None}
+        rows = {name: written_metric(value["value"]) for name, value in shared.metrics.items() if value["value"] is not None}
         metrics = [_table(rows), f"On test rows, as {shared.party} says."]
     else:
         rows = {}

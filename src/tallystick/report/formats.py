@@ -17,10 +17,15 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def number(value: float | None, *, signed: bool = False, digits: int = 4) -> str:
-    """Write ``digits`` decimals below 10, fewer above, none from 1,000 on. The minus sign is a real one."""
+    """Write ``digits`` decimals below 10, fewer above, none from 1,000 on. The minus sign is a real one.
+
+    What is below a millionth, or from 10^15 on, is written as a power of ten.
+    """
     if value is None:
         return NOTHING
     large = abs(value)
+    if 0 < large < 1e-6 or 1e15 <= large < math.inf:
+        return f"{value:{'+' if signed else ''}.3g}".replace("-", MINUS)
     form = f".{digits}f" if large < 10 else ".2f" if large < 100 else ".1f" if large < 1000 else ".0f"
     return f"{value:{'+' if signed else ''},{form}}".replace("-", MINUS)
 

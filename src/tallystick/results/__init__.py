@@ -40,7 +40,7 @@ from tallystick.results.parts import (
     TunedTrial,
     Tuning,
 )
-from tallystick.results.result import RESULT_VERSION, Result, Sections, metric_in_words, read_result
+from tallystick.results.result import RESULT_VERSION, Result, Sections, metric_in_words, read_result, written_metric
 
 __all__ = [
     "RESULT_VERSION",
@@ -89,4 +89,5 @@ __all__ = [
     "merge",
     "metric_in_words",
     "read_result",
+    "written_metric",
 ]

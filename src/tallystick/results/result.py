@@ -149,8 +149,14 @@ def metric_in_words(metric: MetricValue) -> str:
     """Return a metric's value and, if there is one, its interval, or why there is no value."""
     if metric["value"] is None:
         return f"none: {metric['reason']}"
-    interval = f" [{metric['low']:.4f}, {metric['high']:.4f}]" if metric["low"] is not None else ""
-    return f"{metric['value']:.4f}{interval}"
+    low, high = metric["low"], metric["high"]
+    interval = f" [{written_metric(low)}, {written_metric(high)}]" if low is not None and high is not None else ""
+    return f"{written_metric(metric['value'])}{interval}"
+
+
+def written_metric(value: float) -> str:
+    """Write a metric's value with four decimals, or as a power of ten where these are all 0, or it is very large."""
+    return f"{value:.4f}" if value == 0 or 0.5e-4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def read_result(source: str | bytes | dict[str, Any]) -> Result:
