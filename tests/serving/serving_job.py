@@ -44,16 +44,14 @@ def promote(job, run_id, *names):
 class Served:
     """Parties that serve a trained job."""
 
-    def __init__(self, job, *, asks=None, **options):
+    def __init__(self, job, *, asks=None, host="127.0.0.1", **options):
         self.job, self.asks = job, asks or job.parties[0]
         self.port = free_port()
         (job.home(self.asks) / "tokens").write_text(f"{TOKEN}\n")
-        job.change(
-            self.asks, serving={"listen": f"127.0.0.1:{self.port}", "token_file": "tokens", "deadline_ms": 2000.0, **options}
-        )
+        job.change(self.asks, serving={"listen": f"{host}:{self.port}", "token_file": "tokens", "deadline_ms": 2000.0, **options})
         self.running = {}
         self.client = httpx.Client(
-            base_url=f"http://127.0.0.1:{self.port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=20
+            base_url=f"http://{host}:{self.port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=20
         )
 
     def start(self, *parties):

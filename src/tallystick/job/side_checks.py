@@ -101,7 +101,7 @@ def check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> bo
         preflight.identity = preflight.tried(lambda: identity_of(party))
     preflight.tried(lambda: proxy_of(party))
     if (listen := party.listen) is not None:
-        preflight.tried(lambda: _check_listen(listen))
+        preflight.tried(lambda: check_listen(listen))
     preflight.tried(lambda: _check_runs(party.runs))
     preflight.tried(lambda: loggers_of(party, folder=party.runs))
     preflight.tried(lambda: party.run_key)
@@ -171,7 +171,8 @@ def check_ids_of(contract: Contract, keys: Keys, *, is_label: bool) -> None:
         )
 
 
-def _check_listen(listen: str) -> None:
+def check_listen(listen: str, *, key: str = "listen") -> None:
+    """Raise ConfigError where nobody can listen at an address now."""
     host, _, port = listen.rpartition(":")
     try:
         family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
@@ -181,7 +182,7 @@ def _check_listen(listen: str) -> None:
             listener.listen(1)
     except OSError as error:
         raise ConfigError(
-            f"listen = {listen}: cannot listen there ({error.strerror or error}); is the port taken, as by `tallystick serve`, "
+            f"{key} = {listen}: cannot listen there ({error.strerror or error}); is the port taken, as by `tallystick serve`, "
             "or is it not this machine's address?"
         ) from None
 

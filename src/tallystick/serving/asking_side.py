@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tallystick.disclosure.serving import serving_lines
 from tallystick.job.process import Work
+from tallystick.job.side_checks import check_listen
 from tallystick.serving.side import ServingSide, Stop
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def answer_clients(side: ServingSide, server: "uvicorn.Server", work: Work[None]
 
     The end takes 12 seconds at most: 5 for answers under way, 2 for a farewell, 5 for whatever has to be interrupted.
 
-    Raises what ends the work for good.
+    Raises what ends the work for good, and ConfigError where its address is taken.
     """
     failed: list[BaseException] = []
 
@@ -33,13 +34,17 @@ def answer_clients(side: ServingSide, server: "uvicorn.Server", work: Work[None]
             failed.append(error)
             server.should_exit = True
 
+    listen = side.party.serving.listen
+    assert listen is not None, "check_serving asks for it"
+    check_listen(listen, key="serving.listen")
     for line in serving_lines(side.contract):
         side.watcher.say(line)
     # A daemon: what cannot be interrupted, such as a table that is being encoded, does not keep the process.
     thread = threading.Thread(target=keep_up, name="tallystick-partners", daemon=True)
     try:
         thread.start()
-        side.watcher.say(f"clients are answered on {side.party.serving.listen}")
+        scheme = "http" if side.party.serving.tls is None else "https"
+        side.watcher.say(f"clients are answered on {scheme}://{listen}/")
         server.run()
     except KeyboardInterrupt:
         pass  # the server has ended well
