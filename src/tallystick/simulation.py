@@ -211,6 +211,7 @@ def _simulate(simulation: _Simulation) -> Result:
             channels[name][peer], channels[peer][name] = memory_channels(name, peer, timeout_s=3600)
     results: dict[str, Result] = {}
     errors: list[Exception] = []
+    interrupts: list[KeyboardInterrupt] = []
     ends: dict[str, Future[None]] = {name: Future() for name in contract.parties}
 
     def run(name: str) -> None:
@@ -222,6 +223,10 @@ def _simulate(simulation: _Simulation) -> Result:
             errors.append(error)
             for channel in channels[name].values():
                 channel.abort(f"{name} failed: {error}")
+        except KeyboardInterrupt as interrupt:  # Polars gives Ctrl-C to the thread that computes with it, and to no other
+            interrupts.append(interrupt)
+            for channel in channels[name].values():
+                channel.abort(f"{name} was interrupted")
         finally:
             ends[name].set_result(None)
 
@@ -239,6 +244,8 @@ def _simulate(simulation: _Simulation) -> Result:
         raise
     for thread in threads:
         thread.join()
+    if interrupts:
+        raise KeyboardInterrupt
     if errors:
         raise next((error for error in errors if not isinstance(error, PeerError)), errors[0])
     return merge(list(results.values()))

@@ -38,6 +38,24 @@ try:
 except KeyboardInterrupt:
     print("interrupted", [thread.name for thread in threading.enumerate() if thread.name.startswith("simulate-")])
 """
+WITHIN_POLARS = """
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import polars as pl
+from tallystick import simulation
+
+usual = simulation.keys_of
+def keys_of(*arguments):
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    for _ in range(200):
+        pl.Series(["a", "b"] * 1_000_000).str.contains("c").any()
+    return usual(*arguments)
+simulation.keys_of = keys_of
+try:
+    run(tiny.tables(PARTIES, rows=50))
+    print("ended by itself")
+except KeyboardInterrupt:
+    print("interrupted", [thread.name for thread in threading.enumerate() if thread.name.startswith("simulate-")])
+"""
 FORKED = """
 numbers = [{"id": number, "x": number % 7, "noise": number % 5, "kind": "a", "y": number % 2} for number in range(200)]
 if sys.argv[1] == "after":
@@ -73,6 +91,11 @@ def test_ctrl_c_ends_a_simulation_and_its_threads_and_a_fork_without_threads_of_
     interrupted, forked = output_of(INTERRUPTED + FORKED, "after").splitlines()
     assert interrupted == "interrupted []"
     assert "multiprocessing.get_context('spawn')" in forked
+
+
+def test_ctrl_c_ends_a_simulation_that_computes_with_polars():
+    """Polars hears it in a party's thread, which ended without a word: there were no results to merge, an error said."""
+    assert output_of(WITHIN_POLARS) == "interrupted []\n"
 
 
 @pytest.mark.long
