@@ -208,6 +208,10 @@ def test_tables_that_are_none_are_named():
         (frames["bank"].lazy(), "bank: the table is a LazyFrame; give a DataFrame"),
         ({"id": [1]}, "bank: the table is a dict; give a DataFrame"),
         (pandas.DataFrame({"id": [1, "secret"]}), "bank: the table cannot be read as columns of one type each: .*column id"),
+        (
+            pandas.DataFrame({"id": [1], "y": pandas.arrays.SparseArray([0])}),
+            r"each: column 'y' has type Sparse\[int64, 0\]; conv",
+        ),
         (pandas.DataFrame([[1, 2]], columns=["a", "a"]), "bank: more than one column is called 'a'"),
     ):
         with pytest.raises(DataError, match=message) as caught:

@@ -164,6 +164,10 @@ def test_samples_of_lists_and_structs_are_shown_too() -> None:
     assert samples_of(pl.Series("x", [None], dtype=pl.List(pl.Int64))) == ()
 
 
+def test_samples_that_one_would_not_see_are_in_quotes() -> None:
+    assert samples_of(pl.Series("x", ["rainy\nwind", "c ", "a b"])) == (r"'rainy\nwind'", "'c '", "a b")
+
+
 @pytest.mark.parametrize("number", [-999, 9999, -(2**31)])
 @pytest.mark.parametrize("kind", [pl.Int64, pl.Float32, pl.Decimal(20, 2)])
 def test_a_number_that_may_stand_for_a_missing_cell_is_asked_about(number: int, kind: Any) -> None:

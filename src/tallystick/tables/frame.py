@@ -34,13 +34,25 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
         arrow = pa.table(table)
     except (pa.ArrowException, ValueError, TypeError) as error:
         # The first part of Arrow's message quotes a cell, the last names the column.
-        reason = error.args[-1] if len(error.args) > 1 else type(error).__name__
+        reason = error.args[-1] if len(error.args) > 1 else _unreadable(table) or type(error).__name__
         raise DataError(f"{source}: the table cannot be read as columns of one type each: {reason}") from None
     require_usable(arrow.column_names, source=source)
     try:
         return _without_index(as_polars(arrow))
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
+
+
+def _unreadable(table: Any) -> str | None:
+    """Name the first column of a pandas table that Arrow cannot hold, such as a sparse one."""
+    import pyarrow as pa
+
+    for name, kind in getattr(table, "dtypes", {}).items():
+        try:
+            pa.table(table[[name]])
+        except (pa.ArrowException, ValueError, TypeError):
+            return f"column {name!r} has type {kind}; convert it, such as by astype"
+    return None
 
 
 def _without_index(frame: pl.DataFrame) -> pl.DataFrame:

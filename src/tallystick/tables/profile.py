@@ -170,12 +170,13 @@ def _column(column: pl.Series, use: str) -> ColumnProfile:
 
 
 def samples_of(column: pl.Series) -> tuple[str, ...]:
-    """Return the first few different cells, as they are read."""
+    """Return the first few different cells, as they are read: in quotes where one would not see what they are."""
     cells = column.head(SAMPLED).drop_nulls()
     few = dict.fromkeys(
         str(_shown(cell)) for cell in (cells if cells.dtype.is_nested() else cells.unique(maintain_order=True)).to_list()
     )
-    return tuple(text if len(text) <= WIDEST else f"{text[:WIDEST]}..." for text in list(few)[:SAMPLES])
+    short = (text if len(text) <= WIDEST else f"{text[:WIDEST]}..." for text in list(few)[:SAMPLES])
+    return tuple(text if text.isprintable() and text == text.strip() else repr(text) for text in short)
 
 
 def _shown(value: object) -> str | None:
