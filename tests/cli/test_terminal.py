@@ -82,7 +82,7 @@ def test_a_plain_line_says_the_day(capsys):
 IN_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # files, too, are in ASCII where no encoding is named
 
 
-@pytest.mark.parametrize(("encoding", "locale"), short_lane_of([("latin-1", {}), ("utf-8", {}), ("ascii", IN_ASCII)], 2))
+@pytest.mark.parametrize(("encoding", "locale"), short_lane_of([("ascii", IN_ASCII), ("latin-1", {}), ("utf-8", {})], 1))
 def test_names_beyond_a_locale_s_letters_are_written_by_their_codes(tmp_path, encoding, locale):
     """Where a locale has no UTF-8, a command says what it has to say, ends as it would, and writes its files in UTF-8."""
     path = tmp_path / "pessoas.csv"
