@@ -546,7 +546,7 @@ def test_silence_is_a_lost_peer_after_the_deadline(networks, pool, proxies):
         return relay["proxy"].port
 
     _, _, at_bank, at_shop = connected(networks, pool, through=through)
-    time.sleep(3 * QUICK.deadline_s)  # idle, but for the heartbeats
+    time.sleep(2 * QUICK.deadline_s)  # idle, but for the heartbeats
     at_shop.check()
     at_bank.check()
     relay["proxy"].silent = True

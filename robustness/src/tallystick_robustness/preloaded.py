@@ -10,7 +10,7 @@ from importlib import resources
 from tallystick.cli.jobs import LOADS
 from tallystick.report.templating import compiled
 
-LATE = ("cryptography.hazmat.backends.openssl.backend", "encodings.idna", "pyarrow.compute", "pyarrow.parquet", "torch._dynamo")
+LATE = ("cryptography.hazmat.backends.openssl.backend", "encodings.idna", "pyarrow.compute", "pyarrow.parquet")
 """What a job's modules load only when they come to need it."""
 
 for _name in ("tallystick.cli.app", "tallystick.cli.main", *LOADS, *LATE):
