@@ -137,6 +137,34 @@ def test_no_message_s_kind_size_or_place_depends_on_a_label(labels):
     assert usual_shapes() == shapes_of(changed)
 
 
+CELLS_OF_COMMON_ROWS = {
+    "one column says nothing": {"kind": pl.lit("red")},
+    "no column says anything": {"kind": pl.lit("red"), "x": pl.lit(1.0)},
+    "a cell is missing": {"x": pl.lit(None)},
+    "there are more categories": {"kind": pl.concat_str(pl.lit("kind "), pl.int_range(pl.len()) // 9)},
+}
+"""What the common rows hold, all or one of them, in place of what the table has: other parties' ids choose which these are."""
+
+
+@pytest.mark.parametrize("who", PARTIES)
+@pytest.mark.parametrize("features", [["x"], ["kind"], ["x", "kind"]], ids=" and ".join)
+@pytest.mark.parametrize("cells", short_lane_of(list(CELLS_OF_COMMON_ROWS), 2))
+def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, features, who, monkeypatch):
+    frames, parties = tables(PARTIES, rows=ROWS), columns(PARTIES)
+    common = list(set(frames["bank"]["id"]) & set(frames["shop"]["id"]))
+    changed_ids = common[:1] if cells == "a cell is missing" else common
+    changes = {
+        name: pl.when(pl.col("id").is_in(changed_ids)).then(value).otherwise(pl.col(name))
+        for name, value in CELLS_OF_COMMON_ROWS[cells].items()
+    }
+    parties[who]["features"] = {
+        "numeric": [name for name in features if name == "x"],
+        "categorical": [name for name in features if name == "kind"],
+    }
+    changed = {**frames, who: frames[who].with_columns(**changes)}
+    assert shapes_of(frames, monkeypatch, parties) == shapes_of(changed, monkeypatch, parties)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -36,9 +36,18 @@ def test_no_axis_has_a_second_moment_beyond_one():
     assert 0.5 < largest < 1.01
 
 
+def test_zeros_stand_for_axes_that_there_are_not_and_the_strongest_come_last():
+    numbers = Features(numeric_NF=torch.linspace(-1, 1, 300)[:, None], categorical_NG=torch.empty(300, 0, dtype=torch.int64))
+    shape = FeatureShape(numeric=1, cardinalities=())
+    values_ND, fewer_ND = (FixedFeatures(shape, most=most, constant=False).fit(numbers, seed=1)(numbers) for most in (512, 47))
+    assert values_ND.shape == (300, 512)
+    assert not values_ND[:, :-47].any()
+    assert torch.equal(values_ND[:, -47:], fewer_ND)
+
+
 def test_a_wide_table_has_coarse_hats_alone_and_a_label_party_without_columns_a_constant():
-    wide = FixedFeatures(FeatureShape(numeric=40, cardinalities=()), most=10_000, constant=True)
-    assert wide.width == 40 * 10 + 512 + 1
+    wide = FixedFeatures(FeatureShape(numeric=40, cardinalities=()), most=256, constant=True)
+    assert (len(wide.mean_R), wide.width) == (40 * 10 + 512, 257)
     nothing = Features(numeric_NF=torch.empty(5, 0), categorical_NG=torch.empty(5, 0, dtype=torch.int64))
     alone = FixedFeatures(None, most=256, constant=True).fit(nothing, seed=1)
     assert torch.equal(alone(nothing), torch.ones(5, 1))

@@ -55,7 +55,8 @@ class OwnRows:
     """A party's table, the rows of it that take part, and where they stand in the alignment.
 
     ``before`` is what the earlier run had, where this one starts from it. ``trained`` is the encoder that this run's model was
-    trained by, once it is. ``screens`` is whether its training can screen columns.
+    trained by, once it is. ``screens`` is whether its training can screen columns, ``hides`` whether nothing that is sent may
+    depend on what columns hold.
     """
 
     party: PartyFile
@@ -67,6 +68,7 @@ class OwnRows:
     before: Before | None = None
     trained: Encoder | None = None
     screens: bool = False
+    hides: bool = False
 
     def table(self) -> Frame:
         """Return the R rows, in the table's order."""
@@ -185,7 +187,9 @@ class OwnRows:
     def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
         """Fit the encoder on these rows of a frame, or None for a label party without a usable column.
 
-        A step of a run that is trained already takes the encoder of the training, whatever the table has become.
+        A step of a run that is trained already takes the encoder of the training, whatever the table has become. Where this
+        party ``hides`` its columns, and none is of use on these rows, the encoder is fitted on all own rows: other parties,
+        whose ids chose these rows, must not see that the run ends, or goes on without columns.
 
         Raises FeatureError for a feature party without one.
         """
@@ -194,6 +198,9 @@ class OwnRows:
         if self.before is not None:
             return extended_encoder(self.before, frame, self.party, training_rows)
         encoder = Encoder.of_party(frame, self.party, training_rows, numbers=self.numbers, screens=self.screens)
+        if encoder is None and self.hides:
+            all_rows = np.arange(len(self.keys.rows_R))
+            encoder = Encoder.of_party(self.table(), self.party, all_rows, numbers=self.numbers, screens=self.screens)
         if encoder is None and not self.is_label:
             raise FeatureError(f"party {self.party.party} has no usable feature column; list some under features")
         return encoder

@@ -2,7 +2,8 @@
 
 Each numeric column becomes hats between quantiles of its training rows, few and many (piecewise-linear codes), each categorical
 one a number for each frequent code, and random rectified sums of three columns bring interactions within the party. Of all
-these the strongest principal axes stay, each scaled to about the same variance.
+these the strongest principal axes stay, each scaled to about the same variance. Where there are fewer, zeros stand before them:
+others see how many features there are, and what columns hold must not decide that.
 
 Shapes: N rows, F numeric columns, G categorical columns, K quantiles, Z inputs of the random sums, R hats, codes and sums,
 D axes.
@@ -43,7 +44,7 @@ class FixedFeatures(nn.Module):
 
     Args:
         shape: of the party's encoded columns; None for a label party without columns of its own.
-        most: axes that stay.
+        most: axes that stay, with the zeros that stand for those that there are not.
         codes: of all its categories with more than 64 codes together; each has 64 at least.
         constant: whether the first feature is 1, which gives a head its intercept.
     """
@@ -66,7 +67,7 @@ class FixedFeatures(nn.Module):
         sums = RANDOM_SUMS if shape.numeric + len(self.codes) > 1 else 0
         hats = shape.numeric * (COARSE + FINE * self._fine)
         raw = hats + sum(self.codes) + sums
-        axes = min(most, raw)
+        axes = most if raw else 0
         self.width = axes + constant
         self.register_buffer("knots_FK", torch.zeros(shape.numeric, FINE))
         self.register_buffer("weights_ZS", torch.zeros(inputs, sums))
@@ -106,9 +107,9 @@ class FixedFeatures(nn.Module):
             scaled_NR = (raw_NR - self.mean_R) / deviation_R
             variance_R, axes_RR = torch.linalg.eigh((scaled_NR.T @ scaled_NR / len(scaled_NR)).double())
             floor = variance_R[-1].clamp(min=1e-6) * _FLOOR
-            strongest = slice(len(variance_R) - self.axes_RD.shape[1], None)
-            weighted_RD = axes_RR[:, strongest] / (variance_R[strongest].clamp(min=0) + floor).sqrt()
-            self.axes_RD.copy_(weighted_RD.float() / deviation_R.unsqueeze(1))
+            count = min(self.axes_RD.shape[1], len(variance_R))
+            weighted_RD = axes_RR[:, -count:] / (variance_R[-count:].clamp(min=0) + floor).sqrt()
+            self.axes_RD[:, -count:] = weighted_RD.float() / deviation_R.unsqueeze(1)
         return self
 
     @torch.no_grad()

@@ -83,6 +83,7 @@ def own_rows(job: Job, keys: Keys, alignment: Alignment) -> OwnRows:
         alignment=alignment,
         numbers=job.contract.model.numeric,
         screens=job.bottom is None and job.contract.screens(job.name),
+        hides=job.contract.shares_head,
     )
 
 
