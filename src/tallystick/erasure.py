@@ -2,15 +2,16 @@
 
 A run folder keeps some files with a value for each row: the alignment, what was recorded for the audit, scores, checkpoints from
 which training goes on. Statistics of many rows stand among these values, so a run gives all of them up, for all rows. Journals of
-serving and counts of opened scores stay in use: these lose the names of the persons alone. Weights, encoders and figures are made
-of all rows together, and stay.
+serving and counts of opened scores stay in use: these lose the names of the persons alone. Profiles of columns lose every value
+of few rows, and reports the places and texts that a linkage by similarity shows. Weights, encoders and figures stay.
 
 What is done to a file that is named, and what this says, is the same whether or not a person was in it: nobody learns from it who
 was known. No other party is told. Sides that serve align anew when they next meet, by which the others see that something was
 erased or changed, and not whom it is about.
 
-No formal guarantee: the weights, the encoder's quantiles and categories, and the figures of a run still depend on each of its
-rows. Not protected: files outside `runs`, what other parties keep, blocks that a disk has freed.
+No formal guarantee: weights and figures of a run still depend on each of its rows, and its encoder has values of single rows, the
+smallest and the largest of a column among them. Not protected: files outside `runs`, what other parties keep, blocks that a disk
+has freed.
 """
 
 import json
@@ -24,14 +25,22 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.outcome import Alignment, Candidates
+from tallystick.audit.linkage import NOTE as LINKAGE_NOTE
+from tallystick.audit.linkage import keep_linkage, kept_linkage, without_rows
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, StorageError, advice
+from tallystick.evaluation.decisions import Grouping
+from tallystick.report.page import to_html
+from tallystick.report.templating import write_page
+from tallystick.results import read_result
 from tallystick.run_folder.answer_journal import PREFIX as ANSWERS
 from tallystick.run_folder.answer_journal import SERVING, row_digest
-from tallystick.run_folder.folder import ALIGNMENT, ERASED, NOISY_KEYS, SETTLED, RunFolder
+from tallystick.run_folder.folder import ALIGNMENT, ERASED, NOISY_KEYS, SETTLED, TRIAL, RunFolder
+from tallystick.run_folder.ledger import LEDGER_NOTE
 from tallystick.run_folder.line_file import LINES, rewrite_lines
+from tallystick.run_folder.profile import coarsen_profile, profile_path
 from tallystick.run_folder.score_count import forget_counted_scores
 from tallystick.run_folder.shared_head import forget_scored
 from tallystick.scoring.journal import PREFIX as JOURNAL
@@ -45,9 +54,10 @@ BY_ROW = ("scores.parquet", f"{SETTLED}.json", "values.json", NOISY_KEYS)
 """Files of a run with a value for each row. So has each folder in it, or it serves a training that goes on: what crossed, buckets
 of an alignment, checkpoints, trials of a search."""
 REMAINS = (
-    "Weights, encoders, profiles (quantiles and categories of columns) and figures of finished runs remain, for they are made of "
-    "all rows together. To be rid of what they hold of a person, delete the person's rows from the table, train from scratch on "
-    "all sides, promote that run, and delete the older folders.",
+    "Weights, encoders and figures of finished runs remain, and depend on each of the rows. An encoder has values as they stand "
+    "in the table: the smallest and the largest number of a column, up to 1,000 numbers of a skewed one, and categories. To be "
+    "rid of them, delete the persons' rows from the table, train from scratch on all sides, promote that run, and delete the "
+    "older folders.",
     "Files outside `runs` remain: tables, stores of serving, predictions, exported models, students. So does what other parties "
     "have: no other party was told.",
     "The runs can predict and be served as before. They cannot be resumed, evaluated or audited again, and no run can start from "
@@ -60,13 +70,15 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         deleted: files and folders that are deleted, or emptied of their rows.
-        rewritten: journals out of which the persons' names are taken.
+        coarsened: profiles, findings and reports that lose every value of few rows.
+        rewritten: journals out of which the persons' names are taken, or all names where no run of their contract is left.
         ledger: the ledger whose counts of opened scores lose the persons' rows, or None if there is none.
         done: whether it was done, or is only planned.
         remains: what still depends on rows of a run, in sentences.
     """
 
     deleted: tuple[str, ...]
+    coarsened: tuple[str, ...]
     rewritten: tuple[str, ...]
     ledger: str | None
     done: bool
@@ -90,12 +102,13 @@ def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
     opened = [RunFolder.open(path, key=party.run_key) for path in paths]
     runs = [(folder, folder.contract()) for folder in opened if folder.origin.party == party.party]
     ids_of = {folder.path: _ids(party, contract, persons) for folder, contract in runs}
-    homes = {contract.name: ServingHome.at(contract, party) for _, contract in runs}
-    homes = {name: home for name, home in homes.items() if home.path.is_dir()}
+    homes = {home.contract: home for home in ServingHome.all(party)}
     by_row = {folder.path: _files_by_row(folder) for folder, _ in runs}
     answers = {folder.path: sorted(folder.path.glob(f"{ANSWERS}*{LINES}")) for folder, _ in runs}
     journals = {name: sorted(home.path.glob(f"{JOURNAL}*{LINES}")) for name, home in homes.items()}
-    aligned = [path for home in homes.values() if (path := home.path / SERVED_ALIGNMENT).exists()]
+    coarsened = [path for folder, _ in runs for path in _files_to_coarsen(folder)]
+    in_homes = sorted(path for home in homes.values() for path in home.path.iterdir())
+    aligned = [path for path in in_homes if path.name == SERVED_ALIGNMENT or path.name.endswith(PARTIAL)]
     if do:
         in_use: list[RunFolder | ServingHome] = [*(folder for folder, _ in runs), *homes.values()]
         with ExitStack() as locks:
@@ -103,16 +116,19 @@ def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
                 locks.enter_context(each.locked())
             for folder, _ in runs:
                 _erase_rows(folder, by_row[folder.path])
+                coarsen_profile(folder)
+                _erase_shown_rows(folder)
                 forget_scored(folder, ids_of[folder.path])
                 _erase_answers(folder, answers[folder.path], ids_of[folder.path])
             for path in aligned:
                 remove(path)
             for name, home in homes.items():
                 of_name = [ids_of[folder.path] for folder, contract in runs if contract.name == name]
-                _erase_asked(home, journals[name], set().union(*of_name))
+                _erase_asked(home, journals[name], set().union(*of_name) if of_name else None)
             forget_counted_scores(party, set().union(*ids_of.values()))
     return Erasure(
         deleted=tuple(str(path) for paths in by_row.values() for path in paths) + tuple(str(path) for path in aligned),
+        coarsened=tuple(str(path) for path in coarsened),
         rewritten=tuple(str(path) for paths in (*answers.values(), *journals.values()) for path in paths),
         ledger=str(party.privacy.ledger) if party.privacy.ledger.exists() else None,
         done=do,
@@ -149,7 +165,11 @@ def _files_by_row(folder: RunFolder) -> list[Path]:
 
 
 def _erase_rows(folder: RunFolder, files: Iterable[Path]) -> None:
-    """Give up a run's values by row. Its alignment keeps the run's id and the counts."""
+    """Give up a run's values by row.
+
+    Its alignment keeps the run's id, the counts, and how similarities were scaled, by which new rows are linked. A trial of a
+    search keeps what it knows of the ledger, by which an older copy of that is noticed.
+    """
     # First, for a run that lost a part of them cannot go on.
     folder.note(ERASED, {"on": datetime.now(UTC).date().isoformat()})
     for path in files:
@@ -160,16 +180,49 @@ def _erase_rows(folder: RunFolder, files: Iterable[Path]) -> None:
                 rows_N=np.empty(0, dtype=np.int64),
                 sizes=alignment.sizes,
                 learnt=alignment.learnt,
+                candidates={
+                    name: Candidates(numbers_NK=np.empty((0, 1), dtype=np.int64), rows=each.rows, scale=each.scale)
+                    for name, each in alignment.candidates.items()
+                },
                 multiplications=alignment.multiplications,
             )
             folder.save_alignment(counts, run_id=saved.run_id, table="")
         elif path.is_dir():
+            note = path / f"{LEDGER_NOTE}.json"
+            keeps_note = path.name.startswith(TRIAL) and note.exists()
             try:
-                shutil.rmtree(path)
+                for each in [each for each in path.iterdir() if each != note] if keeps_note else [path]:
+                    shutil.rmtree(each) if each.is_dir() else each.unlink()
             except OSError as error:
                 raise StorageError(f"cannot delete {path}: {error.strerror}{advice(error)}") from None
         else:
             remove(path)
+
+
+def _files_to_coarsen(folder: RunFolder) -> list[Path]:
+    """List what of a run may show values of few rows beside figures of many."""
+    files = (profile_path(folder), folder.path / f"{LINKAGE_NOTE}.json", folder.result, folder.report)
+    return [path for path in files if path.exists()]
+
+
+def _erase_shown_rows(folder: RunFolder) -> None:
+    """Take places and texts of rows out of what was found of a linkage, and names of small groups out of the report."""
+    if (summary := kept_linkage(folder)) is not None:
+        keep_linkage(folder, without_rows(summary))
+    if not folder.result.exists():
+        return
+    result = read_result(folder.read_json(folder.result))
+    linkage = result.sections.linkage
+    groups = [
+        Grouping(**{**each, "groups": [group for group in each["groups"] if group["rows"] is not None]})  # type: ignore[typeddict-item]
+        for each in result.sections.groups
+    ]
+    sections = msgspec.structs.replace(
+        result.sections, linkage=without_rows(linkage) if linkage is not None else None, groups=groups
+    )
+    result = msgspec.structs.replace(result, sections=sections)
+    folder.write(folder.result, result.to_json())
+    write_page(to_html(result), folder.report, origin=folder.origin)
 
 
 def _erase_answers(folder: RunFolder, files: Sequence[Path], ids: set[bytes]) -> None:
@@ -188,16 +241,19 @@ def _erase_answers(folder: RunFolder, files: Sequence[Path], ids: set[bytes]) ->
         rewrite_lines(path, origin=folder.origin, rewritten=without)
 
 
-def _erase_asked(home: ServingHome, files: Sequence[Path], ids: set[bytes]) -> None:
-    """Take persons out of the journals of what was asked. A row without a name stays in the day's count."""
+def _erase_asked(home: ServingHome, files: Sequence[Path], ids: set[bytes] | None) -> None:
+    """Take persons out of the journals of what was asked, or everybody where nobody knows any more how keys are spelt (None).
+
+    A row without a name stays in the day's count.
+    """
     if not files:
         return
     secret = home.secret()
-    digests = {row_digest(each, secret) for each in ids}
+    digests = {row_digest(each, secret) for each in ids} if ids is not None else None
 
     def without(line: bytes) -> bytes:
         asked = json.loads(line)
-        asked["rows"] = ["" if row in digests else row for row in asked["rows"]]
+        asked["rows"] = ["" if digests is None or row in digests else row for row in asked["rows"]]
         return _compact(asked)
 
     for path in files:

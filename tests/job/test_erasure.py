@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 import numpy as np
 import polars as pl
 import pytest
+import similar
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,12 +23,16 @@ from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.config.serving import AnswersConfig
 from tallystick.erasure import BY_ROW, erase_persons, persons_by_key
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, StorageError
 from tallystick.job.process import run_process
 from tallystick.job.start_from import run_to_start_from
+from tallystick.monitoring.drift import MUCH, numeric_drift
+from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger, OpenedScores
 from tallystick.run_folder.answer_journal import AnsweredRow, AnswerLog, read_answers, serving_secret
 from tallystick.run_folder.folder import ALIGNMENT, ERASED, RunFolder
+from tallystick.run_folder.ledger import LABELS, LEDGER_NOTE, charged, known_ledger
+from tallystick.run_folder.profile import FEWEST, kept_profile
 from tallystick.run_folder.score_count import _digests
 from tallystick.run_folder.shared_head import enter_scored, keep_score_shares, kept_score_shares, require_unscored
 from tallystick.scoring.journal import Journal
@@ -177,6 +182,101 @@ def test_a_retraining_without_the_row_has_the_bits_of_one_that_never_had_it(tmp_
     assert not any(with_them[name] == never[name] for name in PARTIES)
 
 
+NAMES = [
+    f"{first} {last}" for first in ("kala", "miren", "tasul", "dover", "nipa") for last in ("grohe", "brizu", "walste", "oru")
+]
+
+
+@pytest.mark.parametrize("keys", ["places", "texts"])
+def test_a_linkage_by_similarity_shows_no_row_any_more_and_links_new_rows_as_before(keys, tmp_path):
+    """The scale of similarities is of training, and a helper that fits another one tells it the others."""
+    frames, parties, contract = similar.tables(rows=200), similar.columns(), similar.contract_values(training__epochs=1)
+    if keys == "texts":
+        rng = np.random.default_rng(1)
+        frames = {name: frame.with_columns(name=rng.choice(NAMES, size=frame.height)) for name, frame in frames.items()}
+        parties = {name: {**values, "keys": {"name": "name"}, "units": {}} for name, values in parties.items()}
+        contract["alignment"]["similarity"] |= {"dimensions": [{"name": "name", "kind": "text"}]}
+    simulate(contract, frames, parties, folder=tmp_path)
+    shown = []
+    for name, frame in frames.items():
+        values = {"party": name, **parties[name], "table": {"path": "none.csv"}, "runs": name}
+        party = parse_party(values, folder=tmp_path, source=name)
+        (path,) = (each.parent for each in party.runs.glob("*/contract.json"))
+        folder = RunFolder.open(path)
+        before = folder.load_alignment()[1].candidates
+
+        def values_in(file, frame=frame):
+            numbers = [] if keys == "texts" else [f"{number:.6f}"[:-1] for number in frame["lon"]]
+            texts = NAMES if keys == "texts" else []
+            return sum(value in file.read_text(errors="replace") for value in (*numbers, *texts))
+
+        files = [file for file in sorted(path.glob("*")) if file.suffix in (".json", ".html") and file.name != "encoder.json"]
+        shown += [file.name for file in files if values_in(file)]
+        erase_persons(party, frame.head(1), do=True)
+        assert not [file.name for file in files if file.exists() and values_in(file)]
+        assert json.loads((path / "result.json").read_text())["sections"]["linkage"]["attacks"] or keys == "texts"
+        after = folder.load_alignment()[1].candidates
+        assert {each: found.scale for each, found in after.items()} == {each: found.scale for each, found in before.items()}
+        assert all(found.scale is not None for found in after.values())
+        assert not any(found.numbers_NK.size or found.own_rows is not None for found in after.values())
+    assert {"linkage.json", "result.json", "report.html"} <= set(shown)
+
+
+def test_a_trial_of_a_search_keeps_what_it_knows_of_the_ledger(job):
+    party = party_of(job, "bank")
+    folder = RunFolder.new(party.runs, load_contract(job.home("bank") / "contract.yaml"), "bank", use="tune", key=party.run_key)
+    trial, older = folder.trial(1), party.privacy.ledger.read_bytes()
+    with charged(party, trial, LABELS) as ledger:
+        ledger.spend("labels", PureDP(epsilon=1.0), what="a trial")
+    (trial.path / "checkpoints").mkdir()
+    erase(job, "bank", "id-000001")
+    assert [path.name for path in trial.path.iterdir()] == [f"{LEDGER_NOTE}.json"]
+    known_ledger(party)
+    party.privacy.ledger.write_bytes(older)
+    with pytest.raises(StorageError, match="an older copy of itself"):
+        known_ledger(party)
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_no_value_of_few_rows_stays_in_a_profile_and_no_second_erasure_changes_it(name, job):
+    folder = folder_of(job, name)
+    frame = pl.read_parquet(job.home(name) / "table.parquet")
+    before = kept_profile(folder)
+    numbers = {column.name: set(frame[column.name].to_list()) for column in before.numeric}
+    assert all(set(column.points) <= numbers[column.name] for column in before.numeric)  # of few rows it has each
+    erase(job, name, "nobody")
+    after = kept_profile(folder)
+    for column, former in zip(after.numeric, before.numeric, strict=True):
+        assert not set(column.points) & numbers[column.name]
+        drift = numeric_drift(former, np.array(column.points))
+        assert drift.stability < MUCH  # of a hundred rows
+        assert drift.chance == 1.0
+    for column, former in zip(after.categorical, before.categorical, strict=True):
+        assert all(rows >= FEWEST for _, rows in column.counts)
+        assert sum(rows for _, rows in column.counts) + column.others == sum(rows for _, rows in former.counts) + former.others
+    erase(job, name, "somebody")
+    assert kept_profile(folder) == after
+
+
+def test_what_a_kill_left_beside_a_served_alignment_is_deleted_and_journals_without_a_run_lose_all_names(job):
+    party, contract = party_of(job, "bank"), load_contract(job.home("bank") / "contract.yaml")
+    homes = [ServingHome.of(contract.model_copy(update={"name": name}), party) for name in (contract.name, "long ago")]
+    for home in homes:
+        asked = Journal(origin=home.origin, secret=home.secret())
+        asked.allowed([b"id-000001", b"id-000002"], run="r")
+        asked.close()
+        (home.path / ".alignment-of-serving.safetensors.partial").write_bytes(b"rows")
+    ServingHome.of(contract, party.model_copy(update={"party": "other"}))
+    erasure = erase(job, "bank", "id-000001")
+    assert sum(".partial" in path for path in erasure.deleted) == len(homes)
+    named = []
+    for home in homes:
+        assert not list(home.path.glob(".*.partial"))
+        (journal,) = home.path.glob("*.jsonl")
+        named.append([bool(row) for row in json.loads(journal.read_bytes())["rows"]])
+    assert named == [[False, True], [False, False]]
+
+
 @pytest.mark.parametrize("name", PARTIES)
 def test_journals_of_serving_lose_a_person_s_rows_and_keep_the_day_s_count(name, job):
     party, folder = party_of(job, name), folder_of(job, name)
@@ -225,11 +325,14 @@ def test_counts_of_opened_scores_lose_these_rows_and_no_others(tmp_path_factory,
     ledger = Ledger.create(tmp_path_factory.mktemp("ledger") / "ledger.sqlite", party="shop")
     digests_N = _digests(ledger, rows)
     opened = OpenedScores(shares="s", scores=1, key="id", rows=digests_N.tobytes())
-    ledger.enter_scores("rows-scores", opened, judge=lambda _: "opened")
+    data_sets = ("rows-scores", "another-scores")  # a party file may have named other ones in time
+    for name in data_sets:
+        ledger.enter_scores(name, opened, judge=lambda _: "opened")
     head = ledger.head()
-    ledger.forget_rows("rows-scores", _digests(ledger, sorted(gone)))
-    (left,) = ledger.scores("rows-scores")
-    assert left.rows == _digests(ledger, [row for row in rows if row not in gone]).tobytes()
+    ledger.forget_rows(_digests(ledger, sorted(gone)))
+    for name in data_sets:
+        (left,) = ledger.scores(name)
+        assert left.rows == _digests(ledger, [row for row in rows if row not in gone]).tobytes()
     assert ledger.head() == head
     content = ledger.path.read_bytes()
     assert not any(digest.tobytes() in content for row, digest in zip(rows, digests_N, strict=True) if row in gone)

@@ -90,6 +90,11 @@ def keep_linkage(folder: RunFolder, summary: results.LinkageSummary) -> None:
     folder.note(NOTE, msgspec.to_builtins(summary))
 
 
+def without_rows(summary: results.LinkageSummary) -> results.LinkageSummary:
+    """Return the findings without what shows single rows: places on maps, and texts."""
+    return msgspec.structs.replace(summary, maps=[], examples=[])
+
+
 def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> results.LinkageSummary:
     """Attack what this party's part of the linkage gave the others.
 

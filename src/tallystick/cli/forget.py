@@ -38,6 +38,9 @@ def forget(
             past = "deleted, with all rows" if yes else "would be deleted, with all rows"
             for path in erasure.deleted:
                 console.print(f"{past}: {path}", markup=False, soft_wrap=True)
+            past = "rewritten without values of few rows" if yes else "would be rewritten without values of few rows"
+            for path in erasure.coarsened:
+                console.print(f"{past}: {path}", markup=False, soft_wrap=True)
             past = "rewritten without these persons" if yes else "would be rewritten without these persons"
             for path in (*erasure.rewritten, *([erasure.ledger] if erasure.ledger is not None else [])):
                 console.print(f"{past}: {path}", markup=False, soft_wrap=True)

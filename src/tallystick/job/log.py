@@ -1,7 +1,8 @@
 """Report a job: to whoever watches, in the phases that its report lists, and in the log of its run folder.
 
-The log is a file that a peer may ask for. It holds no private values: of an error of this side's own data or settings, whose
-message may name some, it has the kind and the place in the code, while the message is shown to this side's operator alone.
+The log is a file that a peer may ask for. It holds no value of a row: of an error of this side's own data or settings, whose
+message may name some, it has the kind and the place in the code, while the message is shown to this side's operator alone. It
+does say what keys look like and how training went, so it is to be read before it is passed on.
 """
 
 import os

@@ -287,13 +287,16 @@ class Ledger:
             self._check(connection)
             return _opened(connection, dataset)
 
-    def forget_rows(self, dataset: str, rows_N: NDArray[np.int64]) -> None:
-        """Take rows out of the scores that were opened, by their digests. The entries, which name no row, stay."""
+    def forget_rows(self, rows_N: NDArray[np.int64]) -> None:
+        """Take rows out of the scores that were opened, in all data sets, by their digests.
+
+        The entries, which name no row, stay.
+        """
         with self._transaction() as connection:
             self._check(connection)
             connection.execute(_OPENED)
             connection.execute("PRAGMA secure_delete=ON")  # else the old digests stay in the file's free pages
-            for number, digests in connection.execute("SELECT rowid, rows FROM opened WHERE dataset = ?", (dataset,)).fetchall():
+            for number, digests in connection.execute("SELECT rowid, rows FROM opened").fetchall():
                 opened_R = np.frombuffer(digests, dtype=np.int64)
                 remaining = opened_R[~np.isin(opened_R, rows_N)].tobytes()
                 connection.execute("UPDATE opened SET rows = ? WHERE rowid = ?", (remaining, number))

@@ -3,6 +3,8 @@
 Shapes: N rows.
 """
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import polars as pl
@@ -17,6 +19,7 @@ from tallystick.tables.lazy_table import Frame
 
 POINTS = 2_000  # of a numeric column: its values, or as many evenly spaced quantiles of them
 CATEGORIES = 200  # of a categorical column that are counted by name
+FEWEST = 20  # rows that a number or a category of a coarse profile is made of
 _NAME = "profile"
 
 
@@ -38,12 +41,13 @@ class CategoricalProfile(msgspec.Struct, frozen=True, kw_only=True):
     others: int
 
 
-class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of so many rows."""
+class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The columns of so many rows. A ``coarse`` one has no value of fewer than FEWEST rows."""
 
     rows: int
     numeric: tuple[NumericProfile, ...] = ()
     categorical: tuple[CategoricalProfile, ...] = ()
+    coarse: bool = False
 
 
 def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> TrainingProfile:
@@ -75,14 +79,47 @@ def numeric_profile(name: str, values_N: NDArray[np.float64]) -> NumericProfile:
     return NumericProfile(name=name, rows=len(values_N), missing=int(np.isnan(values_N).sum()), points=tuple(numbers_N.tolist()))
 
 
+def coarsen_profile(folder: RunFolder) -> None:
+    """Make a run's profile coarse, if it has one: no value of fewer than FEWEST rows stays in it. No formal guarantee.
+
+    A profile of few rows has each of their numbers, and any has the smallest, the largest, and categories of a single row. In a
+    coarse one each FEWEST neighbours have the mean of their middle half, and what lies between two such means, or beyond the
+    outermost, is on a straight line.
+    """
+    if not profile_path(folder).exists() or (profile := kept_profile(folder)).coarse:
+        return
+    numeric, categorical = [], []
+    for column in profile.numeric:
+        count, points_P = len(column.points) // FEWEST, np.empty(0)
+        if count > 1:  # else there are too few rows to say anything of
+            groups = np.array_split(np.array(column.points), count)
+            means_G = np.array([group[len(group) // 4 : len(group) - len(group) // 4].mean() for group in groups])
+            rise_G = np.diff(means_G)
+            place_P = (np.arange(len(column.points)) + 0.5) / len(column.points) * count - 0.5
+            below_P = place_P.astype(np.int64).clip(0, len(rise_G) - 1)
+            points_P = means_G[below_P] + (place_P - below_P) * rise_G[below_P]
+        numeric.append(msgspec.structs.replace(column, points=tuple(points_P.tolist())))
+    for each in profile.categorical:
+        counts = tuple((value, rows) for value, rows in each.counts if rows >= FEWEST)
+        rare = sum(rows for _, rows in each.counts) - sum(rows for _, rows in counts)
+        categorical.append(msgspec.structs.replace(each, counts=counts, others=each.others + rare))
+    coarse = msgspec.structs.replace(profile, numeric=tuple(numeric), categorical=tuple(categorical), coarse=True)
+    keep_profile(folder, coarse)
+
+
 def keep_profile(folder: RunFolder, profile: TrainingProfile) -> None:
     """Keep the profile in the run folder, sealed."""
-    folder.write(folder.path / f"{_NAME}.json", msgspec.json.encode(profile).decode())
+    folder.write(profile_path(folder), msgspec.json.encode(profile).decode())
+
+
+def profile_path(folder: RunFolder) -> Path:
+    """Return where a run's profile lies, if it has one."""
+    return folder.path / f"{_NAME}.json"
 
 
 def kept_profile(folder: RunFolder) -> TrainingProfile:
     """Read a run's profile. Raises DataError for a run that has none."""
-    path = folder.path / f"{_NAME}.json"
+    path = profile_path(folder)
     if not path.exists():
         raise DataError(f"{folder.path} keeps no distribution of its training rows (it has no column): monitor another run")
     return msgspec.json.decode(folder.read_json(path), type=TrainingProfile)

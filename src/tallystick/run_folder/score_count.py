@@ -70,11 +70,14 @@ def refuse_scores(party: PartyFile, ids: Iterable[bytes], contract: Contract, *,
 
 
 def forget_counted_scores(party: PartyFile, ids: Iterable[bytes]) -> bool:
-    """Take these rows out of the counts, and tell whether this party has counts. A person who comes back begins at none."""
+    """Take these rows out of the counts of all data sets, and tell whether this party has counts.
+
+    A person who comes back begins at none.
+    """
     if not party.privacy.ledger.exists():
         return False
     ledger = known_ledger(party)
-    ledger.forget_rows(data_set(party, SCORES), _digests(ledger, ids))
+    ledger.forget_rows(_digests(ledger, ids))
     return True
 
 

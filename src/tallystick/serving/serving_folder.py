@@ -44,6 +44,17 @@ class ServingHome:
         """Return the same, without making it."""
         return cls(path=party.runs / _FOLDER / contract.name / party.party, key=party.run_key)
 
+    @classmethod
+    def all(cls, party: PartyFile) -> "list[ServingHome]":
+        """List the folders of this party, of contracts of which no run is left as well."""
+        paths = sorted((party.runs / _FOLDER).glob(f"*/{party.party}"))
+        return [cls(path=path, key=party.run_key) for path in paths if path.is_dir()]
+
+    @property
+    def contract(self) -> str:
+        """Return the name of the contract that is served."""
+        return self.path.parent.name
+
     @property
     def origin(self) -> Origin:
         """Return the owner of its files."""
