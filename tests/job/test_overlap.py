@@ -14,8 +14,9 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.party import load_party
 from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError
-from tallystick.job.overlap import run_overlap
+from tallystick.job.overlap import _require_allowed, run_overlap
 from tallystick.privacy.ledger import BudgetExceeded
+from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import create_ledger, known_ledger
 from tallystick.watcher import Silent
 
@@ -66,6 +67,18 @@ def test_both_are_told_how_many_are_common_once(counted):
     again = count(job)
     assert codes(again) == [2, 2]
     assert all("overlap.answers = 1" in facts["error"]["message"] for _, facts, _ in again.values())
+
+
+def test_of_two_counts_at_once_not_both_are_made(counted):
+    """Each process looks for others before it calls, and again once its own count is on record."""
+    contract, party = files_of(counted(least=5), "shop")
+    _require_allowed(contract.overlap, party, "bank")
+    folders = [RunFolder.new(party.runs, contract, party.party, use="overlap", key=None) for _ in range(2)]
+    folders[0].note("overlap", {"peer": "bank", "exact": True})
+    _require_allowed(contract.overlap, party, "bank", beside=folders[0])
+    folders[1].note("overlap", {"peer": "bank", "exact": True})
+    with pytest.raises(ConfigError, match=r"overlap.answers = 1: .* has 1 exact counts with bank already"):
+        _require_allowed(contract.overlap, party, "bank", beside=folders[1])
 
 
 def test_a_small_overlap_is_withheld(counted):

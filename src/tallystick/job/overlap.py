@@ -83,6 +83,7 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
             watcher.say(f"run folder: {folder.path}")
             facts = {"run_id": agreement.run_id, "peer": peer, "exact": config.epsilon is None}
             folder.note(NOTE, facts | {"began": datetime.now(UTC).isoformat()})  # a killed count is counted
+            _require_allowed(config, party, peer, beside=folder)  # two at once: each is noted before it looks for the other
             if (noise := config.noise) is not None:
                 with charged(party, folder, KEYS) as ledger:
                     what = f"{contract.name}, run {agreement.run_id}: size of the overlap with {peer}"
@@ -119,8 +120,8 @@ def permuting_role(contract: Contract) -> Literal["label", "feature"]:
     return "feature" if contract.overlap.told_to == "label" else "label"
 
 
-def _require_allowed(config: OverlapConfig, party: PartyFile, peer: str) -> None:
-    """Refuse an exact count too many, and a noisy one that the cap of this party's file does not allow.
+def _require_allowed(config: OverlapConfig, party: PartyFile, peer: str, *, beside: RunFolder | None = None) -> None:
+    """Refuse an exact count too many ``beside`` one that has begun, and a noisy one that the party's cap does not allow.
 
     Raises ConfigError, BudgetExceeded.
     """
@@ -132,6 +133,8 @@ def _require_allowed(config: OverlapConfig, party: PartyFile, peer: str) -> None
         return
     earlier = 0
     for path in party.runs.glob(f"*-{COMMAND}-*"):
+        if beside is not None and path.name == beside.path.name:
+            continue
         noted = RunFolder.open(path, key=party.run_key).noted(NOTE)
         earlier += noted.get("peer") == peer and bool(noted.get("exact"))
     if earlier >= config.answers:
