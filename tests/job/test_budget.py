@@ -4,12 +4,14 @@ import json
 import math
 import re
 import shutil
+from functools import partial
 
 import polars as pl
 import pytest
 import torch
 from sides import Sides
-from tiny import columns, contract_values, tables
+from test_chosen_runs import both
+from tiny import columns, contract_values, files_of, tables
 from typer.testing import CliRunner
 
 from tallystick.check import check_party_file
@@ -25,11 +27,13 @@ from tallystick.job.phases.budget import check_budget as check_ahead
 from tallystick.job.phases.defense import RunDefense, key_stream
 from tallystick.job.phases.release import release_auc
 from tallystick.job.preflight import require
+from tallystick.job.process import run_process
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 from tallystick.run_folder import ledger as ledgers
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import create_ledger, known_ledger, with_ledger_named
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 LABEL_DP = {"method": "label-dp", "epsilon": 1.0}
@@ -45,9 +49,9 @@ def contract_of(*defense, release=None):
 def party_of(tmp_path):
     Ledger.create(tmp_path / "privacy-ledger.sqlite", party="bank")
 
-    def make(name="bank", **privacy):
+    def make(name="bank", *, weight=None, **privacy):
         table = {"table": {"path": "table.csv"}}
-        values = {"party": name, **table, **columns(PARTIES)[name], "privacy": privacy}
+        values = {"party": name, **table, **columns(PARTIES)[name], "weight": weight, "privacy": privacy}
         return with_ledger_named(parse_party(values, folder=tmp_path, source=name))
 
     return make
@@ -184,6 +188,7 @@ def test_exact_labels_that_changed_within_a_run_are_entered_again(party_of, tmp_
 
 EXACT = {
     "gradients": {},
+    "weights": {"defense": [LABEL_DP]},
     "share_metrics": {"defense": [LABEL_DP], "evaluation__share_metrics": ["auc"]},
     "importance": {"evaluation__importance": {"feature_columns": "both"}},
 }
@@ -194,6 +199,7 @@ def test_under_a_cap_what_depends_on_exact_labels_is_refused_unless_it_is_allowe
     """Also what is spent is far below the cap: no epsilon bounds it."""
     contract = parse_contract(contract_values(PARTIES, **EXACT[use]))
     beside = ["gradients"] if use == "importance" else []
+    party_of = partial(party_of, weight="weight") if use == "weights" else party_of
     party = party_of(cap=100.0, allow=beside)
     says = rf"privacy\.cap = 100: a new run of this contract would send .*: {use} \(.*privacy\.allow: \[.*{use}\]"
     with pytest.raises(BudgetExceeded, match=says):
@@ -235,6 +241,20 @@ def test_a_cap_stops_a_run_without_a_defence_before_anybody_is_called(allow, lay
     assert bank.end() == 2
     assert problem in bank.error
     assert job.runs("bank") == []
+
+
+def test_weights_beside_replaced_labels_are_entered_as_not_private_and_stand_in_the_report(lay_out_job):
+    job = lay_out_job(PARTIES, rows=200, defense=[LABEL_DP])
+    job.change("bank", weight="weight")
+    ledger = Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank")
+    said = "weights of rows, which shape gradients as they are where a defence replaces labels"
+    both(lambda name: run_process(*files_of(job, name), watcher=Silent()))
+    (entry,) = ledger.not_private("labels")
+    assert entry.what.endswith(said)
+    assert ledger.total("labels") == 1.0
+    (folder,) = job.runs("bank")
+    privacy = json.loads((folder / "result.json").read_text())["sections"]["privacy"]
+    assert privacy["not_private"] == [f"{said}: no ε holds for a label that its row's weight tells"]
 
 
 def test_a_release_that_left_nothing_is_known_to_the_run_folder(party_of, tmp_path):

@@ -102,6 +102,25 @@ def test_weights_times_and_too_few_rows(lay_out_job):
     assert "2 ids fall into the validation part" in both_say(lay_out_job(PARTIES, frames=few), "shop")
 
 
+def test_weights_that_tell_replaced_labels_are_refused_and_others_warned_of(lay_out_job):
+    frames = tables(PARTIES, rows=200)
+    balanced = {**frames, "bank": frames["bank"].with_columns(weight=1 + 4 * pl.col("y"))}
+    hidden = {"defense": [{"method": "label-dp", "epsilon": 1.0}]}
+    refused = "weight column 'weight' all but equals the label, and cut gradients show the rows' weights"
+    warned = "weight column 'weight': cut gradients show the rows' weights, so the labels' ε holds only if"
+    for given, changes, is_refused, is_warned in (
+        (balanced, hidden, True, True),
+        (frames, hidden, False, True),
+        (balanced, {}, False, False),
+        (balanced, {"training__gradients": "none"}, False, False),
+    ):
+        job = lay_out_job(PARTIES, frames=given, **changes)
+        job.change("bank", weight="weight")
+        found = check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
+        assert any(refused in problem for problem in found["problems"]) == is_refused
+        assert any(warned in warning for warning in found["warnings"]) == is_warned
+
+
 def test_a_feature_party_without_a_usable_column(lay_out_job):
     frames = tables(PARTIES, rows=200)
     frames["shop"] = frames["shop"].with_columns(x=1.0, noise=2.0, kind=pl.lit("red"))

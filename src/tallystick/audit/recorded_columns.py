@@ -59,6 +59,24 @@ class Truth:
     first_R: Tensor
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def without_columns(cls, rows_R: Tensor) -> "Truth":
+        """Return the truth of a party that has no column in the model."""
+        none = ColumnValues(
+            numeric_NF=torch.empty(len(rows_R), 0),
+            categorical_NG=torch.empty(len(rows_R), 0, dtype=torch.int64),
+            numeric=(),
+            categorical=(),
+            categories=(),
+        )
+        return cls(rows_R=rows_R, used=none, unused=none, first_R=torch.zeros(len(rows_R), dtype=torch.bool))
+
+    def with_number(self, name: str, number_R: Tensor) -> "Truth":
+        """Return the same with one more number of each row."""
+        numeric_NF = torch.cat([self.used.numeric_NF, number_R[:, None].to(self.used.numeric_NF)], dim=1)
+        used = dataclasses.replace(self.used, numeric_NF=numeric_NF, numeric=(*self.used.numeric, name))
+        return dataclasses.replace(self, used=used)
+
     def rows(self, kept_K: Tensor) -> "Truth":
         """Return the truth of some rows."""
         some = {name: getattr(self, name)[kept_K] for name in ("rows_R", "first_R")}

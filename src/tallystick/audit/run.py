@@ -20,7 +20,7 @@ from tallystick.audit.known_initial_weights import first_positions
 from tallystick.audit.labels import AUXILIARY_LABELS, audit_labels, unattacked
 from tallystick.audit.membership import audit_membership
 from tallystick.audit.other_run import OtherRun
-from tallystick.audit.recorded_columns import COLUMNS, RecordedColumns, file_of, own_columns, save_columns
+from tallystick.audit.recorded_columns import COLUMNS, RecordedColumns, Truth, file_of, own_columns, save_columns
 from tallystick.audit.recorded_labels import RecordedLabels, sums_of
 from tallystick.audit.recording import GRADIENTS, AuditedRun, pass_stores
 from tallystick.audit.shared_head import audit_shared_head
@@ -113,16 +113,25 @@ def _membership(run: AuditedRun, watcher: Watcher) -> results.Audit | None:
 
 
 def _told_by_label_party(run: AuditedRun, own: OwnRows, watcher: Watcher) -> list[results.ToldColumns]:
-    """Attack the label party's own columns in each feature party's seat, where it has any and sums of gradients were kept."""
-    similar = run.contract.linkage.similar
-    if (run.audits_numbers or similar) and run.dataset.encoder is not None:
+    """Attack the label party's own columns in each feature party's seat, where it has any and sums of gradients were kept.
+
+    Weights of rows are one of them.
+    """
+    similar, weight_N = run.contract.linkage.similar, run.dataset.known_labels.weight_N
+    has_any = run.dataset.encoder is not None or weight_N is not None
+    if (run.audits_numbers or similar) and has_any:
         by = " or ".join(run.contract.feature_parties)
         return [results.ToldColumns(party=run.party, by=by, not_measured=[SIMILAR if similar else NUMBERS])]
     stores = [sums_of(store) for store in run.stores]
-    if run.dataset.encoder is None or not all(store.epochs() for store in stores):
+    if not has_any or not all(store.epochs() for store in stores):
         return []
     seen_R = stores[0].load(stores[0].epochs()[-1]).seen_rows
-    truth = own_columns(own, run.dataset, seen_R, first_B=seen_R[:0])
+    if run.dataset.encoder is not None:
+        truth = own_columns(own, run.dataset, seen_R, first_B=seen_R[:0])
+    else:
+        truth = Truth.without_columns(seen_R[run.dataset.is_own(seen_R)])
+    if weight_N is not None:
+        truth = truth.with_number(f"weight {own.party.weight}", weight_N.cpu()[truth.rows_R])
     save_columns(run.folder, run.contract, run.party, truth, run_id=run.run_id, part=GRADIENTS)
     return audit_told_columns(run.folder, run.contract, role="label", watcher=watcher)
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
@@ -56,8 +57,12 @@ def audit_told_columns(
     guarantee: every figure is a floor. Raises DataError if what was recorded is damaged or of another contract or run.
     """
     truth, party, run_id = load_columns(folder, contract, GRADIENTS if role == "label" else None)
+    notes = [*truth.notes]
+    if unused := [*truth.unused.numeric, *truth.unused.categorical]:
+        notes.append(f"{len(unused)} columns that the model was not given: gradients depend on them as far as labels do")
     if not (truth.used.numeric or truth.used.categorical):
-        return []
+        by = " or ".join(name for name in contract.feature_parties if name != party)
+        return [results.ToldColumns(party=party, by=by, not_measured=notes)] if notes else []
     watcher.say("attacking own columns by what cut gradients tell of them, as a feature party could")
     peers = contract.feature_parties if role == "label" else (contract.label_party,)
     most = QUICK_TOLD_ROWS if contract.audit == "quick" else TOLD_ROWS
@@ -86,7 +91,8 @@ def audit_told_columns(
             classes_NC, own_ND = one_hot((along_B > (cut or 0.0)).long(), 2).float(), None
             by = " or ".join(name for name in contract.feature_parties if name != party)
             who = f"{by} (its gradients taken to be like those of {party}, its own columns left out)"
-        told_columns.append(_told(contract, party, by, who, here, own_ND, classes_NC, columns))
+        told = _told(contract, party, by, who, here, own_ND, classes_NC, columns)
+        told_columns.append(replace(told, not_measured=[*told.not_measured, *notes]))
     return told_columns
 
 

@@ -191,7 +191,7 @@ class HttpProxy(Model):
     )
 
 
-ExactUse = Literal["gradients", "importance", "promotion", "scores", "share_metrics", "tuning"]
+ExactUse = Literal["gradients", "importance", "promotion", "scores", "share_metrics", "tuning", "weights"]
 EXACT_USES: dict[ExactUse, str] = {
     "gradients": "a training without a defence that replaces labels",
     "importance": "evaluation.importance.feature_columns = both",
@@ -199,8 +199,9 @@ EXACT_USES: dict[ExactUse, str] = {
     "scores": "scores that a feature party gets, by a model that exact labels trained",
     "share_metrics": "evaluation.share_metrics",
     "tuning": "a search without a defence that replaces labels",
+    "weights": "weights of rows, which shape gradients as they are where a defence replaces labels",
 }
-"""Disclosures that depend on labels and have no DP event."""
+"""Disclosures that depend on labels, or may, and have no DP event."""
 
 
 class PrivacyConfig(Model):

@@ -25,8 +25,9 @@ def _gradients(contract: Contract) -> list[str]:
     other_columns = " and of the other feature parties" if len(contract.feature_parties) > 1 else ""
     clock = f", and the last one from {label}'s clock (training.minutes)" if contract.training.minutes is not None else ""
     return [
-        f"to {features}: a cut gradient per training row and epoch. It depends on the label of that row, and without a guarantee "
-        f"for labels attacks read the label off it; {protection(contract, of='labels')}",
+        f"to {features}: a cut gradient per training row and epoch. It depends on the label of that row, and on its weight, if "
+        "rows have any. Without a guarantee for labels attacks read the label off it; "
+        f"{protection(contract, of='labels')}",
         f"to {features}: after each validation whether the weights are the best so far, and after each epoch whether training "
         f"stops. These bits follow from the validation labels{clock}",
         f"to {features}: cut gradients also tell something about the columns of {label}{other_columns}, because they depend on "
@@ -258,8 +259,8 @@ TRAINING = (
     Disclosure(
         name="training: gradients",
         label_party="nothing",
-        feature_party="a cut gradient per training row and epoch. It tells the row's label, and something of the other parties' "
-        "columns; after each validation, whether it is the best so far; after each epoch, whether training stops",
+        feature_party="a cut gradient per training row and epoch. It tells the row's label and weight, and something of the "
+        "other parties' columns; after each validation, whether it is the best so far; after each epoch, whether training stops",
         guarantee="none; if a method with an ε replaces labels, differential privacy of training and validation "
         "labels for all that is sent; none for columns",
         fields=(

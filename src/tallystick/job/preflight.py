@@ -20,10 +20,11 @@ from tallystick.dataset.own_rows import Before, extended_encoder, known_labels
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.disclosure.training import screening_line
-from tallystick.errors import ConfigError, DataError
+from tallystick.errors import ConfigError, DataError, LabelError
 from tallystick.evaluation.boosting import check_halves
 from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.defense import check_teacher
+from tallystick.job.phases.release import shows_weights
 from tallystick.job.resource_estimate import WORTH_SAYING, least_room, room_of
 from tallystick.job.side_checks import Preflight, check_ids_of, check_keys, check_side, raise_problems
 from tallystick.models.build import (
@@ -51,6 +52,7 @@ from tallystick.tables.sequences import check_separators
 from tallystick.tables.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time, split_positions
 from tallystick.tables.table import read_party_table, require_column
 from tallystick.tables.target import LabelCoder, encode_weights
+from tallystick.tables.target_leakage import telling
 from tallystick.training.plan import most_batches_per_message
 
 CodedLabels: TypeAlias = tuple[LabelCoder, Tensor]
@@ -184,6 +186,12 @@ def _check_table(
         labels = preflight.tried(lambda: check_label(contract, party, here, taught, before=before))
         if (weight := party.weight) is not None:
             preflight.tried(lambda: encode_weights(require_column(here, weight, use="weight")))
+            if shows_weights(contract, party):
+                preflight.tried(lambda: _check_weights(party, weight, here))
+                preflight.warnings.append(
+                    f"weight column {weight!r}: cut gradients show the rows' weights, so the labels' ε holds only if weights do "
+                    "not depend on labels"
+                )
         if (time := party.time) is not None and contract.split.method == "time":
             times = preflight.tried(lambda: split_by_time(require_column(here, time, use="time"), contract.split))
             if times is not None and not contract.unaligned.used:  # the times of aligned rows alone settle those of the others
@@ -217,6 +225,17 @@ def check_label(
     if not contract.sends_gradients:  # then a run judges the whole column, and nobody is to hear of it
         LabelCoder.fit(label, contract.target, training, hidden=True)
     return coder, coder.encode(label)[torch.from_numpy(training)]
+
+
+def _check_weights(party: PartyFile, weight: str, here: Frame) -> None:
+    """Refuse weights that tell replaced labels: no epsilon would hold. Raises LabelError."""
+    assert party.label is not None
+    label = require_column(here, party.label, use="label")
+    if (how := telling(require_column(here, weight, use="weight"), label)) is not None:
+        raise LabelError(
+            f"weight column {weight!r} {how}, and cut gradients show the rows' weights: the contract's ε for labels would not "
+            "hold; leave the weight out, or take weights that do not depend on labels"
+        )
 
 
 def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> bool:

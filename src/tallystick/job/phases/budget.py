@@ -10,7 +10,7 @@ from tallystick.alignment.key_noise import key_event
 from tallystick.config.contract import Contract
 from tallystick.config.party import ExactUse, PartyFile
 from tallystick.job.phases.defense import training_charged
-from tallystick.job.phases.release import RELEASE_NOTE, exact_figures, release_event
+from tallystick.job.phases.release import RELEASE_NOTE, exact_figures, release_event, shows_weights
 from tallystick.privacy.events import Event
 from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
 from tallystick.run_folder.embedding_charge import (
@@ -70,11 +70,12 @@ class Ahead:
             return []
         if self.predicts:
             return ["scores"] if contract.linkage.shares_scores and not contract.hides_labels else []
+        weights: list[ExactUse] = ["weights"] if shows_weights(contract, self.party) else []
         if self.trials is not None:
-            return [] if contract.hides_labels else ["tuning"]
+            return weights if contract.hides_labels else ["tuning"]
         is_over = folder is not None and folder.trained and training_charged(folder)
-        uses: list[ExactUse] = ["gradients"] if contract.sends_gradients and not contract.hides_labels and not is_over else []
-        return uses + exact_figures(contract)
+        uses: list[ExactUse] = ["gradients"] if contract.sends_gradients and not contract.hides_labels else weights
+        return ([] if is_over else uses) + exact_figures(contract)
 
     @property
     def what(self) -> str:

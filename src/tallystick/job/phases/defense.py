@@ -13,16 +13,16 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
 from tallystick.config.contract import Contract
-from tallystick.config.party import ExactUse, PartyFile
+from tallystick.config.party import EXACT_USES, ExactUse, PartyFile
 from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import Defenses
 from tallystick.defenses.defense import RandomBytes
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import can_boost, cross_fitted
-from tallystick.job.phases.release import exact_labels
+from tallystick.job.phases.release import exact_labels, shows_weights
 from tallystick.privacy.events import NotPrivate
 from tallystick.run_folder.folder import RunFolder
-from tallystick.run_folder.ledger import LABELS, charged, enter_exact
+from tallystick.run_folder.ledger import LABELS, charged, enter_exact, refuse_exact
 from tallystick.training.label_defense import CutDefense
 from tallystick.training.run import TrainingRun
 
@@ -106,9 +106,13 @@ class RunDefense:
         if not events:
             enter_exact(party, folder, use, what=f"{what}: {exact_labels(contract)}")
         else:
+            weighted = shows_weights(contract, party)
+            refuse_exact(party, ["weights"] if weighted else [], what=what)
             with charged(party, folder, LABELS) as ledger:
                 for event in events:
                     ledger.spend(party.privacy.dataset, event, what=what)
+                if weighted:
+                    ledger.enter_not_private(party.privacy.dataset, what=f"{what}: {EXACT_USES['weights']}")
         # Killed in between, a resumed run is charged twice: too much, never too little.
         spent = [msgspec.to_builtins(event) for event in events or [NotPrivate()]]
         column_note = {"column": _digest(column, self.secret)} if column is not None else {}

@@ -8,7 +8,7 @@ import numpy as np
 
 from tallystick import results
 from tallystick.config.contract import Contract
-from tallystick.config.party import ExactUse, PartyFile, PrivacyConfig
+from tallystick.config.party import EXACT_USES, ExactUse, PartyFile, PrivacyConfig
 from tallystick.config.sections import PrivateRelease
 from tallystick.disclosure.evaluation import shared_with_feature_parties
 from tallystick.evaluation.evaluation_messages import Finished
@@ -69,6 +69,15 @@ def exact_figures(contract: Contract) -> list[ExactUse]:
     return uses + (["importance"] if contract.evaluation.importance.feature_columns == "both" else [])
 
 
+def shows_weights(contract: Contract, party: PartyFile) -> bool:
+    """Tell whether cut gradients show weights of rows that no defence hides, beside labels that one replaces.
+
+    A gradient is as long as its row's weight says. Weights that follow from labels, such as those that balance classes, tell
+    them, whatever the epsilon.
+    """
+    return party.weight is not None and contract.sends_gradients and contract.hides_labels
+
+
 def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:
     """Build the last message of a run, with what was released.
 
@@ -97,11 +106,12 @@ def privacy_section(
     trainings: int,
     shared: bool = False,
     alone: bool = False,
+    weighted: bool = False,
 ) -> results.PrivacySummary | None:
     """Build the report's section on what was released. ``budget`` is the label party's own, whose ledger knows the total.
 
     What the defences promise is in the contract, so every party can list it; ``trainings``: in how many labels were used, each a
-    release of its own; ``shared``: whether exact figures were sent.
+    release of its own; ``shared``: whether exact figures were sent; ``weighted``: whether weights of rows shaped gradients.
     """
     party = contract.label_party
     used = "the values that were chosen, which stand in the contract" if alone else "what training sends"
@@ -130,6 +140,8 @@ def privacy_section(
     exact = []
     if trainings and not contract.hides_labels and contract.sends_gradients:  # all that depends on exact labels, if any is sent
         exact = [f"{used}, which comes from {exact_labels(contract)} of the training and validation rows"]
+    elif trainings and weighted:
+        exact = [f"{EXACT_USES['weights']}: no ε holds for a label that its row's weight tells"]
     not_private = [f"{what}; {trainings} times, once in each trial" if trainings > 1 else what for what in exact]
     if shared:
         not_private.append(f"what the evaluation sent the feature parties: {shared_with_feature_parties(contract)}")

@@ -21,7 +21,7 @@ from tallystick.job.findings import RunFindings
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.loggers import facts_of, loggers_of
-from tallystick.job.phases.release import privacy_section
+from tallystick.job.phases.release import privacy_section, shows_weights
 from tallystick.reading import redacted
 from tallystick.report.page import to_html
 from tallystick.report.templating import write_page
@@ -70,6 +70,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
         trainings=trials + (findings.training is not None),
         shared=findings.evaluated.sent_shared or findings.evaluated.shared is not None,
         alone=findings.alone,
+        weighted=shows_weights(contract, party),
     )
     if privacy is not None and noise_on_embeddings(contract) is not None:
         apart = "Columns are in no sum here: what noisy embeddings cost them stands in each feature party's own ledger."
