@@ -85,8 +85,8 @@ CHOSEN_LABELS = (
 SHARED_HEAD = (
     Disclosure(
         name="training with `gradients: shared`",
-        label_party="nothing; how many features the feature party has",
-        feature_party="nothing; how many features the label party has, and whether its rows have weights",
+        label_party="nothing",
+        feature_party="whether the label party has columns, and whether its rows have weights",
         guarantee=f"holds if {ASSUMES}. The helper learns numbers of rows, columns and steps, and which rows are in a batch",
         fields=(
             *("FeatureCount.columns", "HeadSizes.training", "HeadSizes.scored", "HeadSizes.label_columns"),
