@@ -103,17 +103,17 @@ def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
     runs = [(folder, folder.contract()) for folder in opened if folder.origin.party == party.party]
     ids_of = {folder.path: _ids(party, contract, persons) for folder, contract in runs}
     homes = {home.contract: home for home in ServingHome.all(party)}
-    by_row = {folder.path: _files_by_row(folder) for folder, _ in runs}
-    answers = {folder.path: sorted(folder.path.glob(f"{ANSWERS}*{LINES}")) for folder, _ in runs}
-    journals = {name: sorted(home.path.glob(f"{JOURNAL}*{LINES}")) for name, home in homes.items()}
-    coarsened = [path for folder, _ in runs for path in _files_to_coarsen(folder)]
-    in_homes = sorted(path for home in homes.values() for path in home.path.iterdir())
-    aligned = [path for path in in_homes if path.name == SERVED_ALIGNMENT or path.name.endswith(PARTIAL)]
-    if do:
+    with ExitStack() as locks:
         in_use: list[RunFolder | ServingHome] = [*(folder for folder, _ in runs), *homes.values()]
-        with ExitStack() as locks:
-            for each in in_use:
-                locks.enter_context(each.locked())
+        for each in in_use if do else ():  # before files are listed: a run that ends now writes some
+            locks.enter_context(each.locked())
+        by_row = {folder.path: _files_by_row(folder) for folder, _ in runs}
+        answers = {folder.path: sorted(folder.path.glob(f"{ANSWERS}*{LINES}")) for folder, _ in runs}
+        journals = {name: sorted(home.path.glob(f"{JOURNAL}*{LINES}")) for name, home in homes.items()}
+        coarsened = [path for folder, _ in runs for path in _files_to_coarsen(folder)]
+        in_homes = sorted(path for home in homes.values() for path in home.path.iterdir())
+        aligned = [path for path in in_homes if path.name == SERVED_ALIGNMENT or path.name.endswith(PARTIAL)]
+        if do:
             for folder, _ in runs:
                 _erase_rows(folder, by_row[folder.path])
                 coarsen_profile(folder)

@@ -356,6 +356,20 @@ def test_what_cannot_be_done_is_refused_before_anything_is_erased(arguments, mes
     assert not folder_of(job, "bank").noted(ERASED)
 
 
+def test_what_a_run_writes_until_its_folder_is_free_is_erased_too(job, monkeypatch):
+    folder, locked = folder_of(job, "bank"), RunFolder.locked
+
+    def ends_first(folder):
+        (folder.path / "checkpoints").mkdir(exist_ok=True)
+        (folder.path / "checkpoints" / "late").write_bytes(b"rows")
+        return locked(folder)
+
+    shutil.rmtree(folder.path / "checkpoints")
+    monkeypatch.setattr(RunFolder, "locked", ends_first)
+    assert str(folder.path / "checkpoints") in erase(job, "bank", "id-000001").deleted
+    assert not (folder.path / "checkpoints").exists()
+
+
 def test_a_run_that_another_process_works_in_is_left_alone(job):
     with folder_of(job, "bank").locked(), pytest.raises(ConfigError, match="works in this run folder"):
         erase(job, "bank", "id-000001")
