@@ -214,7 +214,7 @@ def _erase_shown_rows(folder: RunFolder) -> None:
     result = read_result(folder.read_json(folder.result))
     linkage = result.sections.linkage
     groups = [
-        Grouping(**{**each, "groups": [group for group in each["groups"] if group["rows"] is not None]})  # type: ignore[typeddict-item]
+        Grouping(**{**each, "groups": [group for group in each["groups"] if group["rows"] is not None]})
         for each in result.sections.groups
     ]
     sections = msgspec.structs.replace(
