@@ -541,7 +541,8 @@ def test_halves_of_two_trainings_never_score_rows_together(tmp_path):
     assert "holds no trained model" in predicted.error
 
 
-@pytest.mark.parametrize(("who", "step"), short_lane_of([("shop", "enter_scored"), ("bank", "open_scores_label_party")], 1))
+@pytest.mark.long  # the same steps as of a run, which is killed above
+@pytest.mark.parametrize(("who", "step"), [("shop", "enter_scored"), ("bank", "open_scores_label_party")])
 def test_a_prediction_that_is_killed_while_scores_are_opened_loses_none(who, step, tmp_path):
     frames = tables(PARTIES, rows=240)
     job = lay_out(tmp_path, shared(), {name: frame.filter(pl.col("id") < "id-000200") for name, frame in frames.items()})

@@ -617,7 +617,7 @@ def test_a_stranger_in_the_peers_place_is_named_when_the_deadline_is_over(networ
 
 def test_a_busy_thread_is_no_lost_peer_and_hears_of_the_peers_end(networks, pool):
     _, shop, at_bank, at_shop = connected(networks, pool)
-    busy = pool.submit(spin_for, 2.5 * QUICK.deadline_s)
+    busy = pool.submit(spin_for, 1.5 * QUICK.deadline_s)
     at_bank_waits = pool.submit(at_bank.receive, Note)
     busy.result()
     at_shop.send(Note(number=1))
