@@ -133,7 +133,6 @@ def configuration() -> str:
     """Return the page of every key of the contract and the party file."""
     parts = [
         "# Configuration, from the code",
-        "`make reference` makes this page from the classes that read the files. "
         "[The contract and the party file](../explanation/a-run.md#the-contract-and-the-party-file) explains the two files. "
         "A `[]` after a key says that its value is a list. Methods in brackets, as in `defense[].(marvell).power`, say that "
         "the key goes with these only.",
@@ -181,7 +180,6 @@ def command_line() -> str:
     head = ["| argument or option | meaning |", "|---|---|"]
     parts = [
         "# Command line, from the code",
-        "`make reference` makes this page from the commands themselves.",
         "Every party of the contract runs the same command at about the same time. The first one waits `network.wait_s` for "
         "the others. A helper runs `run` and `predict` like the others.",
         "Exit code 0 is success, 2 input that cannot be used, 3 a failure, 4 a no (`compare --decide`, `monitor --fail`), 130 an "
