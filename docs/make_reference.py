@@ -27,8 +27,8 @@ from tallystick.models.similarity.merges import MERGES
 FOLDER = Path(__file__).with_name("reference")
 HEAD = """# Python names, from the code
 
-What `import tallystick` offers, loaded when it is first used. Examples are in [Python](python-api.md), the keys of a contract and a
-party file in [Configuration](configuration.md).
+What `import tallystick` offers, loaded when it is first used. Examples are in [Python](python-api.md), the keys of a contract and
+a party file in [Configuration](configuration.md).
 
 These names are public, and no others are: every module below `tallystick` is internal and may change at any time. Until 1.0 a
 public name may change in a minor version, with a line in the changelog; from 1.0 on it is deprecated for a minor version first.
