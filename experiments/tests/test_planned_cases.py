@@ -1,12 +1,14 @@
 """The command beside kept rows plans the cases that these rows are of, in their order."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tallystick.errors import DataError
 from tallystick_experiments.again import declared_by
+from tallystick_experiments.catalogue import clicks, pairs, public
 from tallystick_experiments.results import RUNS, rounded
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -17,6 +19,18 @@ KEPT = [
     pytest.param(path, marks=[pytest.mark.long] * (path.stem in MANY_TABLES), id=path.stem)
     for path in sorted(RUNS.glob("*.jsonl"))
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _read_once():
+    """Read each file once: many commands are of the same one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_read_criteo", "_read_avazu"):
+            patch.setattr(clicks, name, cache(getattr(clicks, name)))
+        for table in (public.TABLES, pairs.READERS):
+            for name, read in table.items():
+                patch.setitem(table, name, cache(read))
+        yield
 
 
 @pytest.mark.parametrize("path", KEPT)
