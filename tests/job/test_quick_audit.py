@@ -5,6 +5,7 @@ from tiny import columns, contract_values, tables
 
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
+from tallystick.audit.labels import NO_BITS
 from tallystick.audit.run import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
@@ -43,7 +44,8 @@ def test_labels_and_columns_are_attacked_by_default(run):
     assert {attack.name for attack in labels.attacks} == {
         name for name in quick if LABEL_INFERENCE_ATTACKS[name].binary and not LABEL_INFERENCE_ATTACKS[name].from_flip
     }
-    (left_out,) = labels.not_measured
+    left_out, bits = labels.not_measured
+    assert bits == NO_BITS
     assert "surrogate-top" in left_out
     assert left_out.endswith("`audit: true` runs them and may find more")
     names = set(left_out.partition(":")[0].split(", "))

@@ -38,6 +38,7 @@ GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick, an
 EVALUATOR = AttackEvaluator(either_end=True)  # what is found for sure, as what is told apart, may stand at the low end
 NO_START = "it simulates the top model's start, which does not follow from the contract here"
 QUICK = "a quick audit leaves them out, and keeps too little for them; `audit: true` runs them and may find more"
+NO_BITS = "labels of validation rows: each validation tells whether weights are the best so far, and no attack reads these bits"
 NO_MODEL = "it trains the feature party's own model on the feature party's columns, and this side has neither"
 
 
@@ -84,6 +85,8 @@ def audit_labels(
             left_out = [name for name in LABEL_INFERENCE_ATTACKS if name in every - names_run]
             unmeasured += [f"{', '.join(left_out)}: {QUICK}"] if left_out else []
         attacks_found, growth, reasons = _on_classes(recorded, outside, watcher=watcher, known=auxiliary_labels, seed=seed)
+    if contract.split.validation and not contract.hides_labels:
+        reasons = [*reasons, NO_BITS]
     views = [seat.view for seat in recorded.seats]
     peers = " or ".join(contract.feature_parties)
     rows = max(len(torch.unique(torch.cat([step.rows_B for step in view.steps]))) if view.steps else 0 for view in views)
