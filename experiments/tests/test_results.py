@@ -7,7 +7,7 @@ import pytest
 from tallystick.errors import DataError
 from tallystick_experiments.output import write_folder
 from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable
-from tallystick_experiments.results import PAGES_FOLDER, RUNS, index, keep, markdown, page_maker, read_page
+from tallystick_experiments.results import PAGES_FOLDER, RUNS, index, keep, markdown, page_maker, processor, read_page
 from tallystick_experiments.stats import Spread
 
 
@@ -54,7 +54,7 @@ def test_a_kept_sweep_gives_its_page_and_a_damaged_line_is_named(tmp_path):
     keep(out, path, commit="abc", command="tallystick bench quality")
     page = read_page(path)
     assert "0.3333" in page.text({})
-    assert "commit `abc`" in page.text({})
+    assert f"commit `abc` on a processor {processor()}, from" in page.text({})
     path.write_text(path.read_text() + "{\n")
     with pytest.raises(DataError, match="line 3 is damaged"):
         read_page(path)

@@ -8,6 +8,7 @@ every other line is a row. ``experiments/pages/FOLDER/NAME.md`` is made from it 
 """
 
 import json
+import platform
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -74,9 +75,22 @@ def keep(out: Path, path: Path, *, commit: str, command: str) -> None:
     if (name := result_json["benchmark"]) not in PAGES:
         raise DataError(f"{out}: is of {name}; results are kept of {', '.join(PAGES)}")
     date = datetime.fromtimestamp(result.stat().st_mtime, UTC).date().isoformat()
-    head = {"benchmark": name, "command": command, "date": date, "commit": commit, "about": result_json["about"]}
+    head = {"benchmark": name, "command": command, "date": date, "commit": commit, "processor": processor()}
+    head["about"] = result_json["about"]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, "".join(json.dumps(rounded(line)) + "\n" for line in (head, *result_json["rows"])).encode())
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the name and model of this machine's processor, on which the last digits of a training depend."""
+    facts = dict[str, str]()
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            facts.setdefault(name.strip(), value.strip())
+    if "model name" not in facts:
+        return platform.machine()
+    return f"{facts['model name']}, family {facts.get('cpu family', '?')}, model {facts.get('model', '?')}"
 
 
 def rounded(value: Any) -> Any:
@@ -119,6 +133,7 @@ class KeptPage:
     def text(self, drawn: Mapping[str, str]) -> str:
         """Write the page with its drawings."""
         code = f"by the code of commit `{self.head['commit']}`"
+        code += f" on a processor {self.head['processor']}" if "processor" in self.head else ""
         origin = f"Made on {self.head['date']} {code}, from `experiments/runs/{self.path.name}`:"
         return markdown(self.benchmark, origin, drawn=drawn)
 
