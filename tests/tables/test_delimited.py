@@ -249,6 +249,18 @@ def test_digits_that_may_be_codes_are_said(tmp_path, cells, said):
     assert read_table(TableConfig(path=tmp_path / "t.csv"), text=("x",)).get_column("x").to_list()[:2] == cells[:2]
 
 
+@pytest.mark.parametrize("spelt", ['="{}"', '"=""{}"""', ' ="{}" '], ids=["as Excel takes it", "in quotes", "with spaces"])
+@pytest.mark.parametrize("text", [(), ("x",)])
+def test_text_that_excel_keeps_in_a_formula_is_that_text(tmp_path, spelt, text):
+    """A key ="01067" matched nobody's 01067."""
+    (tmp_path / "t.csv").write_text(
+        "id;x\n" + "".join(f"k;{spelt.format(code)}\n" for code in ("01067", "10115", "NA")) + "k;7\n"
+    )
+    table = read_table(TableConfig(path=tmp_path / "t.csv"), text=text)
+    assert table.get_column("x").to_list() == ["01067", "10115", "NA", "7"]
+    assert ["in column 'x'" in note for note in table.notes if "Excel" in note] == [True]
+
+
 def test_words_for_a_missing_cell_are_named_for_all_columns_or_for_one(tmp_path):
     (tmp_path / "t.csv").write_text("id,country,income\n1,NA,-999\n2,DE,5\n3,-999,7\n")
     place = tmp_path / "t.csv"

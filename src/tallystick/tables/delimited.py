@@ -73,6 +73,7 @@ LONG = r"^\s*[+-]?[0-9]{1,38}\s*$"
 BOOLEAN = r"^\s*(?i:true|false)\s*$"
 CODE_LIKE = r"^\s*[+-]?[0-9]+[eE][0-9]+\s*$"  # 12E4: a number with an exponent, or a code
 DIGITS_OF_CODE = r"^\s*(\+?0[0-9]{2,}|\+[0-9]{7,})\s*$"  # 01067 and +4930123456: a number, or a code
+FORMULA = r'^\s*="([^"]*)"\s*$'
 THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})?\s*$"  # 410 or 8.505
 DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
@@ -135,6 +136,11 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             marked |= set(plain[0].names)
         as_read = set(text) | marked & set(plain[0].names)
         table, mixed = _read_all(plain, separator, as_read, folder)
+        of_excel = set[str]()
+        for name in (name for name, kind in table.schema.items() if kind == pl.String):
+            column = table.get_column(name)
+            if column.str.contains('="', literal=True).any() and column.str.contains(FORMULA).any():
+                of_excel.add(name)
         looks, has_breaks = dict[str, _Look](), False
         for name in (name for name, kind in table.schema.items() if kind == pl.String):
             column = table.get_column(name)
@@ -149,7 +155,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             if table.get_column(file.names[-1]).null_count()  # no line can be short otherwise
             and (line := file.line_of(separator, lambda cells: cells < len(file.names))) is not None  # noqa: B023
         )
-        cells = {name: look for name, look in looks.items() if name not in text}
+        cells = {name: look for name, look in looks.items() if name not in text and name not in of_excel}
         decimal_sign = form.decimal or _decimal(table, cells, set(text), plain, separator, folder)
         if decimal_sign == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
             table, _ = _read_all(plain, separator, as_read | mixed | pointed, folder)
@@ -191,9 +197,12 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             missing |= {name: tuple(sorted(own))} if own else {}
             continue
         of_text |= {name: form.missing_in.get(name, NULL_WORDS if form.missing is None else form.missing)}
-        if look.words:
-            typed.append(_without(cs.by_name(name).as_expr(), look.words))
-            words |= {name: look.words}
+        plain_cells = cs.by_name(name).as_expr()
+        if name in of_excel:
+            plain_cells = plain_cells.str.replace(FORMULA, "$1")
+        if look.words or name in of_excel:
+            typed.append(_without(plain_cells, look.words))
+        words |= {name: look.words} if look.words else {}
         doubtful |= {name: look.doubtful} if look.doubtful else {}
     table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing | of_text)
     notes = [*short]
@@ -203,6 +212,9 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             f"cells of digits and an E, such as 12E4 for 120000, are read as numbers in column {columns}; list a column of codes "
             "under features.categorical"
         )
+    if of_excel:
+        columns = ", ".join(map(repr, sorted(of_excel)))
+        notes.append(f'cells such as ="01067", in which Excel keeps text, are read as the text in the quotes in column {columns}')
     if codes:
         columns = ", ".join(map(repr, codes))
         notes.append(
