@@ -101,7 +101,7 @@ class DamagedFile(StorageError):
 
 
 class MachineError(TallystickError):
-    """This machine has no more of what was asked for: memory, threads, files, or room on a disk."""
+    """This machine has no more of what was asked for (memory, threads, files, room on a disk), or keeps a file from this user."""
 
 
 class WorkerLost(TallystickError):
@@ -158,12 +158,14 @@ class ContractMismatch(PeerError):
 
 
 def of_the_machine(error: BaseException) -> MachineError | None:
-    """Return the line for an error by which the system or a library says that the machine is at its limits, or None for
-    others.
+    """Return the line for an error by which the system or a library says that the machine is at its limits, or keeps a file
+    from this user, or None for others.
     """
     if isinstance(error, OSError) and error.errno in _LIMITS:
         where = f"{error.filename}: " if error.filename is not None else ""
         return MachineError(f"{where}{error.strerror}{advice(error) or _MORE_MEMORY}")
+    if isinstance(error, OSError) and error.errno in _OF_A_PATH and error.filename is not None:
+        return MachineError(f"{error.filename}: {error.strerror}; check this path, and what this user may do there")
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
         return MachineError(f"memory ran out ({printable(str(error), most=200) or type(error).__name__}){_MORE_MEMORY}")
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
@@ -178,6 +180,7 @@ def of_threads(what: str) -> MachineError:
 
 _MORE_MEMORY = "; free some memory, or look at the limits that bound this process (ulimit -v, control groups)"
 _NO_MEMORY = re.compile(r"DefaultCPUAllocator|not enough memory|[Cc]annot allocate memory|std::bad_alloc|malloc of size")
+_OF_A_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO)
 _LIMITS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 

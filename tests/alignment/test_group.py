@@ -267,3 +267,16 @@ def test_where_no_folder_takes_the_bundled_library_one_line_says_what_to_do(tmp_
     assert "set TMPDIR to a folder" in line
     assert f"{VARIABLE}=system" in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_umask_that_takes_this_users_own_rights_is_named(tmp_path):
+    program = (
+        "import os, tempfile\nfrom tallystick.errors import ConfigError\n"
+        "def refused(*_, **__): raise PermissionError(13, 'Permission denied')\n"
+        "tempfile.TemporaryDirectory = refused\nos.umask(0o777)\n"
+        "try:\n    import tallystick.alignment.group\nexcept ConfigError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.startswith("the umask is 0777, so this user may not use files that it makes; set another one")

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from tallystick.cli.app import app
 from tallystick.cli.output import EXIT_FAILED, guarded
 from tallystick.errors import category_of, of_the_machine
 from tallystick.storage import locked
@@ -36,6 +38,22 @@ def test_the_end_of_memory_threads_files_or_room_is_one_line(error, capsys):
     assert line.startswith("error: ")
     assert "free" in line or "raise the limit" in line
     assert "unexpectedly" not in category_of(error)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG])
+@pytest.mark.parametrize("command", [["init", "bank", "--role", "label"], ["cert", "certs", "bank", "shop"]])
+def test_a_folder_that_this_user_may_not_make_is_one_line(number, command, tmp_path, monkeypatch):
+    """It was a traceback of ``pathlib``."""
+
+    def refused(path, *_, **__):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "mkdir", refused)
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == EXIT_FAILED
+    assert done.stderr == f"error: {command[1]}: {os.strerror(number)}; check this path, and what this user may do there\n"
+    assert "unexpectedly" not in category_of(OSError(number, os.strerror(number), "/there"))
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError(errno.EBADF, "Bad file descriptor"), KeyError("x")])

@@ -63,6 +63,10 @@ def _bundled() -> Sodium:
             return Sodium(library=library, origin=f"{_release(library)}, in the wheel of rbcl {version('rbcl')}")
         finally:
             tempfile.tempdir = usual
+    mask = os.umask(0o077)
+    os.umask(mask)
+    if mask & 0o700:
+        raise ConfigError(f"the umask is {mask:04o}, so this user may not use files that it makes; set another one, such as 0077")
     raise ConfigError(
         f"no folder takes the libsodium that rbcl unpacks ({'; '.join(problems)}); set TMPDIR to a folder with 4 MiB of room "
         f"that is not mounted noexec, or {VARIABLE}=system to take the system's libsodium (Debian: libsodium23)"
