@@ -1,6 +1,8 @@
 """Intersection by any of several keys against a slow join in the clear, each role in a thread."""
 
 import threading
+from functools import partial
+from itertools import product
 
 import numpy as np
 import polars as pl
@@ -23,6 +25,7 @@ from tallystick.network.channel import memory_channels
 from tallystick.tables.keys import read_keys
 
 from .roles import RNG, Tampering, Watching, in_threads
+from .test_table_order import Lines
 
 ONE = LocalOptions(threads=1)
 NAMES = ("mail", "phone", "card")
@@ -190,6 +193,33 @@ def test_an_equal_later_key_beside_a_different_earlier_one_tells_neither_side_an
     assert sizes_shared == sizes_apart
     for one, other in zip(shared, apart, strict=True):
         assert (one.sizes, one.learnt, one.rows_N.tolist()) == (other.sizes, other.learnt, other.rows_N.tolist())
+
+
+@pytest.mark.parametrize("by", [{"protocol": "diffie-hellman"}, {"protocol": "oblivious-transfer"}, {"security": "malicious"}])
+def test_a_permuted_table_leaves_every_message_as_it_was(by):
+    """To the byte, with the same draws. Values of several rows are nobody's: which row is first is an order, too."""
+    rng = np.random.default_rng(4)
+    values = [[f"{kind}{rng.integers(50)}" if rng.random() < 0.7 else None for kind in "mpc"] for _ in range(160)]
+    rows = {"bank": [each for each in values[:80] if any(each)], "shop": [each for each in values[80:] if any(each)]}
+
+    def linked(rows):
+        lines, keys = Lines(("bank", "shop")), {name: keys_of(table, duplicates="drop") for name, table in rows.items()}
+        roles = (("bank", "shop", link_by_any_key_label_party), ("shop", "bank", link_by_any_key_feature_party))
+        found = in_threads(
+            *(
+                partial(role, keys[own].by_key, len(keys[own].rows_R), lines[own, other], rng=RNG, local=ONE, **by)
+                for own, other, role in roles
+            )
+        )
+        at = [[rows[own][keys[own].rows_R[row]] for row in each.rows_N] for (own, _, _), each in zip(roles, found, strict=True)]
+        return lines.sent, at, found
+
+    sent, at, (ours, _) = linked(rows)
+    assert min(np.bincount(ours.key_N, minlength=3)) > 0
+    for name, order in product(rows, (str, lambda row: str(row[::-1]))):
+        again, at_again, _ = linked({**rows, name: sorted(rows[name], key=order)})
+        assert again == sent
+        assert at_again == at
 
 
 def test_no_message_depends_on_the_order_of_a_table():

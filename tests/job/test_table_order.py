@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import similar
 from lanes import short_lane_of
+from sides import Sides
 from tiny import columns, contract_values, seed_system, tables
 
 from tallystick.alignment.randomness import SecureRandom
@@ -149,3 +150,35 @@ def test_all_that_crosses_stays_to_the_bit_whatever_the_order_of_a_table(name, m
         after = crossed(scene, monkeypatch, permuted=party, order_N=order_N)
         assert shape_of(after) == shape_of(before)
         assert after == before
+
+
+PREDICTED = {
+    "Diffie-Hellman": {},
+    "oblivious transfer": {"alignment__protocol": "oblivious-transfer"},
+    "against cheats": {"alignment__security": "malicious"},
+    "several rows of an id": {"alignment__duplicates": "all", "serving": None},
+    "union": {"alignment__method": "union"},
+}
+
+
+def heard_in_a_prediction(folder, monkeypatch, given, *, later, **changes):
+    """All that each side is sent in a prediction of tables in another order than those of training."""
+    with monkeypatch.context() as patch:
+        sides = Sides(folder, patch, given, training__epochs=1, **changes)
+        sides.job.change("bank", weight=None)
+        assert sides.run() is None
+        sides.tables(later)
+        assert sides.predict() is None
+    return list(sides.sent), list(sides.told)
+
+
+@pytest.mark.parametrize("name", short_lane_of(PREDICTED, 2))
+def test_a_prediction_is_to_the_bit_the_same_whatever_the_order_of_a_table(name, tmp_path, monkeypatch):
+    given = tables(BANK_AND_SHOP, rows=120)
+    if name == "several rows of an id":
+        given = with_events(given, "bank")
+    before = heard_in_a_prediction(tmp_path / "before", monkeypatch, given, later=given, **PREDICTED[name])
+    assert min(map(len, before)) > 5
+    for party, order in (("bank", ["y", "x"]), ("shop", ["x"])):
+        later = {**given, party: given[party].sort(order)}
+        assert heard_in_a_prediction(tmp_path / party, monkeypatch, given, later=later, **PREDICTED[name]) == before
