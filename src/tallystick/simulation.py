@@ -22,15 +22,16 @@ from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, parse_party
 from tallystick.config.party_checks import check_party, dialled
 from tallystick.errors import ConfigError, PeerError
-from tallystick.job.job import Job, check_process, fitting_threads
+from tallystick.job.explore import require_estimate, require_explore
+from tallystick.job.job import ALL_PHASES, EXPLORE, Job, check_process, fitting_threads
 from tallystick.job.log import Logbook
-from tallystick.job.run import run_party
+from tallystick.job.process import work_of
 from tallystick.job.start_from import run_to_start_from
 from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.results import Result, merge
 from tallystick.run_folder.embedding_charge import noise_on_embeddings
-from tallystick.run_folder.folder import REPEATS, START, RunFolder, fresh_secret
+from tallystick.run_folder.folder import REPEATS, SAMPLE, START, RunFolder, fresh_secret
 from tallystick.run_folder.initial_weights import keep_starting_point
 from tallystick.run_folder.ledger import create_ledger, with_ledger_named
 from tallystick.storage import scratch_folder
@@ -56,6 +57,7 @@ def simulate(
     watcher: Watcher | None = None,
     secret_seed: int | None = None,
     start_from: str | None = None,
+    explores: bool = False,
 ) -> Result:
     """Run a contract with all its parties in this process and give the joined result.
 
@@ -74,6 +76,7 @@ def simulate(
             two follow from the contract's seed, so that plain training repeats, and other secrets come from the operating
             system. A run over the network draws all of them from there. Whoever knows the number can undo what a defence did.
         start_from: id of a finished run under ``folder``, at whose weights, encoders and coding of labels all parties begin.
+        explores: estimate the gain on a sample, as `tallystick explore` does.
         watcher: shown the label party's progress; left out, a notebook and a terminal show it. ``Silent()`` shows nothing.
 
     Raises ConfigError and DataError for unusable input; the first party's error if the run fails.
@@ -81,6 +84,8 @@ def simulate(
     check_process()
     agreed = contract if isinstance(contract, Contract) else parse_contract(contract)
     own_bottoms = bottoms or {}
+    if explores:
+        require_explore(agreed)
     with_rows = [name for name, party in agreed.parties.items() if party.role != "helper"]
     if missing := [name for name in with_rows if name not in tables or name not in parties]:
         raise ConfigError(f"simulate: no table or no columns for {', '.join(missing)}; give both for every party of the contract")
@@ -120,6 +125,7 @@ def simulate(
                     watcher=watcher,
                     secret_seed=secret_seed,
                     start_from=start_from,
+                    command=EXPLORE if explores else "run",
                 )
             )
     finally:
@@ -150,6 +156,7 @@ class _Simulation:
     watcher: Watcher
     secret_seed: int | None
     start_from: str | None
+    command: str
 
     def job(self, name: str, channels: Mapping[str, MemoryChannel]) -> Job:
         """Make one party's job. Raises ConfigError or DataError for what its columns or its table may not be."""
@@ -178,11 +185,12 @@ class _Simulation:
             keys = keys_of(frame, party, contract.alignment)
         is_label = name == contract.label_party
         earlier = run_to_start_from(contract, party, self.start_from) if self.start_from and keys is not None else None
-        folder = RunFolder.new(party.runs, contract, name, key=party.run_key)
+        use = EXPLORE if self.command == EXPLORE else ""
+        folder = RunFolder.new(party.runs, contract, name, use=use, key=party.run_key)
 
         def draw(use: str) -> bytes:
             """Stand in for a party's own secrets where nothing leaves this process."""
-            if self.secret_seed is None and use not in (START, REPEATS):
+            if self.secret_seed is None and use not in (START, REPEATS, SAMPLE):
                 return fresh_secret(use)
             seed = contract.seed if self.secret_seed is None else self.secret_seed
             return hashlib.blake2b(f"{seed} {use} of {name}".encode(), digest_size=32, person=b"simulation").digest()
@@ -198,6 +206,7 @@ class _Simulation:
             channels=channels,
             folder=run_folder,
             logbook=Logbook(party=name, watcher=self.watcher if is_label else Silent()),
+            command=self.command,
             bottom=self.bottoms.get(name),
             top=self.top if is_label else None,
         )
@@ -218,7 +227,7 @@ def _simulate(simulation: _Simulation) -> Result:
         if not ends[name].set_running_or_notify_cancel():
             return
         try:
-            results[name] = run_party(simulation.job(name, channels[name]))
+            results[name] = work_of(simulation.command, ALL_PHASES)(simulation.job(name, channels[name]))
         except Exception as error:
             errors.append(error)
             for channel in channels[name].values():
@@ -248,7 +257,10 @@ def _simulate(simulation: _Simulation) -> Result:
         raise KeyboardInterrupt
     if errors:
         raise next((error for error in errors if not isinstance(error, PeerError)), errors[0])
-    return merge(list(results.values()))
+    merged = merge(list(results.values()))
+    if simulation.command == EXPLORE:
+        require_estimate(merged)
+    return merged
 
 
 def _wait_for(ends: Collection[Future[None]]) -> None:

@@ -127,6 +127,7 @@ COMMANDS: Mapping[str, Command] = {
             "vectors:measure_vectors",
             "What a partner's vectors bring: hashed titles of publications, 768 numbers each.",
         ),
+        ("explore", "explore:explore_experiment", "How well an estimate on a sample foretells joining's gain, on public tables."),
         ("student", "student:student_experiment", "How much of joining's gain a student of own columns keeps, on public tables."),
         (
             "fedsim",

@@ -45,6 +45,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "quality-leaks": ("quality", "quality.leaks:quality_leaks_page"),
     "retraining": ("retraining", "retraining:retraining_page"),
     "student": ("quality", "student:student_page"),
+    "explore": ("quality", "explore:explore_page"),
     "serve": ("serving", "speed.serving_page:serving_page"),
 }
 """By experiment, the folder of its pages, and what makes them: a module and its function."""

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "run": jobs.run_command,
     "align": jobs.align,
     "overlap": jobs.overlap,
+    "explore": jobs.explore,
     "train": jobs.train,
     "evaluate": jobs.evaluate,
     "predict": jobs.predict_command,

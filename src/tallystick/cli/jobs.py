@@ -62,6 +62,37 @@ def overlap(contract: ContractPath, party: PartyPath, progress: StyleFlag = Styl
     guarded(work, as_json=as_json, loads=(*ALIGN_LOADS, "tallystick.job.overlap"), interrupted=_INTERRUPTED)
 
 
+def explore(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
+    """Estimate on a sample, by a head on secret shares, what joining brings. The label party learns it."""
+
+    def work() -> None:
+        from tallystick.job.explore import run_explore
+        from tallystick.report.summary import headline
+
+        agreed, own, watcher = read_files(contract, party, progress)
+        result, folder = run_explore(agreed, own, watcher=watcher)
+        values: dict[str, object] = {
+            "folder": str(folder.path),
+            "report": str(folder.report),
+            "result": str(folder.result),
+            "run_id": result.run_id,
+            "contract_hash": result.contract.hash,
+            "seconds": round(result.seconds, 3),
+            "estimate": _estimate_of(result),
+            "learnt": [f"{one.party}: {one.what}" for one in result.learnt],
+        }
+
+        def show(console: Console) -> None:
+            first = headline(result)
+            console.print(first.title, markup=False, style="bold")
+            console.print(first.text, markup=False)
+            console.print(f"one page: {folder.report}", markup=False)
+
+        finish(values, as_json=as_json, show=show)
+
+    guarded(work, as_json=as_json, loads=(*LOADS, "tallystick.job.explore"), interrupted=_INTERRUPTED)
+
+
 def train(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
     """Train on the latest alignment. It goes on where an interrupted training stopped."""
     _run("train", contract, party, progress, as_json, phases=("training",))
@@ -231,6 +262,25 @@ def key_figures(result: "Result") -> dict[str, object]:
     if result.sections.told:
         figures["told"] = [told_values(told) for told in result.sections.told]
     return figures
+
+
+def _estimate_of(result: "Result") -> dict[str, object] | None:
+    """Return the gain on a sample as plain values, with its paired interval, or None where the label party keeps it."""
+    evaluation, sample = result.evaluation, result.sections.sample
+    if evaluation is None or sample is None or not evaluation["local_baseline"] or not evaluation["difference"]:
+        return None
+    name = next(iter(evaluation["joint"]))
+    gain = evaluation["difference"][name]
+    return {
+        "metric": name,
+        "own": evaluation["local_baseline"][name]["value"],
+        "joint": evaluation["joint"][name]["value"],
+        "gain": gain["value"],
+        "gain_low": gain["low"],
+        "gain_high": gain["high"],
+        "common": sample.common,
+        "test_rows": evaluation["rows"],
+    }
 
 
 def _show(console: Console, result: "Result", folder: "RunFolder") -> None:

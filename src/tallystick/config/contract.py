@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from tallystick.alignment.linkages import LINKAGES, Linkage
 from tallystick.config.alignment import AlignmentConfig, IntersectionConfig
 from tallystick.config.defense import DefenseEntry, defense_problems
+from tallystick.config.explore import ExploreConfig
 from tallystick.config.imputation import (
     defended_imputation_problems,
     imputation_problems,
@@ -82,6 +83,10 @@ class Contract(Model):
     )
     overlap: OverlapConfig | None = Field(
         default=None, description="whether `tallystick overlap` may count common ids, and who is told; null allows it to nobody"
+    )
+    explore: ExploreConfig | None = Field(
+        default=None,
+        description="whether `tallystick explore` may estimate the gain, on a sample; null allows it to nobody",
     )
     seed: int = Field(
         default=1, strict=True, ge=0, le=100_000_000_000_000, description="seed of everything random that the parties share"
@@ -228,6 +233,14 @@ class Contract(Model):
         derived._agreed = self.agreed
         return derived
 
+    def explored(self) -> "Contract":
+        """Derive the contract of an exploration: measured beside own columns, and not audited. The hash stays the agreed one."""
+        bootstrap = self.evaluation.bootstrap or EvaluationConfig.model_fields["bootstrap"].default
+        evaluation = self.evaluation.model_copy(update={"own_columns_baseline": True, "bootstrap": bootstrap})
+        derived = self.model_copy(update={"audit": False, "evaluation": evaluation})
+        derived._agreed = self.agreed
+        return derived
+
     def for_trial(self) -> "Contract":
         """Derive the contract of a search's trial: neither audited nor refitted, for trials are compared by validation."""
         training = self.training.model_copy(update={"refit": False})
@@ -308,10 +321,11 @@ class Contract(Model):
     def canonical_json(self) -> str:
         """Write the contract with sorted keys and all defaults, so that layout, aliases and omissions do not matter.
 
-        A contract that allows no serving, or no count of common ids, is written without that key, as it was before there was one;
-        and so is one whose training has no bound in minutes, or whose keys all have to be equal.
+        A contract that allows no serving, no count of common ids or no exploration is written without that key, as it was before
+        there was one; and so is one whose training has no bound in minutes, or whose keys all have to be equal.
         """
-        values = self.model_dump(mode="json", exclude={key for key in ("serving", "overlap") if getattr(self, key) is None})
+        allowed = ("serving", "overlap", "explore")
+        values = self.model_dump(mode="json", exclude={key for key in allowed if getattr(self, key) is None})
         if self.training.minutes is None:
             del values["training"]["minutes"]
         if not self.alignment.any_of:
@@ -368,6 +382,10 @@ def _party_problems(contract: Contract) -> list[str]:
                 f"overlap.told_to = {overlap.told_to}: the party without groups counts, so it is told; take both, or the other "
                 "side"
             )
+    if contract.explore is not None and not contract.shares_head:
+        problems.append("explore: is by a head on shares; set training.gradients to shared, or leave it out")
+    if contract.explore is not None and not contract.split.test:
+        problems.append("explore: measures test rows; split.test must be above 0")
     problems += _any_key_problems(contract)
     problems += [
         f"model.bottoms.{name}: is not a party with a table; allowed: label and feature parties of this contract"

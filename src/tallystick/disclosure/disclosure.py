@@ -8,7 +8,7 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.config.contract import Contract
 from tallystick.evaluation.evaluation_messages import Finished
-from tallystick.results import Learnt
+from tallystick.results import Learnt, SampleSummary
 
 if TYPE_CHECKING:
     from tallystick.training.checkpoint import TrainingState
@@ -38,6 +38,7 @@ class RunFacts:
     Args:
         party: whose report it is.
         alignment: as this party knows it.
+        sample: of ids that an exploration was about.
         helper: what this party knows as a helper.
         rows: training, validation and test rows, by the part's name; empty before the split.
         networks: trained side by side.
@@ -48,6 +49,7 @@ class RunFacts:
 
     party: str
     alignment: Alignment | None = None
+    sample: SampleSummary | None = None
     helper: HelperOutcome | None = None
     rows: Mapping[str, int] = field(default_factory=dict)
     networks: int = 1

@@ -4,13 +4,23 @@ from tallystick.config.contract import Contract
 from tallystick.disclosure.alignment import ALIGNMENT, membership_lines
 from tallystick.disclosure.disclosure import Disclosure, RunFacts
 from tallystick.disclosure.evaluation import EVALUATION
+from tallystick.disclosure.explore import EXPLORE
 from tallystick.disclosure.overlap import OVERLAP
 from tallystick.disclosure.serving import SERVING
 from tallystick.disclosure.shared_head import CHOSEN_LABELS, SHARED_HEAD
 from tallystick.disclosure.training import TRAINING
 from tallystick.results import Learnt
 
-DISCLOSURES: tuple[Disclosure, ...] = (*CHOSEN_LABELS, *OVERLAP, *ALIGNMENT, *TRAINING, *SHARED_HEAD, *EVALUATION, *SERVING)
+DISCLOSURES: tuple[Disclosure, ...] = (
+    *CHOSEN_LABELS,
+    *OVERLAP,
+    *EXPLORE,
+    *ALIGNMENT,
+    *TRAINING,
+    *SHARED_HEAD,
+    *EVALUATION,
+    *SERVING,
+)
 """In the order of a job's steps, after what a party can choose at will. A test holds it against every field of every message, and
 against what crosses in real runs."""
 

@@ -8,14 +8,19 @@ from functools import partial
 
 import msgspec
 
-from tallystick.errors import ConfigError
+from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.randomness import random_of
+from tallystick.alignment.sample import draw_sample
+from tallystick.config.explore import least_common
+from tallystick.errors import ConfigError, DataError
 from tallystick.job.findings import RunFindings
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
-from tallystick.job.job import Job, fitting_threads, use_threads
-from tallystick.job.phases.align import align_or_keep, help_align, match_notes
+from tallystick.job.job import EXPLORE, Job, fitting_threads, use_threads
+from tallystick.job.phases.align import align_or_keep, help_align, match_notes, max_rows
 from tallystick.job.phases.report import write_report
 from tallystick.job.side_checks import check_kept
-from tallystick.results import Result
+from tallystick.results import Result, SampleSummary
+from tallystick.run_folder.folder import SAMPLE
 from tallystick.tables.groups import check_subgroups
 from tallystick.tables.keys import Keys
 
@@ -60,7 +65,7 @@ def begin_label_party(job: Job) -> Beginning:
             # Without gradients nobody else has steps, or knows of them: the label party goes on by itself.
             agreement = msgspec.structs.replace(agreement, resume_from=max(job.folder.steps()[0], default=0))
         findings = _taken_up(job, keys, agreement, notes)
-    return Beginning(agreement=agreement, findings=_linked(job, keys, agreement, findings), keys=keys)
+    return _linked(job, keys, agreement, findings)
 
 
 def begin_feature_party(job: Job) -> Beginning:
@@ -71,7 +76,7 @@ def begin_feature_party(job: Job) -> Beginning:
         channel = job.channels[job.contract.label_party]
         agreement = shake_hands(job.contract, _resume_state(job, keys), channel, note=partial(_note, job, notes))
         findings = _taken_up(job, keys, agreement, notes)
-    return Beginning(agreement=agreement, findings=_linked(job, keys, agreement, findings), keys=keys)
+    return _linked(job, keys, agreement, findings)
 
 
 def begin_helper(job: Job) -> Beginning:
@@ -90,19 +95,57 @@ def begin_helper(job: Job) -> Beginning:
     return Beginning(agreement=agreement, findings=replace(findings, helper=outcome))
 
 
-def _linked(job: Job, keys: Keys, agreement: Agreement, findings: RunFindings) -> RunFindings:
-    """Add what the alignment found, where it is a phase of the job: common rows, or links with what these gave away."""
+def _linked(job: Job, keys: Keys, agreement: Agreement, findings: RunFindings) -> Beginning:
+    """Add what the alignment found, where it is a phase of the job: common rows, or links with what these gave away.
+
+    An exploration goes on with the keys of a sample, any other job with all.
+    """
     if "alignment" not in job.phases:
-        return findings
+        return Beginning(agreement=agreement, findings=findings, keys=keys)
     with job.logbook.during("alignment", job.all_channels):
-        alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
+        if job.command == EXPLORE:
+            keys, alignment, sample = _aligned_sample(job, keys, run_id=agreement.run_id)
+            findings = replace(findings, sample=sample)
+        else:
+            alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
         notes = match_notes(job, alignment)
     findings = replace(findings, alignment=alignment, match_notes=notes)
-    if not job.contract.linkage.similar:
-        return findings
-    from tallystick.job.phases.audit import audit_links
+    if job.contract.linkage.similar:
+        from tallystick.job.phases.audit import audit_links
 
-    return replace(findings, linkage=audit_links(job, keys, alignment))
+        findings = replace(findings, linkage=audit_links(job, keys, alignment))
+    return Beginning(agreement=agreement, findings=findings, keys=keys)
+
+
+def _aligned_sample(job: Job, keys: Keys, *, run_id: str) -> tuple[Keys, Alignment, SampleSummary]:
+    """Draw a sample of the ids with the other party, and align it. Raises DataError, on both sides, for one that is too small."""
+    contract = job.contract
+    assert contract.explore is not None, "it was asked for before"
+    (peer,) = contract.feature_parties if job.is_label else (contract.label_party,)
+    sample = draw_sample(
+        keys.ids,
+        job.channels[peer],
+        rows=contract.explore.rows,
+        rng=random_of(job.folder.draw(SAMPLE)),
+        leads=job.is_label,
+        max_rows=max_rows(contract, len(keys.ids)),
+    )
+    drawn = keys.only(sample.is_in_N)
+    job.logbook.watcher.say(f"sample: {len(drawn.ids):,} of {len(keys.ids):,} ids")
+    alignment = align_or_keep(job, drawn, anew=True, run_id=run_id)
+    common, least = len(alignment), least_common(contract.split.test)
+    if common < least:
+        helps = f"raise explore.rows to about {contract.explore.rows * least * 6 // (5 * max(common, 1)):,}, in the contract"
+        if sample.share == 1:
+            helps = "the sample has all ids already, so only larger tables help"
+        raise DataError(
+            f"explore.rows = {contract.explore.rows}: {common} ids of the sample are common, and an interval takes at least "
+            f"{least}; {helps}"
+        )
+    summary = SampleSummary(
+        ids={job.name: len(keys.ids), peer: sample.others}, drawn=len(drawn.ids), common=common, share=sample.share
+    )
+    return drawn, alignment, summary
 
 
 def starts_from(run_id: str) -> str:

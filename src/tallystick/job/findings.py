@@ -11,7 +11,7 @@ from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.evaluation_messages import Finished
 from tallystick.evaluation.measure import Comparison
-from tallystick.results import Audited, ImportanceSummary, LinkageSummary, Shared
+from tallystick.results import Audited, ImportanceSummary, LinkageSummary, SampleSummary, Shared
 from tallystick.tables.keys import KeyReport
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class RunFindings:
         alignment: which rows are common.
         match_notes: of a poor match.
         linkage: what links by similarity gave away.
+        sample: of ids that an exploration is about.
         helper: what a helper learnt, where this party is one.
         trials: of a search.
         alone: whether the search was on own columns alone, of which nothing was sent.
@@ -107,6 +108,7 @@ class RunFindings:
     alignment: Alignment | None = None
     match_notes: Sequence[str] = ()
     linkage: LinkageSummary | None = None
+    sample: SampleSummary | None = None
     helper: HelperOutcome | None = None
     trials: Sequence[TrialRecord] = ()
     alone: bool = False

@@ -262,8 +262,8 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
     )
     greeting = channel.receive(Greeting)
     if greeting.contract_hash != contract.hash:
-        channel.send(ContractText(text=contract.canonical_json()))
-        differing = differences(contract.canonical_json(), channel.receive(ContractText).text)
+        channel.send(ContractText(text=contract.agreed.canonical_json()))
+        differing = differences(contract.agreed.canonical_json(), channel.receive(ContractText).text)
         raise ContractMismatch(
             channel.peer,
             f"the contract differs from {channel.peer}'s in {len(differing)} place(s): {'; '.join(differing)}",

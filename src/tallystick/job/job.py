@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ALL_PHASES = ("alignment", "training", "evaluation")
 ALIGNS_ALONE = ("alignment",)
+EXPLORE = "explore"
+"""The command that runs a contract on a sample of ids."""
 
 
 def check_process() -> None:

@@ -26,7 +26,7 @@ from tallystick.errors import (
     told_of,
 )
 from tallystick.job.beginning import align_party
-from tallystick.job.job import ALIGNS_ALONE, ALL_PHASES, Job
+from tallystick.job.job import ALIGNS_ALONE, ALL_PHASES, EXPLORE, Job
 from tallystick.job.log import LOG, Logbook, RunLog
 from tallystick.job.phases.align import linked_contract
 from tallystick.job.side_checks import identity_of, proxy_of, require_to_align
@@ -105,7 +105,7 @@ def run_process(
         )
         log.keep_in(job.folder.path)
         log.say(f"run folder: {job.folder.path}")
-        return work_of(phases)(job), job.folder
+        return work_of(command, phases)(job), job.folder
 
     with stack, _ending(log, logbook, partial(_again, logbook, folder, how_to_resume)):
         if folder is not None:
@@ -114,13 +114,13 @@ def run_process(
         return with_sessions(contract, party, run, watcher=log)
 
 
-def work_of(phases: tuple[str, ...]) -> Callable[[Job], Result]:
-    """Return what a party does in these phases. What trains is loaded only where something does."""
+def work_of(command: str, phases: tuple[str, ...]) -> Callable[[Job], Result]:
+    """Return what a party does for a command. What trains is loaded only where something does."""
     if phases == ALIGNS_ALONE:
         return align_party
-    from tallystick.job.run import run_party
+    from tallystick.job.run import explore_party, run_party
 
-    return run_party
+    return explore_party if command == EXPLORE else run_party
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ class _Start:
         from tallystick.run_folder.initial_weights import starting_point
 
         tunes, folder = "tuning" in phases, None
-        use = command if tunes else ""
+        use = command if tunes or command == EXPLORE else ""
         if resume or "alignment" not in phases:
             folder = RunFolder.latest(party.runs, contract, party.party, use=use, key=party.run_key)
         if tunes:

@@ -8,12 +8,14 @@ _run_label_party and _run_feature_party are the two roles; both do the same phas
 its file in ``phases/``. The first two are all of `tallystick align`: ``beginning.py`` has them.
 """
 
+import shutil
 from dataclasses import replace
 
 from tallystick.audit.labels import unattacked
 from tallystick.job.beginning import begin_feature_party, begin_helper, begin_label_party
 from tallystick.job.findings import Evaluated, RunFindings
 from tallystick.job.job import Job, fitting_threads, use_threads
+from tallystick.job.log import LOG
 from tallystick.job.phases.align import kept_alignment, linked_job
 from tallystick.job.phases.audit import audit_training
 from tallystick.job.phases.evaluate import evaluate_as_feature_party, evaluate_as_label_party, measure_once
@@ -33,6 +35,10 @@ from tallystick.job.phases.train import (
 from tallystick.job.phases.tuning import tune_as_feature_party, tune_as_label_party
 from tallystick.results import Audited, Result
 from tallystick.run_folder.kept_buckets import forget_buckets
+from tallystick.storage import LOCK, ORIGIN, remove
+
+KEPT = ("format", ORIGIN, "contract.json", "result.json", "report.html", LOG, LOCK)
+"""Of an exploration's folder: nobody can go on with it, or predict by it."""
 
 
 def run_party(job: Job) -> Result:
@@ -43,6 +49,17 @@ def run_party(job: Job) -> Result:
     # Whoever went on from the alignment told the others that it has it.
     forget_buckets(job.folder, notes=job.contract.alignment.security != "malicious")
     return write_report(job, findings)
+
+
+def explore_party(job: Job) -> Result:
+    """Run this party's side on a sample of ids, whichever its role, and leave result, page and log alone in the run folder."""
+    result = run_party(replace(job, contract=job.contract.explored()))
+    for path in job.folder.path.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in KEPT:
+            remove(path)
+    return result
 
 
 def _run_label_party(job: Job) -> tuple[Job, RunFindings]:

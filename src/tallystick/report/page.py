@@ -63,7 +63,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
             maps=[charts.link_map(one) for one in linkage.maps],
         )
     return render_template(
-        "page.html.j2",
+        "page.html.j2" if shown_result.sections.sample is None else "explored.html.j2",
         r=shown_result,
         json=script_json(json.dumps(shown_result.to_dict(), allow_nan=False, separators=(",", ":"))),
         headline=headline(shown_result),

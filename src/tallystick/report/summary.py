@@ -46,6 +46,11 @@ def headline(result: Result) -> Headline:
             title=f"{len(trials)} trials" + (f", the best is number {best}" if best is not None else ""),
             text=f"What {names.all} tried before a run, and what that told each side.",
         )
+    if evaluation is None and result.sections.sample is not None:
+        return Headline(
+            title=f"{names.all} explored what joining brings",
+            text=f"The estimate is made of {names.label}'s labels, and {names.label} keeps it.",
+        )
     if evaluation is None:
         # The first metric that the label party shared, if it shared one that has a value
         shared = result.sections.shared
@@ -91,6 +96,7 @@ def headline(result: Result) -> Headline:
         )
     outcome = verdict(difference, metric)
     assert difference["value"] is not None
+    joining = "Joining" if result.sections.sample is None else "On a sample, joining"
     change = f"from {_short(own['value'])} to {_short(joint['value'])}"
     alone = f"the baseline, a model of {names.label}'s own columns alone,"
     unseen = f"On {rows} that training never saw,"
@@ -98,18 +104,18 @@ def headline(result: Result) -> Headline:
         by = _short(abs(difference["value"]))
         verb = "beat" if outcome == "better" else "fall behind"
         return Headline(
-            title=f"Joining {'raised' if difference['value'] > 0 else 'lowered'} {short} {change}",
+            title=f"{joining} {'raised' if difference['value'] > 0 else 'lowered'} {short} {change}",
             text=f"{unseen} {names.all} together {verb} {alone} by {by}{_within(difference, size=True)}.",
         )
     if outcome == "equal":
         return Headline(
-            title=f"Joining did not change {short}",
+            title=f"{joining} did not change {short}",
             text=f"{unseen} {names.all} together and {alone} have the same {short}.",
         )
     article = "a" if short.startswith("mean") else "an"
     beside = "higher" if difference["value"] > 0 else "lower"
     return Headline(
-        title=f"Joining made no clear difference to {short}",
+        title=f"{joining} made no clear difference to {short}",
         text=(
             f"{unseen} {names.all} together have {article} {short} that is {_short(abs(difference['value']))} {beside} than "
             f"that of {alone.removesuffix(',')}{_within(difference, signed=True)}. The interval contains 0, so this may be "

@@ -93,6 +93,7 @@ def merge(results: Sequence[Result]) -> Result:
             linkage=linkage,
             features=[audit for result in ordered for audit in result.sections.features],
             told=[told for result in ordered for told in result.sections.told],
+            sample=_first([result.sections.sample for result in ordered]),
             sweep=_first([result.sections.sweep for result in ordered]),
             tuning=_first([result.sections.tuning for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),

@@ -51,6 +51,15 @@ class AlignmentSummary(Part, frozen=True, kw_only=True):
     learnt: list[str] = []  # one sentence each
 
 
+class SampleSummary(Part, frozen=True, kw_only=True):
+    """Sample of ids that an exploration was about."""
+
+    ids: dict[str, int]  # all that each party has
+    drawn: int  # of this party
+    common: int  # to both samples
+    share: float  # of all ids that were drawn
+
+
 class Learnt(Part, frozen=True, kw_only=True):
     """Knowledge that one party gained from the others in one step, and what protects the rest."""
 

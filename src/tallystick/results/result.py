@@ -28,6 +28,7 @@ from tallystick.results.parts import (
     PartyInfo,
     PhaseRecord,
     PrivacySummary,
+    SampleSummary,
     Shared,
     TrainingSummary,
     Tuning,
@@ -40,6 +41,7 @@ RESULT_VERSION = 2
 class Sections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parts that only some runs have. Each is shown when present."""
 
+    sample: SampleSummary | None = None  # of an exploration
     decisions: Decisions | None = None
     groups: list[Grouping] = []
     importance: list[ImportanceSummary] = []

@@ -92,6 +92,14 @@ class Keys:
         """Return the ids of these of the R rows."""
         return self.ids.gather(self.id_R[rows_M])
 
+    def only(self, is_in_U: NDArray[np.bool_]) -> "Keys":
+        """Return the rows of these ids alone, of keys that are equal or not."""
+        assert self.similar is None, "each row has one id"
+        assert not self.by_key, "each row has one id"
+        place_U, takes_part_R = np.cumsum(is_in_U) - 1, is_in_U[self.id_R]
+        ids = self.ids.gather(np.flatnonzero(is_in_U))
+        return replace(self, ids=ids, rows_R=self.rows_R[takes_part_R], id_R=place_U[self.id_R[takes_part_R]])
+
     def sorted(self) -> "Keys":
         """Return the same rows in the order of their ids, which does not depend on the table's."""
         ids, place_U = self.ids.sorted()

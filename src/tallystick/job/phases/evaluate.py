@@ -17,6 +17,7 @@ from tallystick.audit.recording import pass_recorder
 from tallystick.cut.forward import SCORED_AT_A_TIME, KeptCuts, crossing, logits_over, send_embeddings, unwatched
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.own_rows import OwnRows
+from tallystick.evaluation.blend import blended
 from tallystick.evaluation.boosting import MOST_ROWS, Boosted, can_boost
 from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
 from tallystick.evaluation.evaluation_messages import Finished, receive_finished
@@ -25,7 +26,7 @@ from tallystick.evaluation.measure import Comparison, compare_models
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.evaluation.sharing import send_shared
 from tallystick.job.findings import Evaluated
-from tallystick.job.job import Job
+from tallystick.job.job import EXPLORE, Job
 from tallystick.job.phases.audit import audited_side
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
@@ -117,12 +118,17 @@ def evaluate_as_label_party(
 
 
 def measure_once(job: Job, rows: OwnRows, dataset: Dataset, *, test_T: Tensor, validation_V: Tensor) -> Evaluated:
-    """Measure a head on shares by the logits of test and validation rows that were opened once. Nothing is sent."""
+    """Measure a head on shares by the logits of test and validation rows that were opened once. Nothing is sent.
+
+    An exploration asks what these add to own columns, and nothing else.
+    """
     finished = Evaluated(finished=Finished(rows=len(test_T)))
     if not len(test_T):
         return finished
     job, own = replace(job, contract=job.contract.of_own_columns()), dataset.own_part()
     scored = _Scored(job=job, rows=rows, own=own, joint_T=test_T, target_T=own.known_labels.true_N[own.test_N])
+    if job.command == EXPLORE:
+        return _what_it_adds(scored, finished)
     measured = None
     if len(validation_V):
         measured = Measured(index_V=dataset.validation_N, logits_V=validation_V, falls={}, importance=[])
@@ -153,6 +159,23 @@ class _Scored:
             evaluation=self.job.contract.evaluation,
             generator=np.random.default_rng(self.job.contract.seed),
         )
+
+
+def _what_it_adds(scored: _Scored, evaluated: Evaluated) -> Evaluated:
+    """Measure a blend of own columns' logits and the head's beside own columns' alone."""
+    job, own = scored.job, scored.own
+    if own.encoder is None:
+        return replace(evaluated, comparison=scored.compare(None))
+    baseline = _baseline(job, own, own.encoder)
+    both_T = blended(
+        job.contract.target.type,
+        baseline.logits_T.cpu().numpy(),
+        scored.joint_T.cpu().numpy(),
+        scored.target_T.cpu().numpy(),
+        generator=np.random.default_rng(job.contract.seed),
+    )
+    comparison = replace(scored, joint_T=torch.from_numpy(both_T)).compare(baseline.logits_T)
+    return replace(evaluated, comparison=comparison, local_baseline=baseline.state, notes=baseline.notes)
 
 
 def evaluate_as_feature_party(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_id: str) -> Evaluated:

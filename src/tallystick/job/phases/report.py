@@ -96,6 +96,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
             leakage=findings.audited.leakage,
             features=[findings.audited.features] if findings.audited.features is not None else [],
             told=findings.audited.told,
+            sample=findings.sample,
             decisions=findings.evaluated.decisions,
             groups=list(findings.evaluated.groups),
             importance=list(findings.evaluated.importance),
@@ -339,6 +340,7 @@ def learnt_of_run(contract: Contract, party: PartyFile, findings: RunFindings) -
     facts = RunFacts(
         party=party.party,
         alignment=findings.alignment,
+        sample=findings.sample,
         helper=findings.helper,
         rows=rows,
         networks=dataset.networks if dataset is not None else 1,

@@ -1,0 +1,27 @@
+"""Exploration of a partner: how large the sample is that `tallystick explore` may draw."""
+
+import math
+
+from pydantic import Field
+
+from tallystick.reading import Model
+
+LEAST_TEST_ROWS = 100
+"""Of a sample: with fewer an interval is too narrow (``evaluation/intervals.py``)."""
+
+
+class ExploreConfig(Model):
+    """Sample on which `tallystick explore` may estimate what joining brings. A contract without this section allows none."""
+
+    rows: int = Field(
+        default=4_000,
+        strict=True,
+        ge=LEAST_TEST_ROWS,
+        le=100_000,
+        description="about how many ids of the smaller table are in the sample",
+    )
+
+
+def least_common(test: float) -> int:
+    """Return how many common ids a sample has at least, where this share of them are test rows."""
+    return math.ceil(LEAST_TEST_ROWS / test)

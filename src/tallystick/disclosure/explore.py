@@ -1,0 +1,41 @@
+"""State what an exploration of a partner discloses."""
+
+from tallystick.config.contract import Contract
+from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of, stated
+from tallystick.results import Learnt
+
+
+def _learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
+    sample = facts.sample
+    if sample is None:
+        return []
+    label, feature = parties_of(contract)
+    own = label if facts.party == label else feature
+    other = feature if own == label else label
+    return [
+        Learnt(
+            step="alignment",
+            party=own,
+            what=f"{other} has {sample.ids[other]:,} ids. Which {sample.common:,} ids of the sample are common, and so about how "
+            f"many of all. {sample.share:.1%} of all ids were drawn.",
+            guarantee="no formal guarantee; neither side chose whom the sample has, for both tossed for its salt",
+        )
+    ]
+
+
+EXPLORE = (
+    Disclosure(
+        name="`tallystick explore`",
+        label_party="how many ids the other has; which ids of a sample are common; scores of its validation and test rows",
+        feature_party="how many ids the other has; which ids of a sample are common",
+        guarantee="as of a head on shares; neither side chooses the sample, but a side can end the toss and begin again",
+        fields=("Size.rows", "CoinCommitment.digest", "Coin.coin"),
+        sentences=stated(
+            lambda contract: contract.explore is not None,
+            "`tallystick explore`: both learn how many ids the other has, and which ids of a sample are common, about "
+            "{contract.explore.rows:,} ids of the smaller table being drawn by a salt that both toss for; {label} learns what it "
+            "does in a run, of the sample alone. Each call draws another sample",
+        ),
+        learnt=_learnt,
+    ),
+)
