@@ -18,7 +18,7 @@ class OverlapConfig(Model):
     groups: Name | None = Field(
         default=None,
         description="the party whose ids are counted by group, by the column that its file names under overlap_groups; both "
-        "sides learn the names and sizes of the groups; null counts all together",
+        "sides learn their names and sizes; null counts all together",
     )
     least: int = Field(
         default=100,
@@ -29,8 +29,7 @@ class OverlapConfig(Model):
     )
     answers: Count = Field(
         default=1,
-        description="most exact counts that a party's `runs` folder has with the same party, over all contracts: two on sets "
-        "that differ by one id tell whether it is common; not with epsilon, whose ledger counts",
+        description="most exact counts that a party's `runs` folder has with the same party, over all contracts; not with epsilon",
     )
     epsilon: float | None = Field(
         default=None,

@@ -26,9 +26,9 @@ def _learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
 EXPLORE = (
     Disclosure(
         name="`tallystick explore`",
-        label_party="how many ids the other has; which ids of a sample are common; scores of its validation and test rows",
-        feature_party="how many ids the other has; which ids of a sample are common",
-        guarantee="as of a head on shares; neither side chooses the sample, but a side can end the toss and begin again",
+        label_party="how many ids the other has; which of a sample are common; scores of its validation and test rows",
+        feature_party="the same, but scores",
+        guarantee="as of a head on shares; neither side chooses the sample",
         fields=("Size.rows", "CoinCommitment.digest", "Coin.coin"),
         sentences=stated(
             lambda contract: contract.explore is not None,
