@@ -29,7 +29,7 @@ class OverlapConfig(Model):
     )
     answers: Count = Field(
         default=1,
-        description="most exact counts that a party's `runs` folder has with the same party, over all contracts; not with epsilon",
+        description="most exact counts with the same party in a `runs` folder, over all contracts; not with epsilon",
     )
     epsilon: float | None = Field(
         default=None,
