@@ -74,7 +74,7 @@ def simulate(
         secret_seed: a number from which all parties' secrets are drawn, so that one number and one contract give the same bits
             on an intersection: starting weights, the order of an id's rows, flipped labels, noise, stand-ins. Left out, the first
             two follow from the contract's seed, so that plain training repeats, and other secrets come from the operating
-            system, as in a run over the network. Whoever knows the number can undo what a defence did.
+            system, as all do in a run over the network. Whoever knows the number can undo what a defence did.
         start_from: id of a finished run under ``folder``, at whose weights, encoders and coding of labels all parties begin.
         explores: estimate the gain on a sample, as `tallystick explore` does.
         watcher: shown the label party's progress; left out, a notebook and a terminal show it. ``Silent()`` shows nothing.

@@ -39,9 +39,11 @@ def blended(
 
 def _mixed(weights: Reals, both: Reals) -> Reals:
     """Weigh both models' logits."""
+    first: Reals = weights[0] * both[0] + weights[2]
     if not weights[1]:  # 0 times what is not finite would be NaN
-        return np.asarray(weights[0] * both[0] + weights[2])
-    return np.asarray(weights[0] * both[0] + weights[1] * both[1] + weights[2])
+        return first
+    mixed: Reals = first + weights[1] * both[1]
+    return mixed
 
 
 def _settled(target: TargetType, both: Reals, labels: NDArray[Any]) -> Reals:
