@@ -63,13 +63,13 @@ def test_a_simulation_draws_the_same_sample_again():
     assert first == again
 
 
-def message_shapes(frames, monkeypatch):
+def message_shapes(frames):
     """Who receives messages of which kinds and sizes, in their order. A label party's error at home is none."""
-    return shapes_of(frames, monkeypatch, values=explored(), explores=True)
+    return shapes_of(frames, values=explored(), explores=True)
 
 
 @pytest.mark.parametrize("change", ["turned", "one class", "columns"])
-def test_no_message_s_kind_size_or_place_depends_on_labels_or_columns(change, monkeypatch):
+def test_no_message_s_kind_size_or_place_depends_on_labels_or_columns(change):
     frames = tables(PARTIES, rows=ROWS)
     bank, shop = frames["bank"], frames["shop"]
     changed = {
@@ -77,7 +77,7 @@ def test_no_message_s_kind_size_or_place_depends_on_labels_or_columns(change, mo
         "one class": {"bank": bank.with_columns(y=pl.when(pl.col("id") == bank["id"][0]).then(1).otherwise(0))},
         "columns": {"shop": shop.with_columns(x=pl.col("x").reverse(), noise=pl.col("noise").reverse())},
     }[change]
-    assert message_shapes(frames, monkeypatch) == message_shapes(frames | changed, monkeypatch)
+    assert message_shapes(frames) == message_shapes(frames | changed)
 
 
 def test_labels_of_one_class_in_the_sample_are_one_line_at_home():
