@@ -24,10 +24,10 @@ def blended(
     target: TargetType, own: ArrayLike, joint: ArrayLike, labels_N: ArrayLike, *, generator: np.random.Generator
 ) -> NDArray[Any]:
     """Return the blend of both models' logits, (N,) or (N, C). Of classes it is calibrated as the first model's."""
-    both = np.stack([np.asarray(own, dtype=np.float64), np.asarray(joint, dtype=np.float64)])
+    both: Reals = np.stack([np.asarray(own, dtype=np.float64), np.asarray(joint, dtype=np.float64)])
     labels = np.asarray(labels_N)
     half_N = generator.permutation(len(labels)) % 2
-    result = np.empty_like(both[0])
+    result: Reals = np.empty_like(both[0])
     for half in (0, 1):
         settles_N = half_N != half
         weights = _settled(target, both[:, settles_N], labels[settles_N])
