@@ -220,9 +220,10 @@ def _erase_shown_rows(folder: RunFolder) -> None:
     sections = msgspec.structs.replace(
         result.sections, linkage=without_rows(linkage) if linkage is not None else None, groups=groups
     )
-    result = msgspec.structs.replace(result, sections=sections)
-    folder.write(folder.result, result.to_json())
-    write_page(to_html(result), folder.report, origin=folder.origin)
+    if sections != result.sections:
+        result = msgspec.structs.replace(result, sections=sections)
+        folder.write(folder.result, result.to_json())
+        write_page(to_html(result), folder.report, origin=folder.origin)
 
 
 def _erase_answers(folder: RunFolder, files: Sequence[Path], ids: set[bytes]) -> None:

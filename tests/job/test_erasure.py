@@ -5,6 +5,7 @@ import re
 import shutil
 from fnmatch import fnmatch
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -24,11 +25,14 @@ from tallystick.config.party import load_party, parse_party
 from tallystick.config.serving import AnswersConfig
 from tallystick.erasure import BY_ROW, erase_persons, persons_by_key
 from tallystick.errors import ConfigError, StorageError
+from tallystick.evaluation.decisions import Group, Grouping
+from tallystick.evaluation.measure import without_value
 from tallystick.job.process import run_process
 from tallystick.job.start_from import run_to_start_from
 from tallystick.monitoring.drift import MUCH, numeric_drift
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger, OpenedScores
+from tallystick.results import read_result
 from tallystick.run_folder.answer_journal import AnsweredRow, AnswerLog, read_answers, serving_secret
 from tallystick.run_folder.folder import ALIGNMENT, ERASED, RunFolder
 from tallystick.run_folder.ledger import LABELS, LEDGER_NOTE, charged, known_ledger
@@ -220,6 +224,21 @@ def test_a_linkage_by_similarity_shows_no_row_any_more_and_links_new_rows_as_bef
         assert all(found.scale is not None for found in after.values())
         assert not any(found.numbers_NK.size or found.own_rows is not None for found in after.values())
     assert {"linkage.json", "result.json", "report.html"} <= set(shown)
+
+
+def test_no_name_of_a_small_group_stays_in_a_report(job):
+    folder = folder_of(job, "bank")
+    result = read_result(folder.read_json(folder.result))
+    none = without_value("fewer than 100 rows")
+    small = Group(name="Ada's bakery", rows=None, label_mean=none, score_mean=none, gap=none, metric=none)
+    large = Group(name="all others", rows=120, label_mean=none, score_mean=none, gap=none, metric=none)
+    grouping = Grouping(column="employer", target="binary", metric="auc", smallest=100, groups=[small, large])
+    sections = msgspec.structs.replace(result.sections, groups=[grouping])
+    folder.write(folder.result, msgspec.structs.replace(result, sections=sections).to_json())
+    assert str(folder.result) in erase(job, "bank", "id-000001").coarsened
+    for path in (folder.result, folder.report):
+        assert "bakery" not in path.read_text()
+        assert "all others" in path.read_text()
 
 
 def test_a_trial_of_a_search_keeps_what_it_knows_of_the_ledger(job):
