@@ -16,7 +16,7 @@ has freed.
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,7 +71,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         deleted: files and folders that are deleted, or emptied of their rows.
         coarsened: profiles, findings and reports that lose every value of few rows.
-        rewritten: journals out of which the persons' names are taken, or all names where no run of their contract is left.
+        rewritten: journals out of which the persons' names are taken, and all names of what was asked of runs that are gone.
         ledger: the ledger whose counts of opened scores lose the persons' rows, or None if there is none.
         done: whether it was done, or is only planned.
         remains: what still depends on rows of a run, in sentences.
@@ -123,8 +123,8 @@ def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
             for path in aligned:
                 remove(path)
             for name, home in homes.items():
-                of_name = [ids_of[folder.path] for folder, contract in runs if contract.name == name]
-                _erase_asked(home, journals[name], set().union(*of_name) if of_name else None)
+                ids_by_run = {folder.run_id: ids_of[folder.path] for folder, contract in runs if contract.name == name}
+                _erase_asked(home, journals[name], ids_by_run)
             forget_counted_scores(party, set().union(*ids_of.values()))
     return Erasure(
         deleted=tuple(str(path) for paths in by_row.values() for path in paths) + tuple(str(path) for path in aligned),
@@ -242,19 +242,20 @@ def _erase_answers(folder: RunFolder, files: Sequence[Path], ids: set[bytes]) ->
         rewrite_lines(path, origin=folder.origin, rewritten=without)
 
 
-def _erase_asked(home: ServingHome, files: Sequence[Path], ids: set[bytes] | None) -> None:
-    """Take persons out of the journals of what was asked, or everybody where nobody knows any more how keys are spelt (None).
+def _erase_asked(home: ServingHome, files: Sequence[Path], ids_by_run: Mapping[str, set[bytes]]) -> None:
+    """Take persons out of the journals of what was asked, and everybody who was asked of a run that is gone.
 
-    A row without a name stays in the day's count.
+    Nobody knows any more how that run's keys were spelt. A row without a name stays in the day's count.
     """
     if not files:
         return
     secret = home.secret()
-    digests = {row_digest(each, secret) for each in ids} if ids is not None else None
+    digests = {row_digest(each, secret) for ids in ids_by_run.values() for each in ids}
 
     def without(line: bytes) -> bytes:
         asked = json.loads(line)
-        asked["rows"] = ["" if digests is None or row in digests else row for row in asked["rows"]]
+        is_gone = asked["run"] not in ids_by_run
+        asked["rows"] = ["" if is_gone or row in digests else row for row in asked["rows"]]
         return _compact(asked)
 
     for path in files:

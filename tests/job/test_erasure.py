@@ -277,12 +277,13 @@ def test_no_value_of_few_rows_stays_in_a_profile_and_no_second_erasure_changes_i
     assert kept_profile(folder) == after
 
 
-def test_what_a_kill_left_beside_a_served_alignment_is_deleted_and_journals_without_a_run_lose_all_names(job):
+def test_what_a_kill_left_beside_a_served_alignment_is_deleted_and_journals_of_runs_that_are_gone_lose_all_names(job):
     party, contract = party_of(job, "bank"), load_contract(job.home("bank") / "contract.yaml")
     homes = [ServingHome.of(contract.model_copy(update={"name": name}), party) for name in (contract.name, "long ago")]
     for home in homes:
         asked = Journal(origin=home.origin, secret=home.secret())
-        asked.allowed([b"id-000001", b"id-000002"], run="r")
+        for run_id in (folder_of(job, "bank").run_id, "0123456789abcdef"):
+            asked.allowed([b"id-000001", b"id-000002"], run=run_id)
         asked.close()
         (home.path / ".alignment-of-serving.safetensors.partial").write_bytes(b"rows")
     ServingHome.of(contract, party.model_copy(update={"party": "other"}))
@@ -292,8 +293,8 @@ def test_what_a_kill_left_beside_a_served_alignment_is_deleted_and_journals_with
     for home in homes:
         assert not list(home.path.glob(".*.partial"))
         (journal,) = home.path.glob("*.jsonl")
-        named.append([bool(row) for row in json.loads(journal.read_bytes())["rows"]])
-    assert named == [[False, True], [False, False]]
+        named.append([[bool(row) for row in json.loads(line)["rows"]] for line in journal.read_bytes().splitlines()])
+    assert named == [[[False, True], [False, False]], [[False, False], [False, False]]]
 
 
 @pytest.mark.parametrize("name", PARTIES)
@@ -309,7 +310,7 @@ def test_journals_of_serving_lose_a_person_s_rows_and_keep_the_day_s_count(name,
         return Journal(origin=home.origin, secret=home.secret(), a_day=4, a_day_per_row=2)
 
     asked = journal()
-    assert asked.allowed([b"id-000001", b"id-000001", b"id-000002"], run="r").all()
+    assert asked.allowed([b"id-000001", b"id-000001", b"id-000002"], run=folder.run_id).all()
     asked.close()
     erase(job, name, "id-000001")
     (answer,) = read_answers(folder)
