@@ -11,7 +11,8 @@ from tiny import columns, contract_values, files_of, tables
 
 from tallystick.config.contract import parse_contract
 from tallystick.disclosure.table import DISCLOSURES, disclosure_lines
-from tallystick.errors import ConfigError, DataError
+from tallystick.errors import ConfigError, DataError, StorageError
+from tallystick.job import run
 from tallystick.job.explore import run_explore
 from tallystick.job.phases import shared_head
 from tallystick.job.run import KEPT
@@ -110,6 +111,20 @@ def test_a_sample_too_small_names_the_least_and_opens_nothing(monkeypatch):
         simulate(parse_contract(explored()), tables(PARTIES, rows=300), columns(PARTIES), secret_seed=1, explores=True)
 
 
+@pytest.mark.parametrize("step", ["train_shared_label_party", "write_report"])
+def test_an_exploration_that_fails_keeps_nothing_by_row(step, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(run, step, fails)
+    contract = parse_contract(explored())
+    with pytest.raises(StorageError, match="the disk is full"):
+        simulate(contract, tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, explores=True, folder=tmp_path)
+    for name in PARTIES:
+        (folder,) = (path.parent for path in (tmp_path / name).glob("*/contract.json"))
+        assert {path.name for path in folder.iterdir()} <= set(KEPT)
+
+
 def test_every_message_of_it_is_said_before_and_after(monkeypatch):
     crossed, send = set(), MemoryChannel.send
 
@@ -162,6 +177,7 @@ def test_two_parties_and_a_helper_explore_over_tls_count_the_scores_and_keep_not
     job = lay_out(tmp_path, explored(), frames)
     _, shop = files_of(job, "shop")
     identity = create_ledger(shop).identity
+    before = shop.privacy.ledger.read_bytes()
     job.change("shop", privacy={"identity": identity, "scores_per_row": 1})
     running = job.run_all("explore")
     found = {name: each.found for name, each in running.items()}
@@ -176,6 +192,12 @@ def test_two_parties_and_a_helper_explore_over_tls_count_the_scores_and_keep_not
         assert "-explore-" in folder.name
         assert {path.name for path in folder.iterdir()} <= set(KEPT)
     assert "bank and shop explored what joining brings" in (job.runs("shop")[0] / "report.html").read_text()
+    # A copy of the ledger from before is noticed
+    ledger = shop.privacy.ledger.read_bytes()
+    shop.privacy.ledger.write_bytes(before)
+    with pytest.raises(StorageError, match="an older copy of itself"):
+        known_ledger(shop)
+    shop.privacy.ledger.write_bytes(ledger)
     # The ledger counts a score of each validation and test row of the sample
     _, shop = files_of(job, "shop")
     result = json.loads((job.runs("bank")[-1] / "result.json").read_text())

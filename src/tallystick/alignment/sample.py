@@ -7,9 +7,10 @@
 The bound follows from both sizes. Each party learns the other's size. The protocol that then aligns the samples tells which ids
 of the sample are common, and so about which share of all.
 
-Guarantee: neither side chooses whom the sample has, for its table is read before the salt is known, and neither side settles the
-salt (``coin_toss.py``). A salt that one side knew before, such as a hash of the contract, would let it add the ids of persons who
-are sure to be drawn. Not protected: a side that ends a toss, and begins again, sees another sample.
+Guarantee: of a table of more ids than are drawn, its side does not choose whom the sample has, for the table is read before the
+salt is known, and neither side settles the salt (``coin_toss.py``). A smaller table is in the sample as a whole. A salt that one
+side knew before, such as a hash of the contract, would let it add the ids of persons who are sure to be drawn. Not protected: a
+side that ends a toss, and begins again, sees another sample.
 
 Shapes: N ids.
 """

@@ -18,7 +18,9 @@ def _learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
             party=own,
             what=f"{other} has {sample.ids[other]:,} ids. Which {sample.common:,} ids of the sample are common, and so about how "
             f"many of all. {sample.share:.1%} of all ids were drawn.",
-            guarantee="no formal guarantee; neither side chose whom the sample has, for both tossed for its salt",
+            guarantee="no formal guarantee; the sample has all ids"
+            if sample.share == 1
+            else "no formal guarantee; neither side chose whom the sample has, for both tossed for its salt",
         )
     ]
 
@@ -28,7 +30,7 @@ EXPLORE = (
         name="`tallystick explore`",
         label_party="how many ids the other has; which of a sample are common; scores of its validation and test rows",
         feature_party="the same, but scores",
-        guarantee="as of a head on shares; neither side chooses the sample",
+        guarantee="as of a head on shares; neither side chooses a sample of less than its table",
         fields=("Size.rows", "CoinCommitment.digest", "Coin.coin"),
         sentences=stated(
             lambda contract: contract.explore is not None,

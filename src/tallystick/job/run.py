@@ -35,10 +35,11 @@ from tallystick.job.phases.train import (
 from tallystick.job.phases.tuning import tune_as_feature_party, tune_as_label_party
 from tallystick.results import Audited, Result
 from tallystick.run_folder.kept_buckets import forget_buckets
+from tallystick.run_folder.ledger import LEDGER_NOTE
 from tallystick.storage import LOCK, ORIGIN, remove
 
-KEPT = ("format", ORIGIN, "contract.json", "result.json", "report.html", LOG, LOCK)
-"""Of an exploration's folder: nobody can go on with it, or predict by it."""
+KEPT = ("format", ORIGIN, "contract.json", "result.json", "report.html", f"{LEDGER_NOTE}.json", LOG, LOCK)
+"""Of an exploration's folder: nobody can go on with it, or predict by it. By the note an older copy of the ledger is noticed."""
 
 
 def run_party(job: Job) -> Result:
@@ -52,14 +53,15 @@ def run_party(job: Job) -> Result:
 
 
 def explore_party(job: Job) -> Result:
-    """Run this party's side on a sample of ids, whichever its role, and leave result, page and log alone in the run folder."""
-    result = run_party(replace(job, contract=job.contract.explored()))
-    for path in job.folder.path.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name not in KEPT:
-            remove(path)
-    return result
+    """Run this party's side on a sample of ids, whichever its role. However it ends, nothing by row stays in the run folder."""
+    try:
+        return run_party(replace(job, contract=job.contract.explored()))
+    finally:
+        for path in job.folder.path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name not in KEPT:
+                remove(path)
 
 
 def _run_label_party(job: Job) -> tuple[Job, RunFindings]:
