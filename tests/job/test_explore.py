@@ -18,6 +18,7 @@ from tallystick.job.phases import shared_head
 from tallystick.job.run import KEPT
 from tallystick.network.channel import MemoryChannel
 from tallystick.report import to_html
+from tallystick.report.summary import few_of_a_class
 from tallystick.run_folder.ledger import create_ledger, known_ledger
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
@@ -93,6 +94,17 @@ def test_few_labels_of_a_class_are_one_line_at_home():
     rare["bank"] = rare["bank"].with_columns(y=pl.when(pl.col("x") > 2).then(1).otherwise(0))  # some 2 in 100
     with pytest.raises(DataError, match=r"\d of 2\d\d test rows are of the rarer class, .* takes at least 20"):
         simulate(parse_contract(explored()), rare, columns(PARTIES), secret_seed=1, explores=True)
+
+
+def test_not_enough_labels_of_a_class_are_said_beside_the_estimate():
+    frames, contract = tables(PARTIES, rows=ROWS), parse_contract(explored())
+    scarce = frames["bank"].with_columns(y=pl.when(pl.col("x") > 1).then(1).otherwise(0))  # some 16 in 100
+    result = simulate(contract, frames | {"bank": scarce}, columns(PARTIES), secret_seed=1, explores=True)
+    (line,) = few_of_a_class(result)
+    assert "test rows are of the rarer class" in line
+    assert line in " ".join(Page(to_html(result)).text)
+    usual = simulate(contract, frames, columns(PARTIES), secret_seed=1, explores=True)
+    assert (usual.evaluation["label_mean"] * usual.evaluation["rows"] < 100) == bool(few_of_a_class(usual))
 
 
 def test_a_sample_too_small_names_the_least_and_opens_nothing(monkeypatch):

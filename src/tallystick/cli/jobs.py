@@ -67,7 +67,7 @@ def explore(contract: ContractPath, party: PartyPath, progress: StyleFlag = Styl
 
     def work() -> None:
         from tallystick.job.explore import run_explore
-        from tallystick.report.summary import headline
+        from tallystick.report.summary import few_of_a_class, headline
 
         agreed, own, watcher = read_files(contract, party, progress)
         result, folder = run_explore(agreed, own, watcher=watcher)
@@ -79,13 +79,15 @@ def explore(contract: ContractPath, party: PartyPath, progress: StyleFlag = Styl
             "contract_hash": result.contract.hash,
             "seconds": round(result.seconds, 3),
             "estimate": _estimate_of(result),
+            "warnings": few_of_a_class(result),
             "learnt": [f"{one.party}: {one.what}" for one in result.learnt],
         }
 
         def show(console: Console) -> None:
             first = headline(result)
             console.print(first.title, markup=False, style="bold")
-            console.print(first.text, markup=False)
+            for line in (first.text, *few_of_a_class(result)):
+                console.print(line, markup=False)
             console.print(f"one page: {folder.report}", markup=False)
 
         finish(values, as_json=as_json, show=show)

@@ -1,8 +1,8 @@
 """A blend of two models' logits: what does the second one add to the first?
 
 Weights are settled by one half of the rows for the other half, so no row is judged by weights that its own label settled. They
-are 0 or more, and drawn to 1 and 0, the first model alone: few rows settle little. Of classes the first model's weight is 1 in
-both halves, and the second one's is relative to it, so that rows of both halves can be ranked together.
+are 0 or more, and drawn to 1 and 0, the first model alone: few rows settle little. Of classes the two weights add up to 1 in both
+halves, without a constant, so that rows of both halves can be ranked together.
 
 No formal guarantee: everything here is computed from labels, and stays with the label party. Shapes: N rows, C classes.
 """
@@ -16,14 +16,12 @@ from scipy.optimize import minimize
 from tallystick.metrics import TargetType, log_softmax
 
 Reals = NDArray[np.float64]
-_LEAST = 0.05
-"""Of the first model's weight, beside which the second one's counts."""
 
 
 def blended(
     target: TargetType, own: ArrayLike, joint: ArrayLike, labels_N: ArrayLike, *, generator: np.random.Generator
 ) -> NDArray[Any]:
-    """Return the blend of both models' logits, (N,) or (N, C). Of classes it is calibrated as the first model's."""
+    """Return the blend of both models' logits, (N,) or (N, C)."""
     both: Reals = np.stack([np.asarray(own, dtype=np.float64), np.asarray(joint, dtype=np.float64)])
     labels = np.asarray(labels_N)
     half_N = generator.permutation(len(labels)) % 2
@@ -32,7 +30,7 @@ def blended(
         settles_N = half_N != half
         weights = _settled(target, both[:, settles_N], labels[settles_N])
         if target in ("binary", "multiclass"):
-            weights = np.array([1.0, weights[1] / max(weights[0], _LEAST), 0.0])
+            weights = np.array([*weights[:2] / weights[:2].sum(), 0.0]) if weights[:2].any() else np.array([1.0, 0.0, 0.0])
         result[~settles_N] = _mixed(weights, both[:, ~settles_N])
     return result
 

@@ -12,6 +12,7 @@ from tallystick.results import (
 )
 
 PERFECT = 0.005  # error of an AUC or an accuracy at most, that only a column with the answer explains
+ENOUGH_OF_A_CLASS = 100  # test rows, for an interval of the level that it names
 REMAINS = 0.1  # of the error of own columns at most: a gain that hardly any honest column brings
 
 
@@ -148,6 +149,21 @@ def too_good(result: Result) -> list[str]:
     )
     advice = f"{what}, which is rarely true: look for a column of {names.feature} that already contains the answer"
     return [f"{advice}, such as one written after it was known.{_strongest_column(result, partners)}"]
+
+
+def few_of_a_class(result: Result) -> list[str]:
+    """Say where an exploration's test rows of the rarer class are too few for its interval (``evaluation/intervals.py``)."""
+    evaluation = result.evaluation
+    if result.sections.sample is None or evaluation is None or evaluation["target"] != "binary":
+        return []
+    mean, rows = evaluation["label_mean"], evaluation["rows"]
+    rare = round(min(mean, 1 - mean) * rows) if mean is not None else rows
+    if rare >= ENOUGH_OF_A_CLASS:
+        return []
+    return [
+        f"Only {rare} of {rows:,} test rows are of the rarer class, so the figures may be chance, and the interval too narrow: "
+        f"raise explore.rows until there are {ENOUGH_OF_A_CLASS}."
+    ]
 
 
 def _error(value: MetricValue | None, metric: Metric) -> float | None:
