@@ -28,7 +28,7 @@ USUAL = (
     *("baseball", "casp", "compactiv", "crashes", "grid", "happiness"),
     *("hotels", "hours", "incomes", "lending", "packages", "votes"),
 )
-"""Of the reporting half, by which nothing here was chosen: 8,000 rows and more, all of two classes, and the first by name."""
+"""Of the reporting half, with 8,000 rows and more: all of two classes, and the first by name."""
 MOST_ROWS = 12_000
 SAMPLE: int = ExploreConfig.model_fields["rows"].default
 
