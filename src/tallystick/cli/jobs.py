@@ -63,7 +63,7 @@ def overlap(contract: ContractPath, party: PartyPath, progress: StyleFlag = Styl
 
 
 def explore(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
-    """Estimate on a sample, by a head on secret shares, what joining brings. The label party learns it."""
+    """Estimate what joining brings, on a sample, by a head on secret shares."""
 
     def work() -> None:
         from tallystick.job.explore import run_explore

@@ -18,7 +18,7 @@ class ExploreConfig(Model):
         strict=True,
         ge=LEAST_TEST_ROWS,
         le=100_000,
-        description="about how many ids of the smaller table are in the sample",
+        description="about how many ids of the smaller table are drawn",
     )
 
 
