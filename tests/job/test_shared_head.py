@@ -154,7 +154,7 @@ CELLS_OF_COMMON_ROWS = {
 @pytest.mark.parametrize("who", PARTIES)
 @pytest.mark.parametrize("features", [["x"], ["kind"], ["x", "kind"]], ids=" and ".join)
 @pytest.mark.parametrize("cells", short_lane_of(list(CELLS_OF_COMMON_ROWS), 2))
-def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, features, who, monkeypatch):
+def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, features, who):
     frames, parties = tables(PARTIES, rows=ROWS), columns(PARTIES)
     common = list(set(frames["bank"]["id"]) & set(frames["shop"]["id"]))
     changed_ids = common[:1] if cells == "a cell is missing" else common
@@ -167,7 +167,7 @@ def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, fea
         "categorical": [name for name in features if name == "kind"],
     }
     changed = {**frames, who: frames[who].with_columns(**changes)}
-    assert shapes_of(frames, monkeypatch, parties) == shapes_of(changed, monkeypatch, parties)
+    assert shapes_of(frames, parties) == shapes_of(changed, parties)
 
 
 @pytest.mark.parametrize(

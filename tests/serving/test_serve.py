@@ -1,14 +1,11 @@
 """Scores online, over real sessions and HTTP: they are those of a prediction, to the bit."""
 
 import io
-import socket
 
 import numpy as np
 import polars as pl
 import pytest
 from serving_job import Served
-
-from tallystick.cli.output import EXIT_USAGE
 
 
 def bits(values):
@@ -46,41 +43,6 @@ def test_own_columns_in_the_request_give_the_same_bits(served, trained):
     table = pl.read_parquet(job.home("bank") / "table.parquet").join(expected, on="id", maintain_order="right")
     got = in_several_requests(served, table[:97], ["id", "x", "noise", "kind"])
     assert bits([row["score"] for row in got]) == bits(table["score"][:97].to_numpy())
-
-
-def test_clients_are_answered_over_ipv6(trained):
-    if not socket.has_ipv6:
-        pytest.skip("this machine has no IPv6")
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("this machine has no IPv6 loopback")
-    job, scores = trained
-    served = Served(job, host="[::1]", way="key").start()
-    try:
-        served.until_ready()
-        for host in (f"[::1]:{served.port}", "[::1]", "localhost", "[2001:db8::7]:80", "two:one:many"):
-            got = served.client.post("/v1/score", json={"rows": scores[:3].select("id").to_dicts()}, headers={"Host": host})
-            assert [row["score"] for row in got.json()["scores"]] == scores["score"][:3].to_list(), host
-        said = [*served.running["bank"].said, *map(str, served.running["bank"].events)]
-        assert any(f"clients are answered on http://[::1]:{served.port}/" in line for line in said), said
-    finally:
-        served.close()
-
-
-def test_an_address_that_is_taken_is_one_line(trained):
-    """It was a line of another library's, with exit code 1."""
-    job, _ = trained
-    served = Served(job, way="key")
-    try:
-        with socket.create_server(("127.0.0.1", served.port)):
-            bank = served.start("bank").running["bank"]
-            assert bank.end() == EXIT_USAGE
-        assert bank.error.startswith(
-            f"error: serving.listen = 127.0.0.1:{served.port}: cannot listen there (Address already in use)"
-        )
-    finally:
-        served.close()
 
 
 def test_arrow_gives_the_same_bits_and_says_what_scored(served, trained):
