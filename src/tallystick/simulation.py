@@ -250,6 +250,9 @@ def _simulate(simulation: _Simulation) -> Result:
             for channel in channels_of.values():
                 channel.abort(f"{name} was interrupted")
         _wait_for(cancelled)
+        for thread in threads:
+            if thread.is_alive():  # its work is over, and it is about to end
+                thread.join()
         raise
     for thread in threads:
         thread.join()
