@@ -64,7 +64,7 @@ def test_both_sides_draw_alike_about_so_many_of_the_smaller_table():
     assert chosen["bank"] & common == chosen["shop"] & common
     # Binomial of 400 by a half: 200 +- 50 is five deviations, a chance below 1e-6 to fall outside
     assert abs(len(chosen["shop"]) - 200) < 50
-    again = sides(first, second, rows=200)
+    again = sides(first, second, rows=200)  # of 400 ids the same half is drawn twice with a chance of about 2^-400
     assert not np.array_equal(again["shop"].is_in_N, samples["shop"].is_in_N)
 
 
