@@ -98,8 +98,9 @@ def test_each_side_learns_the_count_with_the_other_side_s_noise(monkeypatch, gro
     drawn = {}
     draw = OverlapNoise.draw
 
-    def kept(self, count, rng):
-        drawn[threading.current_thread().name] = noise_G = draw(self, count, rng)
+    def kept(self, rng):
+        assert self.groups == len(groups)
+        drawn[threading.current_thread().name] = noise_G = draw(self, rng)
         return noise_G
 
     monkeypatch.setattr(OverlapNoise, "draw", kept)
@@ -112,21 +113,45 @@ def test_each_side_learns_the_count_with_the_other_side_s_noise(monkeypatch, gro
     assert (first.own, first.others) == (400, 600)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-3), (1.0, 1e-9), (3.0, 1e-2)])
-def test_noise_is_a_discrete_laplace_number_within_its_bounds_and_its_outermost_value_has_a_chance_below_delta(epsilon, delta):
-    """6,000 draws beside the exact chances: their chi-squared lies 7 deviations above its mean with a chance below 1e-7."""
-    noise = OverlapNoise(epsilon=epsilon, delta=delta)
+NOISES = [
+    OverlapNoise(epsilon=epsilon, delta=delta, groups=groups)
+    for epsilon, delta, groups in [(0.5, 1e-3, 1), (1.0, 1e-9, 1), (3.0, 1e-2, 1), (0.5, 1e-3, 2), (3.0, 1e-2, 5)]
+]
+
+
+def chances(noise):
+    """Return every value of one count's noise, and its chance by the formula."""
     values = np.arange(-noise.most, noise.most + 1)
-    chance = np.exp(-epsilon * np.abs(values))
-    chance /= chance.sum()
-    assert chance[0] <= delta
-    assert (chance[1:] / chance[:-1]).max() <= math.exp(epsilon) * (1 + 1e-12)
-    drawn = noise.draw(6_000, SecureRandom(source=np.random.default_rng(5).bytes))
+    chance = np.exp(-noise.epsilon * np.abs(values) / (2 if noise.groups > 1 else 1))
+    return values, chance / chance.sum()
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=repr)
+def test_noise_is_a_discrete_laplace_number_within_its_bounds(noise):
+    """6,000 draws beside the exact chances: their chi-squared lies 7 deviations above its mean with a chance below 1e-7."""
+    values, chance = chances(noise)
+    rng = SecureRandom(source=np.random.default_rng(5).bytes)
+    drawn = np.concatenate([noise.draw(rng) for _ in range(6_000 // noise.groups)])
     assert np.abs(drawn).max() <= noise.most
     counts = np.array([(drawn == value).sum() for value in values])
     many = chance * len(drawn) >= 5
     cells = (counts[many] - chance[many] * len(drawn)) ** 2 / (chance[many] * len(drawn))
     assert cells.sum() < many.sum() + 7 * math.sqrt(2 * many.sum())
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=repr)
+def test_counts_tell_neighbours_apart_by_no_more_than_epsilon_and_delta(noise):
+    """Another id in the place of one moves a count by 1, and where it is of another group it moves two of them.
+
+    Each count has its own noise, so the loss of two counts is the sum of both.
+    """
+    _, chance = chances(noise)
+    before, after = np.append(chance, 0), np.insert(chance, 0, 0)  # the count, and the count less by 1, over the same values
+    if noise.groups > 1:  # one group's count falls, and another's rises
+        before, after = np.outer(before, before[::-1]).ravel(), np.outer(after, after[::-1]).ravel()
+    for one, other in ((before, after), (after, before)):
+        beyond = np.clip(one - math.exp(noise.epsilon) * (1 + 1e-9) * other, 0, None).sum()
+        assert beyond <= noise.delta
 
 
 # --- views

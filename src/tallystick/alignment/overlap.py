@@ -32,7 +32,7 @@ Shapes: M own ids, made-up ones included; G groups; J places of the network.
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -84,31 +84,43 @@ class OverlapCounts(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapNoise:
-    """Noise on the size of an overlap: what each side learns is (epsilon, delta)-DP for the other side's ids.
+    """Noise on the size of an overlap: what each side learns is (epsilon, delta)-DP for the other side's ids, given their number.
 
-    A discrete Laplace number of scale 1 / epsilon (Ghosh, Roughgarden and Sundararajan 2009), drawn in whole numbers and drawn
-    again beyond ``most``: one id more or less moves a count by 1, and delta bounds the chance of the outermost value.
+    A discrete Laplace number of scale ``moved`` / epsilon (Ghosh, Roughgarden and Sundararajan 2009), drawn in whole numbers and
+    drawn again beyond ``most``. Both sides know how many ids there are, so neighbours are tables in which another id stands for
+    one of them. Delta bounds the chance of the outermost value, in each count that moves.
+
+    Args:
+        epsilon: of all counts together.
+        delta: chance that epsilon does not hold.
+        groups: G, how many counts there are.
     """
 
     epsilon: float
     delta: float
+    groups: int = 1
+
+    @property
+    def moved(self) -> int:
+        """Return how many counts one replaced id can move by 1: that of the group it leaves, and that of the one it enters."""
+        return min(self.groups, 2)
 
     @property
     def most(self) -> int:
-        """Return the largest noise: the least at which the outermost value has a chance of at most delta."""
-        return max(1, math.ceil(math.log(1 / self.delta) / self.epsilon))
+        """Return the largest noise: the least at which the outermost value has a chance of at most delta, or half of it each."""
+        return max(1, math.ceil(math.log(self.moved / self.delta) * self.moved / self.epsilon))
 
     @property
     def event(self) -> ApproximateDP:
-        """Return what one answer costs a side. Groups are of different ids, so several cost no more than one."""
+        """Return what one answer costs a side, of all groups together."""
         return ApproximateDP(epsilon=self.epsilon, delta=self.delta, unit="record")
 
-    def draw(self, groups: int, rng: SecureRandom) -> Counts:
+    def draw(self, rng: SecureRandom) -> Counts:
         """Draw noise for each group (G), from -most to most."""
-        noise_G = np.empty(groups, dtype=np.int64)
-        for group in range(groups):
+        noise_G, scale = np.empty(self.groups, dtype=np.int64), self.moved / self.epsilon
+        for group in range(self.groups):
             while True:
-                first, second = draw_geometric(1 / self.epsilon, SequentialBits(rng.bytes, rows=1), columns=2)[0].tolist()
+                first, second = draw_geometric(scale, SequentialBits(rng.bytes, rows=1), columns=2)[0].tolist()
                 if abs(first - second) <= self.most:
                     break
             noise_G[group] = first - second
@@ -171,9 +183,9 @@ def overlap_permuting_side(
     Threat model: a peer that follows the protocol and may study all it received (honest but curious). Guarantee: under
     computational Diffie-Hellman on ristretto255, AES-128 as a pseudorandom function and as an ideal cipher, and BLAKE2b as a
     random oracle, a side learns the sizes of both sets, the names and sizes of the groups and the counts, nothing more. With
-    noise the counts that a side learns are (epsilon, delta)-DP for the other side's ids. Not protected: exact counts, of which
-    two on sets that differ by one id tell whether it is common (the comparing side's process sees the exact one also where it is
-    withheld); a peer that lies about its ids or deviates.
+    noise all counts that a side learns are together (epsilon, delta)-DP for the other side's ids, given these sizes. Not
+    protected: exact counts, of which two on sets that differ by one id tell whether it is common (the comparing side's process
+    sees the exact one also where it is withheld); a peer that lies about its ids or deviates.
 
     Args:
         ids: this side's ids (M), unique.
@@ -291,7 +303,8 @@ class _Pool:
         if terms.noise is None:
             none = np.empty(0, dtype=np.int64)
             return cls(ids=[], group_K=none.astype(np.uint8), noise_G=none, middle=0)
-        noise_G, middle, ids = terms.noise.draw(groups, rng), terms.noise.most, list[bytes]()
+        noise = replace(terms.noise, groups=groups)
+        noise_G, middle, ids = noise.draw(rng), noise.most, list[bytes]()
         for group in range(groups):
             brought = middle + int(noise_G[group])
             ids += [_made_up(not permutes, group, number) for number in range(2 * middle)]

@@ -12,7 +12,7 @@ def _overlap(contract: Contract) -> list[str]:
     told_parties = {"both": f"{label} and {feature}", "label": label, "feature": feature}[config.told_to]
     by_group = f", by the groups of {config.groups}, whose names and sizes cross" if config.groups is not None else ""
     if config.epsilon is not None:
-        bound = f"with noise: {config.epsilon:g}-DP of the other side's ids but for a chance of {config.delta:g}, for each count"
+        bound = f"with noise: {config.epsilon:g}-DP of the other side's ids but for a chance of {config.delta:g}, for each run"
     else:
         bound = (
             f"exact from {config.least:,} on, and not where fewer of a set are left; at most {config.answers} with one party. "
@@ -34,8 +34,8 @@ OVERLAP = (
         name="`tallystick overlap`",
         label_party="how many ids the other has, and how many are common, by group if agreed; not which",
         feature_party="the same",
-        guarantee="honest-but-curious peers; exact counts have no formal guarantee; with `overlap.epsilon` (ε, δ)-DP of the "
-        "other's ids",
+        guarantee="honest-but-curious peers; exact counts have no formal guarantee; with `overlap.epsilon` (ε, δ)-DP of "
+        "which ids the other has, given how many",
         fields=("Size.rows", "Chunk.rows", "OverlapGroups.names", "OverlapCounts.counts"),
         sentences=_overlap,
     ),

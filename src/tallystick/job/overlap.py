@@ -5,6 +5,7 @@ Nothing here loads PyTorch. Counts lie in a folder of their own under ``runs``, 
 
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -161,9 +162,11 @@ def _described(config: OverlapConfig, overlap: Overlap, peer: str) -> dict[str, 
             f"{sum(count is None for count in counts)} of {len(counts)}."
         )
     elif config.noise is not None:
-        learnt_lines.append(
-            f"Some {total:,} ids are common; a count is off by at most {config.noise.most} (epsilon = {config.noise.epsilon:g})."
+        noise = replace(config.noise, groups=len(counts))
+        each = (
+            f"the count of each group is off by at most {noise.most}" if grouped else f"the count is off by at most {noise.most}"
         )
+        learnt_lines.append(f"Some {total:,} ids are common; {each} (epsilon = {noise.epsilon:g}).")
     else:
         learnt_lines.append(f"{total:,} ids are common.")
     outcome: dict[str, Any] = {
