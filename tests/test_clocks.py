@@ -29,6 +29,7 @@ WHY = {
     "network/certificates.py": "certificates, which hold until a date: two where they are made, one where they are read",
     "privacy/ledger.py": "entries of a ledger, which are ordered by their numbers",
     "run_folder/answer_journal.py": "a file for each day",
+    "run_folder/shared_head.py": "the day on which a score was opened",
     "scoring/journal.py": "a file for each day, and the budgets of that day",
     "trials/trials.py": "when trials began",
     "tallystick_experiments/outcomes.py": "when rows were made",

@@ -2,8 +2,8 @@
 
 A run folder keeps some files with a value for each row: the alignment, what was recorded for the audit, scores, checkpoints from
 which training goes on. Statistics of many rows stand among these values, so a run gives all of them up, for all rows. Journals of
-serving and counts of opened scores stay in use: these lose the names of the persons alone. Profiles of columns lose every value
-of few rows, and reports the places and texts that a linkage by similarity shows. Weights, encoders and figures stay.
+serving, opened scores and their counts stay in use: these lose the persons alone. Profiles of columns lose every value of few
+rows, and reports the places and texts that a linkage by similarity shows. Weights, encoders and figures stay.
 
 What is done to a file that is named, and what this says, is the same whether or not a person was in it: nobody learns from it who
 was known. No other party is told. Sides that serve align anew when they next meet, by which the others see that something was

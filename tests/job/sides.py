@@ -66,7 +66,7 @@ class Sides:
     def one_round(self, side, work):
         self.with_sessions(side.contract, side.party, work, watcher=side.watcher)
 
-    def until_ticked(self, side, _server, work, *, stopped):
+    def until_ticked(self, _side, _server, score, *, stopped):
         """Serve without clients until versions were told some times."""
 
         def watch():
@@ -75,7 +75,7 @@ class Sides:
             stopped.set()
 
         threading.Thread(target=watch, daemon=True).start()
-        self.one_round(side, work)
+        score()
         ticks = [place for place, (kind, _) in enumerate(self.sent) if kind == "VersionsWanted"]
         del self.sent[ticks[TICKS - 1] + 1 :]  # how many more follow depends on the machine
 

@@ -142,7 +142,7 @@ class Served(Sides):
         for module in (online_label_party, feature_party_asks):
             patch.setattr(module, "answer_clients", self.with_a_client)
 
-    def with_a_client(self, side, server, work, *, stopped):
+    def with_a_client(self, _side, server, score, *, stopped):
         key = GIVEN["bank"].join(GIVEN["shop"], on="id", how="semi")["id"][0]
         headers = {"authorization": f"Bearer {(self.job.home('bank') / 'tokens').read_text().strip()}"}
 
@@ -160,7 +160,7 @@ class Served(Sides):
             stopped.set()
 
         threading.Thread(target=ask, daemon=True).start()
-        self.one_round(side, work)
+        score()
 
     def serve(self):
         roles = (serve_label_party, serve_feature_party)

@@ -38,7 +38,14 @@ from tallystick.run_folder.folder import ALIGNMENT, ERASED, RunFolder
 from tallystick.run_folder.ledger import LABELS, LEDGER_NOTE, charged, known_ledger
 from tallystick.run_folder.profile import FEWEST, kept_profile
 from tallystick.run_folder.score_count import _digests
-from tallystick.run_folder.shared_head import enter_scored, keep_score_shares, kept_score_shares, require_unscored
+from tallystick.run_folder.shared_head import (
+    RowScores,
+    enter_scored,
+    keep_row_scores,
+    keep_score_shares,
+    kept_score_shares,
+    require_unscored,
+)
 from tallystick.scoring.journal import Journal
 from tallystick.serving.serving_folder import ServingHome
 from tallystick.simulation import simulate
@@ -329,7 +336,11 @@ def test_no_second_score_comes_of_an_erasure_on_shares(job):
     for ids in sets:
         keep_score_shares(folder, ids, np.zeros((len(ids), 1), dtype=np.uint64))
         enter_scored(folder, ids)
+        keep_row_scores(folder, ids, np.array([[int(each[-1:])] for each in ids], dtype=np.float64))
     erase(job, "shop", "id-000001")
+    remaining = RowScores.load(folder, outputs=1)
+    assert remaining.places([b"id-000001", *sets[1]]).tolist()[0] == -1
+    assert remaining.scores_NC[remaining.places([b"id-000003", b"id-000002"]), 0].tolist() == [3.0, 2.0]
     require_unscored(folder, [b"id-000001"])
     for key in (b"id-000002", b"id-000003"):
         with pytest.raises(ConfigError, match="have a score by the head of"):

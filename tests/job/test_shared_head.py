@@ -1,7 +1,10 @@
 """A head on shares as a job: in one process, over TLS with a helper, killed, resumed, and in prediction."""
 
+import asyncio
 import json
 import signal
+import threading
+import time
 from contextlib import suppress
 from functools import cache, partial
 
@@ -10,22 +13,30 @@ import polars as pl
 import pytest
 import yaml
 from head_processes import FEW_EPOCHS, die, die_before_the_head_is_kept, short_own_network
+from httpx import ASGITransport, AsyncClient
 from lanes import short_lane_of
 from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
 from tiny import Command, OnDisk, columns, contract_values, tables
 
-from tallystick.config.contract import parse_contract
+from tallystick.config.contract import load_contract, parse_contract
+from tallystick.config.party import load_party
 from tallystick.demo.homes import write_job
+from tallystick.disclosure.serving import serving_lines
 from tallystick.disclosure.table import DISCLOSURES, disclosure_lines
 from tallystick.errors import ConfigError, DataError, Diverged
+from tallystick.job import process
 from tallystick.job.phases import shared_head
 from tallystick.network.addresses import free_port
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
 from tallystick.privacy.ledger import BudgetExceeded
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.shared_head import RowScores, keep_row_scores
 from tallystick.scoring.explain import check_explained
 from tallystick.secret_sharing.ring import MaskStream
+from tallystick.serving import opened_scores
+from tallystick.serving import side as online_side
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 
@@ -187,7 +198,9 @@ def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, fea
         ({"alignment": {"method": "union", "keys": [{"name": "id"}]}}, "takes one row of each side"),
         ({"evaluation": {"share_metrics": ["auc"]}}, "figures of the test labels would leave"),
         ({"evaluation": {"importance": {"feature_columns": "both"}}}, "would score rows again"),
-        ({"serving": {"ways": ["key"]}}, "serving: each row has one score by a model"),
+        ({"serving": {"ways": ["key"]}}, "take ahead alone, by which requests are answered with these scores"),
+        ({"serving": {"ways": ["ahead", "window"]}}, "serving.ways = .*window.*: a row has one score, which tallystick predict"),
+        ({"serving": {"ways": ["ahead"], "questions_a_day": 9}}, "no question crosses; leave them out, and bound scores by"),
         ({"tuning": {"keys": {"training.learning_rate": {"low": 0.1, "high": 0.5}}}}, "each trial would open scores"),
         ({"parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}}}, "training.gradients = shared needs exactly one"),
         (
@@ -367,7 +380,7 @@ def trained(tmp_path_factory):
     """A finished run over TLS, of nine tenths of the rows; the other tenth is for prediction."""
     frames = tables(PARTIES, rows=ROWS)
     seen = {name: frame.filter(pl.col("id") < f"id-{9 * ROWS // 10:06}") for name, frame in frames.items()}
-    job = lay_out(tmp_path_factory.mktemp("shared"), shared(), seen)
+    job = lay_out(tmp_path_factory.mktemp("shared"), shared(serving={"ways": ["ahead"]}), seen)
     job.run_all()
     for name, frame in frames.items():
         frame.filter(pl.col("id") >= f"id-{9 * ROWS // 10:06}").write_parquet(job.home(name) / "new.parquet")
@@ -397,14 +410,128 @@ def test_new_rows_get_a_score_over_tls_and_no_second_one(trained):
     again = predict_all(job, "new.parquet", "again.csv")
     assert {name: code for name, (code, _) in again.items()} == dict.fromkeys(job.parties, 0), again["bank"][1].said
     assert (job.home("bank") / "again.csv").read_bytes() == (job.home("bank") / "scores.csv").read_bytes()
-    # Some of them, or some beside others, would be second scores
+    # Some of them with other columns, beside rows that were scored after training: each keeps its only score
+    scored = {name: (job.runs(name)[-1] / "scored-rows.safetensors").read_bytes() for name in PARTIES}
     for name in PARTIES:
-        pl.read_parquet(job.home(name) / "new.parquet").sort("id")[1:].write_parquet(job.home(name) / "fewer.parquet")
-    fewer = predict_all(job, "fewer.parquet", "fewer.csv")
-    assert fewer["bank"][0] != 0
-    assert fewer["shop"][0] != 0
-    assert any("have a score by the head of" in fewer[name][1].error for name in PARTIES)
-    assert not (job.home("bank") / "fewer.csv").exists()
+        new = pl.read_parquet(job.home(name) / "new.parquet").sort("id")[1:].with_columns(x=-pl.col("x"))
+        old = pl.read_parquet(job.home(name) / "table.parquet").select(new.columns)
+        pl.concat([new, old]).write_parquet(job.home(name) / "whole.parquet")
+    whole = predict_all(job, "whole.parquet", "whole.csv")
+    assert {name: code for name, (code, _) in whole.items()} == dict.fromkeys(job.parties, 0), whole["bank"][1].said
+    first, then = (pl.read_csv(job.home("bank") / f"{name}.csv") for name in ("scores", "whole"))
+    both = first.join(then, on="id", suffix="_then")
+    assert len(both) == len(first) - 1
+    assert both["score"].equals(both["score_then"], check_names=False)
+    assert len(then) > len(first)
+    shares = {name: sorted(path.stat().st_size for path in job.runs(name)[-1].glob("score-shares-*")) for name in PARTIES}
+    assert len(shares["bank"]) == len(shares["shop"]) == 3  # after training, and by two predictions: the rows new to each
+    path = job.runs("bank")[-1] / "row-scores.safetensors"
+    opened = load_file(path)
+    assert (
+        len(set(opened["rows"].tolist()))
+        == len(opened["rows"])
+        == len(load_file(job.runs("shop")[-1] / "scored-rows.safetensors")["rows"])
+    )
+    assert scored != {name: (job.runs(name)[-1] / "scored-rows.safetensors").read_bytes() for name in PARTIES}
+    # A label party that lost its scores gets the same ones again, of exactly the rows that were scored together
+    content = path.read_bytes()
+    path.unlink()
+    assert {code for code, _ in predict_all(job, "new.parquet", "lost.csv").values()} == {0}
+    assert (job.home("bank") / "lost.csv").read_bytes() == (job.home("bank") / "scores.csv").read_bytes()
+    others = predict_all(job, "whole.parquet", "others.csv")
+    assert all(others[name][0] != 0 for name in PARTIES)
+    assert any("have a score by the head of" in others[name][1].error for name in PARTIES)
+    path.write_bytes(content)
+
+
+class Asked:
+    """Clients of a label party that serves, in its process: what they ask, and what they are answered."""
+
+    def __init__(self, job, patch, asks):
+        (job.home("bank") / "tokens").write_text("a-token-of-some-length\n")
+        job.change("bank", serving={"listen": "127.0.0.1:1", "token_file": "tokens", "deadline_ms": 60_000.0})
+        patch.setattr(opened_scores, "answer_clients", self.answer)
+        self.asks, self.heard = asks, Heard()
+        self.contract, party = (load(job.home("bank") / f"{name}.yaml") for name, load in LOADS.items())
+        opened_scores.serve_opened_scores(self.contract, party, table=None, run=None, watcher=self.heard)
+
+    def answer(self, _side, server, score, *, stopped):
+        self.app = server.config.app
+        thread = threading.Thread(target=score)
+        thread.start()
+        try:
+            while self.call("GET", "/readyz").text != "ready\n":
+                time.sleep(0.01)
+            self.asks(self)
+        finally:
+            stopped.set()
+            thread.join()
+
+    def call(self, method, path, **options):
+        async def request():
+            headers = {"authorization": "Bearer a-token-of-some-length"}
+            async with AsyncClient(transport=ASGITransport(app=self.app), base_url="http://bank") as client:
+                return await client.request(method, path, headers=headers, **options)
+
+        return asyncio.run(request())
+
+    def rows(self, *rows):
+        return self.call("POST", "/v1/score", json={"rows": list(rows)})
+
+
+LOADS = {"contract": load_contract, "party": load_party}
+
+
+def test_clients_are_answered_with_opened_scores_and_nobody_is_called(trained, monkeypatch):
+    job, _ = trained
+    assert {code for code, _ in predict_all(job, "new.parquet", "served.csv").values()} == {0}
+    scores = {row["id"]: row for row in pl.read_csv(job.home("bank") / "served.csv").to_dicts()}
+    new, table = pl.read_parquet(job.home("bank") / "new.parquet"), pl.read_parquet(job.home("bank") / "table.parquet")
+    calls = []
+    for module in (online_side, process):
+        monkeypatch.setattr(module, "with_sessions", lambda *_, **__: calls.append(1))
+    folder = RunFolder.open(job.runs("bank")[-1], key=None)
+    opened = RowScores.load(folder, outputs=1)
+    ids = table["id"].to_list()
+    unscored = [id for id, place in zip(ids, opened.places([id.encode() for id in ids]), strict=True) if place < 0]
+    # The rows that were scored are brought into the table, with other columns; those of the table stay
+    new = new.with_columns(x=-pl.col("x"))
+    pl.concat([table, new.select(table.columns)]).write_parquet(job.home("bank") / "table.parquet")
+
+    def ask(clients):
+        told = clients.rows(*({"id": id} for id in new["id"])).json()["scores"]
+        for id, row in zip(new["id"], told, strict=True):
+            if id in scores:
+                assert (row["scored_by"], row["scored_on"]) == ("joint model", scores[id]["scored_on"])
+                assert np.float32(row["score"]) == np.float32(scores[id]["score"])
+            else:
+                assert (row["scored_by"], row["scored_on"]) == ("own columns", None)
+        assert told == clients.rows(*({"id": id} for id in new["id"])).json()["scores"]
+        (alone,) = clients.rows({"id": unscored[0]}).json()["scores"]
+        assert (alone["scored_by"], alone["scored_on"]) == ("own columns", None)
+        assert clients.rows({"id": "nobody"}).status_code == 404
+        brought = clients.rows({"id": unscored[0], "x": 1.0, "noise": 0.0, "kind": "red"})
+        assert brought.status_code == 422
+        assert "is a row's only one" in brought.json()["detail"]
+        # A prediction that ends meanwhile counts
+        keep_row_scores(folder, [unscored[0].encode()], np.array([[0.0]]))
+        (joint,) = clients.rows({"id": unscored[0]}).json()["scores"]
+        assert (joint["score"], joint["scored_by"]) == (0.5, "joint model")
+        assert clients.call("GET", "/openapi.json").json()["paths"]["/v1/score"]
+
+    kept = (folder.path / "row-scores.safetensors").read_bytes()
+    try:
+        clients = Asked(job, monkeypatch, ask)
+    finally:
+        (folder.path / "row-scores.safetensors").write_bytes(kept)
+        table.write_parquet(job.home("bank") / "table.parquet")
+        job.change("bank", serving=None)
+    assert not calls
+    with pytest.raises(ConfigError, match="bank answers alone, with scores that `tallystick predict` opened, and shop takes no"):
+        opened_scores.serve_opened_scores(
+            clients.contract, load_party(job.home("shop") / "party.yaml"), table=None, run=None, watcher=clients.heard
+        )
+    assert any("neither shop nor aid learns that there was a request" in line for line in serving_lines(clients.contract))
 
 
 def test_a_feature_party_measures_at_home_what_a_column_as_label_would_tell(trained):

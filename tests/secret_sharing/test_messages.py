@@ -19,9 +19,11 @@ from tallystick.secret_sharing.share_messages import (
     MaskSeed,
     ScoreShares,
     SharesKept,
+    UnscoredRows,
     exchange_counts,
     receive_seed,
     receive_sizes,
+    receive_unscored,
     receive_words,
 )
 
@@ -98,6 +100,13 @@ def test_sizes_that_no_table_has_are_refused_by_the_helper(changed, part):
 def test_parties_that_ask_for_different_shares_are_refused_by_the_helper(changed):
     pair = HeadSizes(**SIZES), HeadSizes(**SIZES | changed)
     refused(lambda channel: receive_sizes(channel, channel), *pair)
+
+
+@pytest.mark.parametrize("marks", [[1, 0], [0, 1, 1, 0], [0, 2, 1], [0.0, 1.0, 1.0]])
+def test_marks_that_are_not_one_of_each_row_are_refused(marks):
+    dtype = np.float64 if 0.0 in marks and isinstance(marks[0], float) else np.uint8
+    message = UnscoredRows(rows=Array.of(np.array(marks, dtype=dtype)))
+    assert "UnscoredRows" in refused(lambda channel: receive_unscored(channel, 3), message)
 
 
 def test_whether_shares_are_kept_is_yes_or_no():

@@ -8,7 +8,7 @@ from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, S
 from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.watcher import Style
 
-ONLINE = tuple(f"tallystick.serving.{name}" for name in ("feature_party", "feature_party_asks", "label_party"))
+ONLINE = tuple(f"tallystick.serving.{name}" for name in ("feature_party", "feature_party_asks", "label_party", "opened_scores"))
 LOADS = (*LIBRARIES, *ONLINE, "tallystick.cli.watch")
 
 
@@ -30,6 +30,7 @@ def serve(
         from tallystick.serving.feature_party import serve_feature_party
         from tallystick.serving.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
         from tallystick.serving.label_party import serve_label_party
+        from tallystick.serving.opened_scores import serve_opened_scores
         from tallystick.serving.serving_folder import ServingHome
 
         agreed, own, watcher = read_files(contract, party, progress)
@@ -38,6 +39,8 @@ def serve(
         role = serve_label_party if is_label else serve_feature_party
         if agreed.serving is not None and agreed.serving.feature_party_asks:
             role = serve_label_party_that_answers if is_label else serve_feature_party_that_asks
+        if agreed.shares_head and agreed.serving is not None:
+            role = serve_opened_scores
         log = RunLog(watcher)
         if agreed.serving is not None and own.runs.exists():
             log.keep_in(ServingHome.of(agreed, own).path, name=SERVING_LOG)

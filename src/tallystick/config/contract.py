@@ -667,10 +667,15 @@ def _shared_head_problems(contract: Contract) -> list[str]:
         )
     if contract.tuning.keys:
         problems.append(f"{where}, tuning.keys: each trial would open scores of the same rows again; leave it out")
-    if contract.serving is not None:
+    if contract.serving is not None and contract.serving.ways != ("ahead",):
         problems.append(
-            f"{where}, serving: each row has one score by a model, and requests could ask again; leave it out, and score new "
-            "rows by tallystick predict, once each"
+            f"{where}, serving.ways = {shown(list(contract.serving.ways))}: a row has one score, which tallystick predict opens; "
+            "take ahead alone, by which requests are answered with these scores"
+        )
+    if (serving := contract.serving) is not None and (serving.questions_a_day or serving.questions_a_day_per_row):
+        problems.append(
+            f"{where}, serving.questions_a_day, serving.questions_a_day_per_row: no question crosses; leave them out, and bound "
+            "scores by privacy.scores_per_row in the feature party's file"
         )
     if evaluation.privacy is not None or evaluation.share_metrics:
         problems.append(

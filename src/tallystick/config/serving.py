@@ -15,7 +15,7 @@ WAYS: dict[Way, str] = {
     "key": "the row's key crosses, and finds the row in the feature party's store",
     "position": "the row's place in an alignment that is made when the sides meet",
     "window": "the same among a window of other rows, the same ones each time, drawn by the label party",
-    "ahead": "all aligned rows are embedded when the sides meet; a request crosses nothing",
+    "ahead": "all aligned rows are embedded when the sides meet, or on shares scored by `predict`; a request crosses nothing",
     "embedding": "the feature party asks: it sends the row's embedding alone and gets the score",
     "agreed-batch": "the feature party asks: it sends embeddings of a batch that both sides cut alike, and gets all scores",
 }

@@ -25,6 +25,14 @@ def serving_lines(contract: Contract) -> list[str]:
     if contract.serving is None:
         return []
     label, features, window = contract.label_party, " and ".join(contract.feature_parties), contract.serving.window
+    if contract.shares_head:
+        return [
+            f"`tallystick serve`: {label} answers with scores that training and `tallystick predict` opened, and calls nobody: "
+            f"neither {features} nor {contract.helper} learns that there was a request (serving.ways: ahead)",
+            "`tallystick serve`: `predict` opens a score of every common row of the tables that it is given, whether or not it "
+            f"is ever asked for: {label} and {features} choose by these tables which rows have one. {label} keeps the scores, "
+            "and no party can take one back",
+        ]
     rows = "rows of the union" if contract.linkage.imputes else "common rows"
     has = f", and that {features} has it" if contract.linkage.imputes else ""
     ways = {

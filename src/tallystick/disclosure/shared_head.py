@@ -25,7 +25,7 @@ def _scores(contract: Contract) -> list[str]:
     lines = [
         f"{label} learns {_scores_of_a_row(contract)} for each validation row, test row and row of a prediction, and {features} "
         f"learns none. Each score tells something about the columns of {features}. A model scores each row once, and another run "
-        "scores the same row again",
+        f"scores the same row again. In a prediction {label} says which common rows it has no score of yet",
     ]
     if contract.target.type == "multiclass":
         lines.append(
@@ -109,9 +109,9 @@ SHARED_HEAD = (
         name="scores of a head on shares",
         label_party="one score per row and model, or one per class: of validation, test and predicted rows; of classes one whole "
         "number per training, how often training scores came near the edge of the range",
-        feature_party="nothing",
+        feature_party="of a prediction, which common rows have no score yet",
         guarantee="none for what scores tell about columns, first of all if the label party chose the label for that",
-        fields=("ScoreShares.words", "SharesKept.kept", "EdgeShares.words"),
+        fields=("ScoreShares.words", "SharesKept.kept", "EdgeShares.words", "UnscoredRows.rows"),
         sentences=_scores,
     ),
 )

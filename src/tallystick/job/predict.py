@@ -34,7 +34,7 @@ from tallystick.job.phases.shared_head import (
     logits_of,
     shares_of_scores,
 )
-from tallystick.job.prediction_output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
+from tallystick.job.prediction_output import ROW, RUN, SCORED_BY, SCORED_ON, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
 from tallystick.job.run_selection import chosen_run, named_run, offered
@@ -45,7 +45,7 @@ from tallystick.run_folder.embedding_charge import EmbeddingCharge
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import enter_exact
 from tallystick.run_folder.noise_secret import row_noise_secret
-from tallystick.run_folder.shared_head import SharedHead
+from tallystick.run_folder.shared_head import RowScores, SharedHead
 from tallystick.run_folder.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder, kept_widths
 from tallystick.scoring.explain import Watched, as_table, check_explained, explanations
 from tallystick.scoring.predict import (
@@ -58,6 +58,7 @@ from tallystick.scoring.predict import (
     scores_of,
     send_scores,
 )
+from tallystick.secret_sharing.share_messages import receive_unscored, send_unscored
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.keys import Keys
 from tallystick.tables.lazy_table import Frame
@@ -405,15 +406,23 @@ class _Scoring:
         leave: Callable[[], None],
         progress: Progress,
     ) -> pl.DataFrame:
-        """Score the linked rows by a head on shares.
+        """Score those linked rows by a head on shares that have no score by it, and return the scores of all.
 
-        A row that has a score by it is refused, but for the rows of an earlier prediction: their scores are opened again.
+        A score is a row's only one. Where the label party has lost some of them, those are opened again if exactly these rows
+        were scored together; else they are refused.
         """
         contract, is_label = self.contract, own.is_label
-        index_N = torch.arange(len(own.alignment))
+        all_N = torch.arange(len(own.alignment))
         peer = channels[contract.feature_parties[0] if is_label else contract.label_party]
-        due = DueScores.of(self.folder, own, index_N, contract)
-        if due.kept_by_both(peer):
+        ids = own.keys.ids_of(own.rows_at(all_N))
+        if is_label:
+            is_unscored_N = RowScores.load(self.folder, outputs=contract.scores_of_a_row).places(ids) < 0
+            send_unscored(peer, is_unscored_N)
+        else:
+            is_unscored_N = receive_unscored(peer, len(all_N))
+        index_N = all_N[torch.from_numpy(is_unscored_N)]
+        due = DueScores.of(self.folder, own, index_N, contract) if len(index_N) else None
+        if due is None or due.kept_by_both(peer):
             begin_side(contract, self.party.party, channels, NOTHING_DUE)
         else:
             head = SharedHead.load(self.folder, architecture, self.encoder, is_label=is_label)
@@ -424,10 +433,15 @@ class _Scoring:
         keys = self.frame[rows].select(self.party.keys.values())
         order = np.argsort(rows, kind="stable")  # the table's
         if not is_label:
-            due.open_as_feature_party(peer)
+            if due is not None:
+                due.open_as_feature_party(peer)
             return keys[order]
-        scores_NC = due.open_as_label_party(peer)
+        if due is not None:
+            due.open_as_label_party(peer)
         leave()
-        logits_N = logits_of(contract, scores_NC)
+        opened = RowScores.load(self.folder, outputs=contract.scores_of_a_row)
+        place_N = opened.places(ids)
         coder = LabelCoder.from_json(self.folder.read_json(self.folder.label_coder))
-        return keys.hstack(scores_of(coder, logits_N))[order]
+        scores = scores_of(coder, logits_of(contract, opened.scores_NC[place_N]))
+        days = pl.Series(SCORED_ON, [opened.day_of(place) for place in place_N], dtype=pl.Date)
+        return keys.hstack(scores).with_columns(days)[order]

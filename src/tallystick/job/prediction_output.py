@@ -17,6 +17,8 @@ ROW = "row"
 """Column of the predictions, where keys need not be unique: the row's number in the table, from 0."""
 SCORED_BY = "scored_by"
 """Column of the predictions, where rows without a partner's row have a score too: the joint model, or own columns."""
+SCORED_ON = "scored_on"
+"""Column of the predictions by a head on shares: the day (UTC) on which a row's only score was opened."""
 SIMILARITY = "similarity"
 """Column of the predictions, where rows are linked by similarity: that of the most similar row."""
 _FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"  # the last four are the wide forms of the first
@@ -44,10 +46,9 @@ def check_columns(contract: Contract, party: PartyFile, frame: Frame, output: Pa
     A CSV file has no way to say that ``=1+1`` is text, and a quote in front of it would be another key for whoever joins by it.
     """
     columns = list(party.keys.values())
+    taken = {RUN, ROW, SCORED_BY, SIMILARITY, "score", *([SCORED_ON] if contract.shares_head else [])}
     for name in columns:
-        if name in (RUN, ROW, SCORED_BY, SIMILARITY, "score") or (
-            contract.target.type == "multiclass" and name.startswith("score_")
-        ):
+        if name in taken or (contract.target.type == "multiclass" and name.startswith("score_")):
             raise ConfigError(f"keys: column {name!r} has a name that the file of scores needs itself; rename it in the table")
     if output.suffix != ".csv":
         return

@@ -3,8 +3,9 @@
 Shapes: D own features, E the other party's, C outputs.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from tallystick.tables.encoder import Encoder
 from tallystick.training.checkpoint import TrainingState, put_weights, read_tensors, write_tensors
 
 _NOTE, _SCORED, _OPENED = "training", "scored-rows.safetensors", "opened-scores.safetensors"
+ROW_SCORES = "row-scores.safetensors"
+"""File of the scores that a label party was shown, by row."""
+_EPOCH = date(1970, 1, 1)
 _OWN, _OTHERS, _COMMON = "own_share", "others_share", "products_share"
 _AXES_LABEL_PARTY, _AXES_FEATURE_PARTY = 256, 512
 _CODES_FEATURE_PARTY = 512
@@ -130,9 +134,9 @@ def forget_score_shares(folder: RunFolder, ids: Iterable[bytes]) -> None:
 
 
 def forget_scored(folder: RunFolder, ids: Iterable[bytes]) -> None:
-    """Take these rows out of those with a score, and delete all shares of sets of rows with one of them.
+    """Take these rows and their scores out of those with a score, and delete all shares of sets of rows with one of them.
 
-    The others still have a score: no second one is opened for them.
+    The others keep theirs: no second one is opened for them.
     """
     if not (folder.path / _SCORED).exists():
         return
@@ -140,6 +144,8 @@ def forget_scored(folder: RunFolder, ids: Iterable[bytes]) -> None:
     remaining_N = _scored(folder)
     remaining_N = remaining_N[~np.isin(remaining_N, rows_N)]
     write_tensors(folder.path / _SCORED, {"rows": torch.from_numpy(remaining_N)}, {}, origin=folder.origin, private=True)
+    if (folder.path / ROW_SCORES).exists():
+        RowScores.load(folder, outputs=1).without(rows_N).keep(folder)
     for path in folder.path.glob(SHARES):
         if np.isin(read_tensors(path, origin=folder.origin)[0]["rows"].numpy(), rows_N).any():
             remove(path)
@@ -149,6 +155,71 @@ def shares_path(folder: RunFolder, ids: Iterable[bytes]) -> Path:
     """Name the file of the shares of these rows, in whichever order they come."""
     name = blake2b(np.sort(_digests(folder, ids)).tobytes(), digest_size=16).hexdigest()
     return folder.path / SHARES.replace("*", name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowScores:
+    """Scores that were opened to the label party: each is its row's only one by this head, whatever becomes of the columns.
+
+    Args:
+        key: of the rows' digests.
+        rows_N: digests, ascending.
+        scores_NC: what was opened.
+        days_N: when, in days since 1970 (UTC).
+    """
+
+    key: bytes
+    rows_N: NDArray[np.int64]
+    scores_NC: NDArray[np.float64]
+    days_N: NDArray[np.int64]
+
+    @classmethod
+    def load(cls, folder: RunFolder, *, outputs: int) -> "RowScores":
+        """Read those of a run, or none. Raises DamagedFile."""
+        key, path = folder.secret(START), folder.path / ROW_SCORES
+        if not path.exists():
+            none = np.empty(0, dtype=np.int64)
+            return cls(key=key, rows_N=none, scores_NC=np.empty((0, outputs)), days_N=none)
+        tensors = {name: tensor.numpy() for name, tensor in read_tensors(path, origin=folder.origin)[0].items()}
+        return cls(key=key, rows_N=tensors["rows"], scores_NC=tensors["scores"], days_N=tensors["days"])
+
+    def places(self, ids: Iterable[bytes]) -> NDArray[np.int64]:
+        """Return where each row's score stands, -1 for a row without one."""
+        rows_B = _digests_under(self.key, ids)
+        place_B = np.searchsorted(self.rows_N, rows_B)
+        is_here_B = np.append(self.rows_N, 0)[place_B] == rows_B
+        is_here_B &= place_B < len(self.rows_N)
+        places: NDArray[np.int64] = np.where(is_here_B, place_B, -1)
+        return places
+
+    def day_of(self, place: int) -> date:
+        """Return the day on which a score was opened."""
+        return _EPOCH + timedelta(days=int(self.days_N[place]))
+
+    def keep(self, folder: RunFolder) -> None:
+        """Write them, in order."""
+        order_N = np.argsort(self.rows_N, kind="stable")
+        arrays = {"rows": self.rows_N[order_N], "scores": self.scores_NC[order_N], "days": self.days_N[order_N]}
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        write_tensors(folder.path / ROW_SCORES, tensors, {}, origin=folder.origin, private=True)
+
+    def without(self, rows_K: NDArray[np.int64]) -> "RowScores":
+        """Leave rows out."""
+        stays_N = ~np.isin(self.rows_N, rows_K)
+        return replace(self, rows_N=self.rows_N[stays_N], scores_NC=self.scores_NC[stays_N], days_N=self.days_N[stays_N])
+
+
+def keep_row_scores(folder: RunFolder, ids: Sequence[bytes], scores_NC: NDArray[np.float64]) -> None:
+    """Keep the scores of these rows, which were opened just now or once more."""
+    before, rows_N = RowScores.load(folder, outputs=scores_NC.shape[1]), _digests(folder, ids)
+    is_new_N = ~np.isin(rows_N, before.rows_N)
+    days_N = np.full(int(is_new_N.sum()), (datetime.now(UTC).date() - _EPOCH).days, dtype=np.int64)
+    replace(
+        before,
+        rows_N=np.concatenate([before.rows_N, rows_N[is_new_N]]),
+        scores_NC=np.concatenate([before.scores_NC, scores_NC[is_new_N]]),
+        days_N=np.concatenate([before.days_N, days_N]),
+    ).keep(folder)
 
 
 def keep_opened(folder: RunFolder, index_N: Tensor, scores_NC: NDArray[np.float64]) -> None:
@@ -166,7 +237,10 @@ def opened_scores(folder: RunFolder) -> tuple[Tensor, Tensor]:
 
 def _digests(folder: RunFolder, ids: Iterable[bytes]) -> NDArray[np.int64]:
     """Return a keyed digest of each id."""
-    key = folder.secret(START)
+    return _digests_under(folder.secret(START), ids)
+
+
+def _digests_under(key: bytes, ids: Iterable[bytes]) -> NDArray[np.int64]:
     digests = [blake2b(each, key=key, digest_size=8, person=b"tallystick score").digest() for each in ids]
     return np.frombuffer(b"".join(digests), dtype=np.int64).copy()
 

@@ -3,6 +3,7 @@
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
@@ -62,6 +63,13 @@ class EdgeShares(Message, frozen=True):
     """Feature party to label party: its share (1, 1) of how often training scores came near the edge of the range."""
 
     words: Array
+
+
+class UnscoredRows(Message, frozen=True):
+    """Label party to feature party: which common rows of a prediction (N,) it has no score of. Only these are scored."""
+
+    limit = MAX_MESSAGE_BYTES
+    rows: Array
 
 
 class SharesKept(Message, frozen=True):
@@ -157,6 +165,26 @@ def receive_sizes(label: Channel, feature: Channel) -> HeadSizes:
             label.peer, f"{label.peer} wants shares of {first.outputs} outputs; 1 to {MOST_FEATURES:,} are allowed"
         )
     return first
+
+
+def send_unscored(channel: Channel, is_unscored_N: NDArray[np.bool_]) -> None:
+    """Say which rows are to be scored, as the label party."""
+    channel.send(UnscoredRows(rows=Array.of(is_unscored_N.astype(np.uint8))))
+
+
+def receive_unscored(channel: Channel, rows: int) -> NDArray[np.bool_]:
+    """Receive it, as the feature party. Raises ProtocolError for another number of rows, or another type."""
+    try:
+        array = channel.receive(UnscoredRows).rows
+        if array.dtype != "uint8":
+            raise MalformedMessage(f"array has type {array.dtype}, expected uint8")
+        marks_N = array.numpy(rows)
+        if rows and marks_N.max() > 1:
+            raise MalformedMessage(f"a row's mark is {marks_N.max()}, and 0 or 1 are known")
+        is_unscored_N: NDArray[np.bool_] = marks_N == 1
+        return is_unscored_N
+    except MalformedMessage as error:
+        raise ProtocolError(channel.peer, f"{channel.peer}: UnscoredRows: {error}") from None
 
 
 def exchange_kept(channel: Channel, *, kept: bool) -> bool:

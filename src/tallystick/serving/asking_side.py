@@ -1,11 +1,11 @@
-"""Whoever has the clients answers them over HTTP, and asks the other side in a thread of its own."""
+"""Whoever has the clients answers them over HTTP, and gets scores in a thread of its own."""
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tallystick.disclosure.serving import serving_lines
-from tallystick.job.process import Work
 from tallystick.job.side_checks import check_listen
 from tallystick.serving.side import ServingSide, Stop
 
@@ -18,18 +18,18 @@ END_S = 5.0
 """Seconds for it to end after it was interrupted."""
 
 
-def answer_clients(side: ServingSide, server: "uvicorn.Server", work: Work[None], *, stopped: Stop) -> None:
-    """Answer clients until the operator ends it. ``work`` is done in each session with the other side.
+def answer_clients(side: ServingSide, server: "uvicorn.Server", score: Callable[[], None], *, stopped: Stop) -> None:
+    """Answer clients until the operator ends it. ``score`` gets scores, with the other side or alone, until it is ``stopped``.
 
     The end takes 12 seconds at most: 5 for answers under way, 2 for a farewell, 5 for whatever has to be interrupted.
 
-    Raises what ends the work for good, and ConfigError where its address is taken.
+    Raises what ends ``score`` before, and ConfigError where its address is taken.
     """
     failed: list[BaseException] = []
 
     def keep_up() -> None:
         try:
-            side.in_rounds(work, stopped=stopped)
+            score()
         except BaseException as error:  # said by the main thread
             failed.append(error)
             server.should_exit = True

@@ -1,6 +1,7 @@
 """Scores that the feature party asks for, online: it has the clients, and the label party answers it alone."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +110,7 @@ def serve_feature_party_that_asks(
     server = run_server(application(ScoreServer(options, batcher, served, metrics, say=watcher.say)), options)
     try:
         with side.home.locked():
-            answer_clients(side, server, work, stopped=stopped)
+            answer_clients(side, server, partial(side.in_rounds, work, stopped=stopped), stopped=stopped)
     finally:
         served.now.current.close()
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from tallystick.config.serving import ServingOptions
 from tallystick.errors import StorageError, StoreError
-from tallystick.job.prediction_output import SCORED_BY
+from tallystick.job.prediction_output import SCORED_BY, SCORED_ON
 from tallystick.run_folder.answer_journal import AnsweredRow, kept_columns
 from tallystick.scoring.batching import MOST_ROWS, Batcher, Outcome, PendingRows, Times, Why
 from tallystick.serving.connections import ACCEPTED_AT_ONCE, PatientServer, bounded_protocol
@@ -41,7 +41,11 @@ MARGIN = 0.15
 
 _PROBLEMS: dict[Why, Problem] = {
     "unknown": Problem(status=404, detail="no row here has this key; bring its own columns, or check the key"),
-    "absent": Problem(status=404, detail="a partner has no row with this key, and the contract scores none by own columns alone"),
+    "absent": Problem(
+        status=404,
+        detail="a partner has no row with this key, or on shares `tallystick predict` opened no score of it, and no row is "
+        "scored here by own columns alone",
+    ),
     "budget": Problem.later(
         429, "this row was asked for as often as the contract allows in a day; come again tomorrow", after_s=3600
     ),
@@ -61,6 +65,7 @@ class _Rows:
     why_B: list[Why]
     scores: dict[str, list[float]]
     scored_by: list[str | None]
+    scored_on: list[str | None] | None
     times: Times | None
 
 
@@ -144,7 +149,9 @@ class ScoreServer:
                     for place, value in zip(places, own_scores.tolist(), strict=True):
                         scores[name][place], scored_by[place] = value, ALONE
         times = max((part.times for part in parts if part.times is not None), key=lambda each: each.ended, default=None)
-        return _Rows(why_B=why_B, scores=scores, scored_by=scored_by, times=times)
+        days = run.scored_on(requested.keys) if run.scored_on is not None else None
+        scored_on = [day if by == JOINT else None for day, by in zip(days, scored_by, strict=True)] if days is not None else None
+        return _Rows(why_B=why_B, scores=scores, scored_by=scored_by, scored_on=scored_on, times=times)
 
     async def _outcomes(self, run: ServedRun, requested: RequestedRows, until: float) -> list[Outcome]:
         loop = asyncio.get_running_loop()
@@ -305,8 +312,13 @@ async def _own(run: ServedRun, requested: RequestedRows, places: list[int], unti
 
 
 def _as_json(run: ServedRun, rows: _Rows) -> Response:
+    days = rows.scored_on or []
     scored = [
-        {**{name: values[place] for name, values in rows.scores.items()}, SCORED_BY: by}
+        {
+            **{name: values[place] for name, values in rows.scores.items()},
+            SCORED_BY: by,
+            **({SCORED_ON: days[place]} if days else {}),
+        }
         if by is not None
         else {"problem": _PROBLEMS[rows.why_B[place]].facts}
         for place, by in enumerate(rows.scored_by)
@@ -318,6 +330,8 @@ def _as_arrow(run: ServedRun, rows: _Rows) -> Response:
     details = [None if by else _PROBLEMS[why].detail for by, why in zip(rows.scored_by, rows.why_B, strict=True)]
     columns = [pl.Series(name, values, dtype=pl.Float32).fill_nan(None) for name, values in rows.scores.items()]
     columns += [pl.Series(SCORED_BY, rows.scored_by, dtype=pl.String), pl.Series("problem", details, dtype=pl.String)]
+    if rows.scored_on is not None:
+        columns.insert(-1, pl.Series(SCORED_ON, rows.scored_on, dtype=pl.String).str.to_date())
     stream = io.BytesIO()
     pl.DataFrame(columns).write_ipc_stream(stream)
     return Response(stream.getvalue(), media_type=ARROW, headers={RUN: run.run_id})

@@ -92,7 +92,7 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
         scores = ScoreServer(options, batcher, served, metrics, say=watcher.say, shadow=shadow)
         server = run_server(application(scores), options)
         try:
-            answer_clients(side, server, work, stopped=stopped)
+            answer_clients(side, server, partial(side.in_rounds, work, stopped=stopped), stopped=stopped)
         finally:
             runs.close()
 

@@ -28,7 +28,9 @@ def openapi(now: RunsNow) -> dict[str, Any]:
         "properties": {"rows": {"type": "array", "items": row, "maxItems": reader.most_rows}, "run_id": _RUN},
         "required": ["rows"],
     }
-    by = {"scored_by": {"enum": ["joint model", "own columns"]}}
+    by: dict[str, Any] = {"scored_by": {"enum": ["joint model", "own columns"]}}
+    if now.current.scored_on is not None:
+        by["scored_on"] = {"type": ["string", "null"], "format": "date"}
     problem = {"type": "object", "properties": {"status": {"type": "integer"}, "title": _TEXT, "detail": _TEXT}}
     scored = {"type": "object", "properties": {**{name: {"type": "number"} for name in scores}, **by, "problem": problem}}
     answer = {"type": "object", "properties": {"run_id": _TEXT, "scores": {"type": "array", "items": scored}}}

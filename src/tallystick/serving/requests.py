@@ -87,7 +87,9 @@ class Reader:
     @classmethod
     def of(cls, contract: Contract, party: PartyFile, encoder: Encoder | None, frame: Frame) -> "Reader":
         """Make the reader of a party's table."""
-        if contract.serving is None or not contract.serving.feature_party_asks:
+        if contract.shares_head:
+            keys_only = "a score on shares is of the columns that the table had when it was opened, and is a row's only one"
+        elif contract.serving is None or not contract.serving.feature_party_asks:
             keys_only = ""
         elif (party.serving.way or contract.serving.ways[0]) == "agreed-batch":
             keys_only = "other columns than the table's would show which row of a batch is asked for"

@@ -1,7 +1,7 @@
 """The runs that a side with clients serves, as these see them: the one in use, the one before, a candidate."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,15 +51,24 @@ class ServedRun(ScoringRun):
         ids: the most that a party had when it was trained.
         reader: reads own columns as this run does.
         answers: where what it answered is kept; None where nothing is.
+        scored_on: gives the day on which each row's only score was opened, None for none; None where rows are scored when asked.
     """
 
     ids: int
     reader: Reader
     answers: AnswerLog | None
+    scored_on: Callable[[Sequence[bytes]], list[str | None]] | None = None
     users: Users = field(default_factory=Users)
 
     @classmethod
-    def of(cls, side: ServingSide, opened: OpenRun, scorer: Scoring) -> "ServedRun":
+    def of(
+        cls,
+        side: ServingSide,
+        opened: OpenRun,
+        scorer: Scoring,
+        *,
+        scored_on: Callable[[Sequence[bytes]], list[str | None]] | None = None,
+    ) -> "ServedRun":
         """Take a run as this side has it."""
         return cls(
             run_id=opened.run_id,
@@ -68,6 +77,7 @@ class ServedRun(ScoringRun):
             ids=opened.ids,
             answers=side.answers(opened),
             reader=Reader.of(side.contract, side.party, opened.encoder, side.frame),
+            scored_on=scored_on,
         )
 
     def retire(self) -> bool:

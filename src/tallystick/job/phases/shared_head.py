@@ -41,6 +41,7 @@ from tallystick.run_folder.shared_head import (
     features_of,
     forget_score_shares,
     keep_opened,
+    keep_row_scores,
     keep_score_shares,
     kept_score_shares,
     require_unscored,
@@ -233,10 +234,12 @@ class DueScores:
         keep_score_shares(self.folder, self.ids, share_NC)
 
     def open_as_label_party(self, peer: Channel) -> NDArray[np.float64]:
-        """Learn the scores, (N, C), once both parties keep their shares."""
+        """Learn the scores, (N, C), once both parties keep their shares, and keep them."""
         self._agree(peer)
         enter_scored(self.folder, self.ids)
-        return open_scores_label_party(self._kept(), peer)
+        scores_NC = open_scores_label_party(self._kept(), peer)
+        keep_row_scores(self.folder, self.ids, scores_NC)
+        return scores_NC
 
     def open_as_feature_party(self, peer: Channel) -> None:
         """Send own shares, once both parties keep theirs."""
