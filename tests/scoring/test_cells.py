@@ -51,6 +51,8 @@ def test_a_time_of_day():
         (date(2024, 5, 13).toordinal(), BERLIN),
         ("PT1S", pl.Duration("us")),
         (["2024-05-13"], pl.Date()),
+        ("09:30:01+02:00", pl.Time()),
+        ("09:30:01Z", pl.Time()),
     ],
 )
 def test_what_is_no_such_day_is_refused_without_its_value(cell, kind):

@@ -45,6 +45,8 @@ TAKEN = {
     "duration": (pa.array([timedelta(hours=1), None]), [timedelta(hours=1), None]),
 }
 REFUSED = {
+    "seconds beyond 64 bits of milliseconds": pa.array([2**62, None], pa.timestamp("s")),
+    "a time after midnight": pa.array([86_400, None], pa.time32("s")),
     "interval": pa.array([pa.MonthDayNano([1, 2, 3]), None], pa.month_day_nano_interval()),
     "long decimal": pa.array([Decimal(10) ** 60, None], pa.decimal256(70, 0)),
 }
@@ -87,15 +89,26 @@ def test_types_are_taken_alike_by_every_reader(tmp_path, kind, way):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_has_no_like_is_refused_by_name(tmp_path, kind, way):
+    if kind == "a time after midnight" and way != "frame":
+        pytest.skip("Arrow's own reader refuses such a file or stream")
+    if kind.startswith("seconds") and way == "parquet":
+        pytest.skip("Arrow refuses to write it")
     with pytest.raises((DataError, Problem)) as refusal:
         WAYS[way](REFUSED[kind], tmp_path)
     assert "column 'x' has Arrow type" in str(getattr(refusal.value, "detail", refusal.value))
 
 
-def test_an_interval_of_duckdb_is_refused_by_name(tmp_path):
-    query = {"query": "SELECT 1 AS id, INTERVAL 3 DAY AS x"}
-    with pytest.raises(DataError, match="column 'x' has Arrow type month_day_nano_interval"):
-        read_table(validate(TableConfig, query, source="table", context={"folder": tmp_path}))
+@pytest.mark.parametrize(
+    ("cell", "kind"),
+    [
+        ("INTERVAL 3 DAY", "Arrow type month_day_nano_interval"),
+        ("'10:00+02'::TIMETZ", "DuckDB type TIME WITH TIME ZONE"),  # its Arrow has no place for the zone
+        ("300000000000000000000000000000000000000::UHUGEINT", "DuckDB type UHUGEINT"),  # its Arrow gave a negative number
+    ],
+)
+def test_a_type_of_duckdb_that_arrow_does_not_hold_is_refused_by_name(tmp_path, cell, kind):
+    with pytest.raises(DataError, match=f"column 'x' has {kind}"):
+        read_table(validate(TableConfig, {"query": f"SELECT 1 AS id, {cell} AS x"}, source="table", context={"folder": tmp_path}))
 
 
 def test_a_table_without_rows_keeps_its_columns():

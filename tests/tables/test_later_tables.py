@@ -1,6 +1,7 @@
 """Later tables are read as the training's was: the same encoded values, or a refusal that names the column."""
 
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,7 @@ REFUSED = {
         [True, False],
         "trained on text, and this table has true and false, which no category",
     ),
+    "a half where true and false were": ([True, False], [0.5, 1.0], "trained on true and false, and this table has numbers"),
     "two where true and false were": ([True, False], [1, 2], "trained on true and false, and this table has numbers"),
 }
 
@@ -137,6 +139,8 @@ def test_what_does_not_fit_is_refused_by_name(kind, way):
     [
         ("number", [True, False], [1, 0]),
         ("boolean", [1, 0, None], [True, False, None]),
+        ("boolean", [1.0, 0.0, None, float("nan")], [True, False, None, None]),  # of pandas, beside a missing cell
+        ("boolean", [Decimal("1.0"), Decimal("0.0")], [True, False]),
         ("boolean", ["True", "FALSE"], [True, False]),
         ("date", [datetime(2024, 1, 3)], [date(2024, 1, 3)]),
         ("date", ["2024-01-03", "2024-01-04 00:00:00", " "], [date(2024, 1, 3), date(2024, 1, 4), None]),

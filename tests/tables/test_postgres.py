@@ -66,6 +66,13 @@ def test_types_arrive_as_what_they_are(address: str, monkeypatch: pytest.MonkeyP
     assert found.row(1) == (None,) * 9
 
 
+def test_types_that_arrow_holds_otherwise_keep_their_values(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of char(n) the spaces that fill it up are no part of the value, and an object's number has no sign."""
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    found = read(address, "select 'k1'::char(10) as id, ' k1 '::text as s, 4000000000::oid as o, null::oid as n")
+    assert found.row(0) == ("k1", " k1 ", 4_000_000_000, None)
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
@@ -78,6 +85,7 @@ def test_types_arrive_as_what_they_are(address: str, monkeypatch: pytest.MonkeyP
         ("select '1 day'::interval as wait", "column 'wait' has PostgreSQL type interval"),
         ("select 5::money as price", "column 'price' has PostgreSQL type money"),
         ("select '127.0.0.1'::inet as host", "column 'host' has PostgreSQL type inet"),
+        ("select '24:00'::time as closes", "column 'closes' has PostgreSQL type time, .* 24:00"),
     ],
 )
 def test_unusable_queries(address: str, monkeypatch: pytest.MonkeyPatch, query: str, message: str) -> None:

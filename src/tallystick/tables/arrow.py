@@ -17,21 +17,26 @@ def as_polars(table: "pa.Table") -> pl.DataFrame:
     Time stamps with a fixed offset move to UTC. Extension types give what they store, run-end encodings plain columns, and
     decimals of 256 bits those of 128.
 
-    Raises DataError, naming the column and its type, for intervals, unions, decimals too long for 128 bits, and whatever Polars
-    cannot hold.
+    Raises DataError, naming the column and its type, for intervals, unions, decimals too long for 128 bits, times of day beyond
+    midnight, and whatever Polars cannot hold.
     """
     import pyarrow as pa
 
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
-            columns.append(pl.Series(name, pl.from_arrow(_adapted(column))))
+            adapted = _adapted(column)
+            columns.append(pl.Series(name, pl.from_arrow(adapted)))
+            if columns[-1].dtype == pl.Time and columns[-1].null_count() > adapted.null_count:
+                raise ValueError("Polars has no 24:00")
         except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
             kind, mend = column.type, "convert it"
             if pa.types.is_interval(kind):
                 mend = "convert it into seconds, such as by a query's epoch(...)"
             elif pa.types.is_decimal(kind):
                 mend = "convert it into floating point"
+            elif pa.types.is_time(kind):
+                mend = "write 24:00 and later times otherwise"
             raise DataError(f"column {name!r} has Arrow type {kind}, which is not read; {mend}, or leave it out") from None
     return pl.DataFrame(columns) if columns else pl.DataFrame(height=table.num_rows)
 
@@ -50,7 +55,11 @@ def _adapted(column: Any) -> Any:
     if pa.types.is_dictionary(kind) and not (pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)):
         return _adapted(column.cast(kind.value_type))
     if pa.types.is_timestamp(kind) and kind.tz is not None and (kind.tz[:1] in "+-" or kind.tz == "Z"):
-        return column.cast(pa.timestamp(kind.unit, "UTC"))
+        return _adapted(column.cast(pa.timestamp(kind.unit, "UTC")))
+    if pa.types.is_timestamp(kind) and kind.unit == "s":  # Polars multiplies without looking whether the product fits
+        return column.cast(pa.timestamp("ms", kind.tz))
+    if pa.types.is_duration(kind) and kind.unit == "s":
+        return column.cast(pa.duration("ms"))
     if pa.types.is_decimal256(kind):
         return column.cast(pa.decimal128(38, kind.scale))
     if pa.types.is_float16(kind):

@@ -97,8 +97,10 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
         return converted.alias(column.name)
     if (form_here, form) == ("boolean", "number"):
         return column.cast(pl.Int64)
-    if (form_here, form) == ("number", "boolean") and column.drop_nulls().is_in([0, 1]).all():
-        return column.cast(pl.Boolean)
+    if (form_here, form) == ("number", "boolean"):
+        known = column.fill_nan(None) if kind.is_float() else column
+        if ((known == 0) | (known == 1)).all():
+            return known.cast(pl.Boolean)
     if (form_here, form) == ("date", "moment"):
         return column.cast(TYPES["moment"])
     if (form_here, form) == ("moment", "date"):

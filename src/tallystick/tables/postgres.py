@@ -90,8 +90,14 @@ def _column(field: Any, values: Any, text: Collection[str]) -> pl.Series:
             f"column {field.name!r} has PostgreSQL type {kind}, which is not read; cast it in the query, or leave it out"
         )
     column = pl.Series(field.name, values)
+    if column.dtype == pl.Time and column.null_count() > values.null_count:
+        raise DataError(f"column {field.name!r} has PostgreSQL type time, and cells of 24:00, which are not read; change these")
     if kind == "numeric" and field.name not in text:
         return column.cast(pl.Float64)
+    if kind == "bpchar":  # char(n): the spaces that fill it up are no part of the value
+        return column.str.strip_chars_end(" ")
+    if kind == "oid":  # the driver takes it for a number with a sign
+        return column.cast(pl.Int64) & 0xFFFFFFFF
     if kind == "uuid":
         digits = column.bin.encode("hex")
         return (

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 UNNAMED_INDEX = "__index_level_"  # what Arrow calls a pandas index that has no name
+ARROW_LACKS = ("TIME WITH TIME ZONE", "UHUGEINT")  # DuckDB drops the zone of the one, and the sign of the other turns
 
 
 class TrainedForms(Protocol):
@@ -298,6 +299,12 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
         with duckdb.connect(":memory:" if file is None else str(file), read_only=file is not None) as connection:
             connection.execute("SET file_search_path = $folder", {"folder": str(table.folder)})
             relation = connection.sql(table.query)
+            for column, column_type in zip(relation.columns, relation.types, strict=True):
+                if str(column_type) in ARROW_LACKS:
+                    raise DataError(
+                        f"{name}: column {column!r} has DuckDB type {column_type}, which is not read; cast it in the query, or "
+                        "leave it out"
+                    )
             rows = relation.to_arrow_table()
     except duckdb.Error as error:
         raise DataError(f"{name}: the query failed: {_reason(error)}") from None

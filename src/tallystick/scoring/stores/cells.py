@@ -75,7 +75,10 @@ def _moment(cell: Cell, kind: pl.DataType) -> date | datetime | time:
     if isinstance(kind, pl.Date):
         return date.fromisoformat(cell)
     if isinstance(kind, pl.Time):
-        return time.fromisoformat(cell)
+        clock = time.fromisoformat(cell)
+        if clock.tzinfo is not None:
+            raise ValueError("a time of day of the column has no offset")
+        return clock
     if not isinstance(kind, pl.Datetime):
         raise TypeError(f"JSON has no {kind}")
     moment = datetime.fromisoformat(cell)
