@@ -203,6 +203,10 @@ def test_common_marks_of_a_missing_number_are_known_and_said(tmp_path, mark):
         ("\u22123.2", -3.2),
         ("1 234", 1234),
         ("\u00a07.5 ", 7.5),
+        (".5", 0.5),
+        ("-.802", -0.802),
+        ("-7.", -7),
+        ("+.5e3", 500),
     ],
 )
 def test_numbers_are_read_whatever_parts_their_thousands(tmp_path, spelt, number):
@@ -319,6 +323,15 @@ def test_what_programs_write_around_a_table_is_no_column_of_it(tmp_path, text, s
         (b",id,a\n9,x,1\n2,y,2\n", "column 1 of the header has no name, and holds values"),
         (b"id,a\nx,1\ny,2\n\0\0\0\0", "holds NUL bytes"),
         (gzip.compress(b"id,a\nx,1\ny,2\n\0\0", mtime=0), "holds NUL bytes"),
+        (b"id,a\nx,r\0d\ny,red\n", "holds NUL bytes"),
+        ("id,a\nx,1\ny,2\n".encode("utf-16-be"), "holds NUL bytes.*`encoding: utf-16-be"),
+        ("id,a\nx,1\ny,2\n".encode("utf-16-le"), "holds NUL bytes.*`encoding: utf-16-le"),
+        (b"\n\nid,a\nx,1\ny,2\n", "begins with an empty line"),
+        (b"id,a\rx,1\ry,2\nz,3\n", "some lines end in a carriage return alone"),
+        (b"id,a\r\r\nx,1\r\r\ny,2\r\r\n", "some lines end in a carriage return alone"),
+        (b"id,a\nx,1\nid,a\ny,2\n", r"its header stands among its rows again, in 1 \(row 1,"),
+        (b"\xef\xbb\xbfid,a\nx,1\n\xef\xbb\xbfid,a\ny,2\n\xef\xbb\xbfid,a\n", r"again, in 2 \(row 1, 3,"),
+        (b"2019,id,\n1,x,\n2019,id,\n2,y,\n", r"again, in 1 \(row 1,"),
     ],
 )
 def test_what_is_no_table_is_refused_by_name(tmp_path, raw, words):
@@ -330,6 +343,33 @@ def test_what_is_no_table_is_refused_by_name(tmp_path, raw, words):
 def test_whole_numbers_beyond_every_integer_type_become_floats_beside_marks(tmp_path):
     (tmp_path / "t.csv").write_text("id,a\nx,18446744073709551616\ny,?\n")
     assert read_table(TableConfig(path=tmp_path / "t.csv")).get_column("a").to_list() == [2.0**64, None]
+
+
+def test_a_quoted_carriage_return_or_a_cell_that_is_a_columns_name_is_a_cell(tmp_path):
+    frame = read(tmp_path, 'id,"a\rb"\nid,x\nk,a\n')
+    assert frame.to_dict(as_series=False) == {"id": ["id", "k"], "a\rb": ["x", "a"]}
+
+
+@pytest.mark.parametrize(("codec", "said"), [("windows-1252", True), ("iso-8859-15", True), ("utf-8", False)])
+def test_text_of_utf_8_that_is_named_otherwise_is_said(tmp_path, codec, said):
+    """Each ü became Ã¼, and keys that hold one matched nobody's."""
+    text = "id,a\nx,gr\u00fcn\ny,rot\n"
+    for written, is_said in (("utf-8", said), (codec, False)):
+        (tmp_path / "t.csv").write_bytes(text.encode(written))
+        frame = read_table(TableConfig(path=tmp_path / "t.csv", encoding=codec))
+        assert [True for note in frame.notes if f"reads as UTF-8, and table.encoding is {codec}" in note] == [True] * is_said
+
+
+@pytest.mark.parametrize("row", ["code,kg,text", "#types,numeric,categorical", ",m,"])
+def test_a_row_of_units_below_the_header_is_said(tmp_path, row):
+    """It made categories of a column of few numbers, without a word."""
+    lines = "".join(f"k{number},{number % 7},{'red' if number % 2 else 'blue'}\n" for number in range(30))
+    for first, said in ((f"{row}\n", True), ("", False)):
+        (tmp_path / "t.csv").write_text(f"id,a,kind\n{first}{lines}")
+        notes = read_table(TableConfig(path=tmp_path / "t.csv"), text=("id",)).notes
+        assert [
+            True for note in notes if note.startswith("the first row alone holds no value such as the others of column 'a'")
+        ] == [True] * said
 
 
 MANY = [f"{number * 1.37:.2f}" for number in range(1, 31)]

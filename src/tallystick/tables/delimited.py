@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from tallystick.tables.file_kinds import refuse_other_kind
 from tallystick.tables.lazy_table import COPIED_BYTES, LazyTable, is_gzipped, room_for, store
 from tallystick.tables.names import require_usable
 from tallystick.tables.rows import refuse_rows_beyond
-from tallystick.tables.text import Spelt, ascii_digits
+from tallystick.tables.text import Spelt, ascii_digits, rows_listed
 
 NULL_WORDS = ("NA", "NaN", "nan", "null", "NULL")
 """What stands for a missing cell in every column, unless the party file names other words."""
@@ -64,9 +64,10 @@ _LAKHS = "[1-9][0-9]?(,[0-9]{2})+,[0-9]{3}"
 _EXPONENT = r"([eE][+-]?[0-9]+)?"
 _INFINITE = "(?i:inf(inity)?)"  # a number to be refused, and no mark of a missing one
 NUMBERS = {
-    ",": rf"^\s*[+-]?(([0-9]+|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]+)?{_EXPONENT}|{_INFINITE})\s*$",  # 1.234,5
-    # 1,234.5, or as in India 12,34,567.5
-    ".": rf"^\s*[+-]?(([0-9]+|[1-9][0-9]{{0,2}}(,[0-9]{{3}})+|{_LAKHS})(\.[0-9]+)?{_EXPONENT}|{_INFINITE})\s*$",
+    # 1.234,5 and ,5
+    ",": rf"^\s*[+-]?((([0-9]+|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]*)?|,[0-9]+){_EXPONENT}|{_INFINITE})\s*$",
+    # 1,234.5 and .5, or as in India 12,34,567.5
+    ".": rf"^\s*[+-]?((([0-9]+|[1-9][0-9]{{0,2}}(,[0-9]{{3}})+|{_LAKHS})(\.[0-9]*)?|\.[0-9]+){_EXPONENT}|{_INFINITE})\s*$",
 }
 WHOLE = r"^\s*[+-]?[0-9]{1,18}\s*$"
 LONG = r"^\s*[+-]?[0-9]{1,38}\s*$"
@@ -136,16 +137,21 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             marked |= set(plain[0].names)
         as_read = set(text) | marked & set(plain[0].names)
         table, mixed = _read_all(plain, separator, as_read, folder)
+        _refuse_headers(table, plain[0], paths[0])
         of_excel = set[str]()
         for name in (name for name, kind in table.schema.items() if kind == pl.String):
             column = table.get_column(name)
             if column.str.contains('="', literal=True).any() and column.str.contains(FORMULA).any():
                 of_excel.add(name)
-        looks, has_breaks = dict[str, _Look](), False
+        looks, has_breaks, has_nul = dict[str, _Look](), False, False
         for name in (name for name, kind in table.schema.items() if kind == pl.String):
             column = table.get_column(name)
             looks[name] = _looked(column, form)
             has_breaks |= bool(column.str.contains("\n", literal=True).any())
+            has_nul |= bool(column.str.contains("\0", literal=True).any())
+        for file in plain if has_nul else ():
+            with file.text.open("rb") as raw:
+                _refuse_nul(any(b"\0" in piece for piece in iter(partial(raw.read, COPIED_BYTES), b"")), file.path)
         for file in plain if has_breaks else ():
             _check_quotes(file.text, separator, file.path)
         short = tuple(
@@ -182,6 +188,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             codes = tuple(name for name in has_zero.columns if has_zero.get_column(name).any())
     decimal, typed = decimal_sign or ".", []
     numbers, words, doubtful, missing, of_text = (dict[str, tuple[str, ...]]() for _ in range(5))
+    below_header: list[str] = []
     for name, kind in table.schema.items():
         look = looks.get(name)
         if kind.is_float() and table.get_column(name).is_nan().any():
@@ -196,6 +203,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             own = set(look.marks) - set(MARKS) - set(form.missing_in.get(name, form.missing or ()))
             missing |= {name: tuple(sorted(own))} if own else {}
             continue
+        below_header += [name] if name in cells and _has_odd_first(table.get_column(name)) else []
         of_text |= {name: form.missing_in.get(name, NULL_WORDS if form.missing is None else form.missing)}
         plain_cells = cs.by_name(name).as_expr()
         if name in of_excel:
@@ -205,7 +213,13 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         words |= {name: look.words} if look.words else {}
         doubtful |= {name: look.doubtful} if look.doubtful else {}
     table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing | of_text)
-    notes = [*short]
+    notes = [*short, *(file.doubt for file in plain if file.doubt)]
+    if below_header:
+        columns = ", ".join(map(repr, below_header))
+        notes.append(
+            f"the first row alone holds no value such as the others of column {columns}, as a row of units or types below the "
+            "header does; take it out, or each different cell there is a category"
+        )
     if exponents:
         columns = ", ".join(map(repr, exponents))
         notes.append(
@@ -275,6 +289,13 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
         has_exponent=bool(fitting) and bool(cells.str.contains(CODE_LIKE).any()),
         has_code=LONG_NUMBERS in fitting and bool(cells.str.contains(DIGITS_OF_CODE).any()),
     )
+
+
+def _has_odd_first(column: pl.Series) -> bool:
+    """Tell whether a column of text could be read as something else, were it not for its first cell."""
+    stripped = column.head(SAMPLE_CELLS).str.strip_chars()
+    known = _unmarked(stripped[1:], MARKS)
+    return len(known) >= FEWEST_VALUES and bool(_readings(known)) and not _readings(stripped[:1])
 
 
 def _readings(cells: pl.Series) -> list[str]:
@@ -403,6 +424,7 @@ class _Plain:
     codec: str
     names: list[str]  # of the columns
     unnamed: frozenset[str]  # names of those that have none, made up by their place
+    doubt: str = ""  # about its encoding
 
     @classmethod
     def of(cls, path: Path, form: TableConfig, separator: str, copy: Path) -> "_Plain":
@@ -413,6 +435,17 @@ class _Plain:
             is_plain = _separator_line(words) is None
             head = words.read(COPIED_BYTES)
             breaks_by_return = "\r" in head and "\n" not in head
+        first = re.match(r"([^\r\n]*)\r(?!\n)", head)
+        if first is not None and not breaks_by_return and first[1].count('"') % 2 == 0:
+            raise DataError(
+                f"{path}: some lines end in a carriage return alone and others in a line feed, as where a program wrote both "
+                "twice; write it again with one of them"
+            )
+        doubt = ""
+        if "utf" not in codec and not head.isascii():
+            with suppress(UnicodeError):
+                codecs.getincrementaldecoder("utf-8")().decode(head.encode(codec))
+                doubt = f"{path}: its text reads as UTF-8, and table.encoding is {form.encoding}; leave that out if Ã¼ is to be ü"
         if codec == UTF_8 and is_plain and not is_gzipped(path) and not breaks_by_return:
             with path.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
@@ -427,7 +460,7 @@ class _Plain:
                 refuse_rows_beyond(lines - 1, form, source=path, has="unpacks into at least")
                 _refuse_nul("\0" in piece, path)
                 file.write(piece)
-        return plain(text=copy)
+        return plain(text=copy, doubt=doubt)
 
     def scan(self, separator: str, text: Collection[str], long: Collection[str] = ()) -> pl.LazyFrame:
         return pl.scan_csv(
@@ -510,7 +543,26 @@ def _check_quotes(text: Path, separator: str, path: Path) -> None:
 
 def _refuse_nul(is_there: bool, path: Path) -> None:
     if is_there:
-        raise DataError(f"{path}: holds NUL bytes, as a file has whose writing was cut off, or one in UTF-16; write it again")
+        with _binary(path) as stream:
+            codec = "utf-16-be" if stream.read(1) == b"\0" else "utf-16-le"
+        raise DataError(
+            f"{path}: holds NUL bytes, as a file has whose writing was cut off: write it again; or one in UTF-16 without its "
+            f"mark: name that under table in the party file, as `encoding: {codec}`"
+        )
+
+
+def _refuse_headers(table: LazyTable, plain: "_Plain", path: Path) -> None:
+    """Raise DataError where rows hold the names of all columns, as where files of a table were put one behind the other."""
+    named = [name for name in table.columns if name not in plain.unnamed]
+    mark = "\ufeff"
+    text = next((name for name in named if table.schema[name] == pl.String), None)
+    if text is not None and (table.get_column(text).str.strip_prefix(mark) == text).any():
+        is_header = pl.all_horizontal([cs.by_name(name).cast(pl.String).str.strip_prefix(mark) == name for name in named])
+        if (rows := table.source.select(is_header).collect().to_series().fill_null(False)).any():
+            raise DataError(
+                f"{path}: its header stands among its rows again, in {rows_listed(rows)} rows, as where files were put one "
+                "behind the other; take it out, or name a folder that holds them"
+            )
 
 
 def _with_names(header: Sequence[str]) -> tuple[list[str], set[str]]:
@@ -588,10 +640,14 @@ def _header(path: Path, encoding: str | None, separator: str) -> list[str]:
         _separator_line(stream)
         try:
             names = next(csv.reader(_lines(stream, path), delimiter=separator), [])
+            is_blank = not names and bool(stream.read(COPIED_BYTES).strip())
         except csv.Error as error:
             raise DataError(f"{path}: its header cannot be read: {error}") from None
+    if is_blank:
+        raise DataError(f"{path}: begins with an empty line; take out what stands above the header")
     if not names:
         raise DataError(f"{path}: is empty")
+    _refuse_nul(any("\0" in name for name in names), path)
     return names
 
 
