@@ -111,6 +111,24 @@ def test_a_type_of_duckdb_that_arrow_does_not_hold_is_refused_by_name(tmp_path, 
         read_table(validate(TableConfig, {"query": f"SELECT 1 AS id, {cell} AS x"}, source="table", context={"folder": tmp_path}))
 
 
+PANDAS_REFUSED = {
+    "whole numbers beyond 64 bits": (lambda pd: pd.DataFrame({"x": [2**70, 1]}), "column 'x' has type object; convert it"),
+    "an index called as a column": (
+        lambda pd: pd.DataFrame({"x": [1, 2]}, index=pd.Index([1, 2], name="x")),
+        "its index and a column are both called 'x'",
+    ),
+    "a column alone": (lambda pd: pd.Series([1, 2], name="x"), "the table is a Series; give a DataFrame"),
+    "a column of Polars": (lambda _: pl.Series("x", [1, 2]), "the table is a Series; give a DataFrame"),
+}
+
+
+@pytest.mark.parametrize("kind", PANDAS_REFUSED)
+def test_a_table_of_pandas_that_arrow_does_not_take_is_refused_in_a_line(kind):
+    make, said = PANDAS_REFUSED[kind]
+    with pytest.raises(DataError, match=f"bank: .*{said}"):
+        as_frame(make(pytest.importorskip("pandas")), source="bank")
+
+
 def test_a_table_without_rows_keeps_its_columns():
     table = pa.table({"x": pa.array([], pa.timestamp("us", tz="+05:30")), "y": pa.array([], pa.int8())})
     assert as_polars(table).schema == {"x": pl.Datetime("us", "UTC"), "y": pl.Int8()}

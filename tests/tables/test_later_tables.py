@@ -1,6 +1,6 @@
 """Later tables are read as the training's was: the same encoded values, or a refusal that names the column."""
 
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from tallystick.config.party import FeatureColumns, parse_party
 from tallystick.errors import DataError, FeatureError
 from tallystick.tables.column_formats import as_form
+from tallystick.tables.doubtful_text import text_warning
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.extension import extended
 from tallystick.tables.profile import profile
@@ -179,6 +180,32 @@ def test_text_that_looks_like_numbers_is_said_with_the_mend(tmp_path, cells):
     assert any(line.startswith(said) for line in profile(frame, party).warnings)
     listed = party.model_copy(update={"features": FeatureColumns(categorical=("x",))})
     assert not any(line.startswith(said) for line in profile(frame, listed).warnings)
+
+
+DAYS = [date(2020, 1, 1) + timedelta(days=day) for day in range(0, 900, 30)]
+MOMENTS = [datetime(2020, 1, 1, 9, 5, 7) + timedelta(days=day) for day in range(0, 900, 30)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [
+        ("dates or times", [day.strftime("%G-W%V-%u") for day in DAYS]),
+        ("dates or times", [moment.strftime("%a, %d %b %Y %H:%M:%S +0000") for moment in MOMENTS]),
+        ("dates or times", [moment.strftime("%a %b %d %H:%M:%S %Y") for moment in MOMENTS]),
+        ("dates or times", [moment.strftime("%Y-%m-%dt%H:%M:%Sz") for moment in MOMENTS]),
+        ("dates or times", [f"{day.year}年{day.month}月{day.day}日" for day in DAYS]),
+        ("dates or times", [f"{day.year}년 {day.month}월 {day.day}일" for day in DAYS]),
+        ("numbers", [f"{number}.5\u00d710³" for number in range(30)]),
+        ("numbers", [f"{number}.5 x 10^-3" for number in range(30)]),
+        (None, [f"Flat {number}" for number in range(30)]),
+        (None, [f"AB-{number:03}" for number in range(30)]),
+        (None, [f"{number} High Street" for number in range(30)]),
+        (None, [f"model x{number}0" for number in range(30)]),
+    ],
+)
+def test_text_that_looks_like_times_or_numbers_is_said_and_names_are_not(kind, cells):
+    said = text_warning(pl.Series("x", cells))
+    assert said is None if kind is None else f"look like {kind}" in said
 
 
 def test_check_shows_three_cells_of_each_column(tmp_path):

@@ -1,5 +1,6 @@
 """Labels and weights: what they become, and what is refused without showing a cell."""
 
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,8 @@ def test_counts_come_back_and_an_output_of_0_predicts_the_mean(counts: list[int]
         ([1, 2, 10**13], {"type": "count"}, r"no counts in 1 \(row 2,"),
         ([0, 0, 0], {"type": "count"}, "is constant on the training rows"),
         ([0.0, float("inf")], {"type": "count"}, r"infinite in 1 \(row 1, counted"),
+        ([0.0, float("inf"), 0.0], {}, r"infinite in 1 \(row 1, counted"),
+        ([0.0, float("inf"), -float("inf")], {"type": "multiclass", "classes": 3}, r"infinite in 2 \(row 1, 2, counted"),
     ],
 )
 def test_unusable_labels(values: list[Any], target: dict[str, Any], message: str) -> None:
@@ -140,6 +143,9 @@ def test_weights() -> None:
     for bad in ([1, None], [1, -1], [1, float("inf")], [1, float("nan")], [0, 0]):
         with pytest.raises(DataError, match="weight column 'w'"):
             encode_weights(pl.Series("w", bad, strict=False))
+    for time in (date(2024, 1, 3), timedelta(hours=1)):  # which were weights of 19,725 days and 3,600 seconds
+        with pytest.raises(DataError, match=r"weight column 'w' has type .*; a weight is a number"):
+            encode_weights(pl.Series("w", [time]))
 
 
 @pytest.mark.parametrize("scale", [1e308, 1e39, 1e-39, 1e-320, 1.0])

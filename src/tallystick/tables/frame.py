@@ -19,7 +19,7 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
     if isinstance(table, pl.DataFrame):
         require_usable(table.columns, source=source)
         return _without_index(table)
-    if isinstance(table, pl.LazyFrame) or not hasattr(table, "__arrow_c_stream__"):
+    if isinstance(table, pl.LazyFrame | pl.Series) or not hasattr(table, "__arrow_c_stream__") or hasattr(table, "to_frame"):
         raise DataError(
             f"{source}: the table is a {type(table).__name__}; give a DataFrame of Polars or pandas (2.2 or newer), "
             "a PyArrow table, or another with __arrow_c_stream__; collect a lazy one"
@@ -27,12 +27,15 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
     import pyarrow as pa
 
     require_usable([name for name in getattr(table, "columns", ()) if isinstance(name, str)], source=source)
+    # Arrow would leave out a pandas index that only counts, its name or not.
+    index_names = [name for name in getattr(getattr(table, "index", None), "names", ()) if name is not None]
+    if twice := [name for name in index_names if name in table.columns]:
+        raise DataError(f"{source}: its index and a column are both called {twice[0]!r}; rename one of them")
     try:
-        # Arrow would leave out a pandas index that only counts, its name or not.
-        if index_names := [name for name in getattr(getattr(table, "index", None), "names", ()) if name is not None]:
+        if index_names:
             table = table.reset_index(level=index_names)
         arrow = pa.table(table)
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         # The first part of Arrow's message quotes a cell, the last names the column.
         reason = error.args[-1] if len(error.args) > 1 else _unreadable(table) or type(error).__name__
         raise DataError(f"{source}: the table cannot be read as columns of one type each: {reason}") from None
@@ -50,7 +53,7 @@ def _unreadable(table: Any) -> str | None:
     for name, kind in getattr(table, "dtypes", {}).items():
         try:
             pa.table(table[[name]])
-        except (pa.ArrowException, ValueError, TypeError):
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
             return f"column {name!r} has type {kind}; convert it, such as by astype"
     return None
 

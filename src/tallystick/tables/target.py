@@ -3,11 +3,10 @@
 - ``binary``: exactly two values. The larger is the positive class, whose probability a score is: 1 of 0 and 1, "yes" of "no" and
   "yes", but "nein" of "ja" and "nein". ``check`` names it.
 - ``multiclass``: exactly ``target.classes`` values, sorted: numbers by value, text by code point.
-- ``regression``: standardised with the training rows' mean and deviation. Results are in the label's own unit again. Infinite
-  labels are an error.
+- ``regression``: standardised with the training rows' mean and deviation. Results are in the label's own unit again.
 - ``count``: whole numbers from 0 on, divided by the training rows' mean. The model's output is the logarithm of a row's expected
   count over that mean, so results are expected counts, of at most 10^12, the largest count that a label may be.
-- A missing label is an error, and so is a label that is constant on the training rows.
+- A missing or infinite label is an error, and so is a label that is constant on the training rows.
 - Weights must be finite, not negative, and not all zero. They count in training and in all metrics, and the report says so.
 
 Shapes: N rows.
@@ -83,6 +82,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
                 return cls(type="count", mean=mean or 1.0)  # hidden labels may all be 0 in training
             is_flat = _is_constant(training_T) or deviation < _LEAST_DEVIATION  # of hidden labels
             return cls(type="regression", mean=mean, deviation=1.0 if is_flat else deviation)
+        _refuse_infinite(column)
         values = classes_of(column)
         if len(values) != target.classes:
             alike = len({value.strip().lower() for value in values}) < len(values)
@@ -158,6 +158,8 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_weights(column: pl.Series) -> Tensor:
     """Return sample weights as float32 (N,). Raises DataError unless all are finite, none negative, and some positive."""
+    if column.dtype.is_temporal():
+        raise LabelError(f"weight column {column.name!r} has type {column.dtype}; a weight is a number")
     weights = as_number(column, advice="clean it; a weight is a number")
     wrong = weights.is_null() | ~weights.is_finite().fill_null(False) | (weights < 0).fill_null(False)
     if wrong.any():
@@ -182,10 +184,13 @@ def _refuse_missing(column: pl.Series) -> None:
 
 def _finite(column: pl.Series) -> pl.Series:
     numbers = as_number(column, advice=_NO_NUMBERS)
-    infinite = numbers.is_infinite()
-    if infinite.any():
-        raise LabelError(f"label column {column.name!r}: infinite in {rows_listed(infinite)} rows")
+    _refuse_infinite(numbers)
     return numbers
+
+
+def _refuse_infinite(column: pl.Series) -> None:
+    if column.dtype.is_float() and (infinite := column.is_infinite()).any():
+        raise LabelError(f"label column {column.name!r}: infinite in {rows_listed(infinite)} rows")
 
 
 def _counts(column: pl.Series) -> pl.Series:
