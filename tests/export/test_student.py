@@ -112,6 +112,35 @@ def test_onnx_gives_the_student_s_scores(scored):
     assert 1 / (1 + np.exp(-logit_N)) == pytest.approx(scores, abs=1e-4)
 
 
+class Listening(Silent):
+    """A watcher that keeps what is said."""
+
+    def __init__(self):
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
+
+
+def test_a_later_table_in_another_unit_is_scored_and_said_by_whoever_scores_it(scored):
+    made(scored, "unit", onnx=False)
+    later = scored.home / "unit.parquet"
+    pl.read_parquet(scored.home / "table.parquet").with_columns(pl.col("x") * 1000 + 9000).write_parquet(later)
+    doubt = "column 'x': in 500 of 500 rows its number lies beyond those of the training"
+    alone = score_by_student(scored.home / "unit", scored.files[1], table=later, output=scored.home / "unit-alone.csv")
+    assert [each[: len(doubt)] for each in alone["doubts"]] == [doubt]
+    watchers, tables = {name: Listening() for name in PARTIES}, {"bank": later, "shop": None}
+    outputs = {"bank": scored.home / "unit.csv", "shop": None}
+    of_each(
+        PARTIES,
+        lambda name: predict_rows(*files_of(scored.job, name), table=tables[name], output=outputs[name], watcher=watchers[name]),
+    )
+    assert {name: sum(each.startswith(doubt) for each in watcher.said) for name, watcher in watchers.items()} == {
+        "bank": 1,
+        "shop": 0,
+    }
+
+
 @pytest.mark.parametrize("target", ["regression", "multiclass", "count"])
 def test_every_target_has_a_student(tmp_path, target):
     scored = scored_job(tmp_path, rows=300, target=target, training__epochs=3)

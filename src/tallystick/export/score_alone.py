@@ -18,6 +18,7 @@ from tallystick.models.split import LabelModel
 from tallystick.run_folder.trained import Architecture
 from tallystick.scoring.predict import scores_of
 from tallystick.tables.encoder import Encoder
+from tallystick.tables.later_doubts import later_doubts
 from tallystick.tables.repeats import with_summaries
 from tallystick.tables.table import read_rows
 from tallystick.tables.target import LabelCoder
@@ -55,7 +56,8 @@ def score_by_student(student: Path, party: PartyFile, *, table: str | None, outp
     keys = frame.select(list(party.keys.values()))
     keys = keys if isinstance(keys, pl.DataFrame) else keys.collect()
     write_scores(keys.hstack(scores_of(coder, logits_N)).with_columns(pl.lit(facts["run"]).alias(RUN)), output)
-    return {"rows": frame.height, "output": str(output), "run": facts["run"]}
+    doubts = later_doubts(frame, encoder)
+    return {"rows": frame.height, "output": str(output), "run": facts["run"]} | ({"doubts": doubts} if doubts else {})
 
 
 def built_student(contract: Contract, party: PartyFile, encoder: Encoder, *, networks: int) -> LabelModel:

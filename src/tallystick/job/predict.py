@@ -61,6 +61,7 @@ from tallystick.scoring.predict import (
 from tallystick.secret_sharing.share_messages import receive_unscored, send_unscored
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.keys import Keys
+from tallystick.tables.later_doubts import later_doubts
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.repeats import with_summaries
 from tallystick.tables.table import read_rows
@@ -253,6 +254,8 @@ class _Prediction:
     def _score(self, model: _Model, channels: dict[str, Channel], log: RunLog, leave: Callable[[], None]) -> Predicted:
         contract, party, keys, before = self.contract, self.party, model.scoring.keys, model.alignment
         log.say(f"predicting with run {model.run_id}: {model.folder.path}")
+        for doubt in (*keys.report.doubtful, *later_doubts(self.frame, model.scoring.encoder)):
+            log.say(doubt)
         which = Predicted(run=model.run_id, folder=str(model.folder.path))
         log.phase("alignment")
         # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.

@@ -46,6 +46,7 @@ from tallystick.serving.kept_alignment import KeptAlignment, meet_feature_party,
 from tallystick.serving.serving_folder import ServingHome
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.keys import Keys, fingerprint, keys_of
+from tallystick.tables.later_doubts import later_doubts
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.repeats import with_summaries
 from tallystick.tables.table import read_rows
@@ -267,7 +268,13 @@ class ServingSide:
             text = (*self.party.text_columns, *(encoder.text_columns if encoder is not None else ()))
             return PostgresStore(config, encoder, _types(self.frame, encoder), text=text)
 
+        said = set[str]()
+
         def snapshot_of(frame: Frame) -> Snapshot:
+            for doubt in later_doubts(frame, encoder):
+                if doubt not in said:
+                    said.add(doubt)
+                    self.watcher.say(doubt)
             keys = keys_of(frame, self.party, self.contract.alignment)
             snapshot = Snapshot.of(frame, keys, encoder, noisy=noisy)
             if not self.is_label and noise_on_embeddings(self.contract) is not None:

@@ -1,0 +1,61 @@
+"""Doubts about a later table: what its reader noted, and columns whose cells are none of those that the training saw.
+
+A column in another unit or spelling is read without an error: numbers beyond those of the training count as the nearest, and
+words that are new share a code. So it is said. The lines are for this party's own eyes.
+"""
+
+import numpy as np
+
+from tallystick.tables.categories import FIRST_CATEGORY, MISSING
+from tallystick.tables.columns import numbers_of
+from tallystick.tables.encoder import Encoder, NumericColumn, transformed
+from tallystick.tables.lazy_table import Frame, LazyTable, slices_of
+from tallystick.tables.table import require_column
+
+LOOKED_AT = 10_000  # rows, the first ones
+FEWEST, MOST = 20, 0.5  # known cells of a column that is judged; share of numbers that lie beyond those of the training
+GROWING = ("date", "moment", "zoned")  # later rows have later times
+ROUNDING = 1e-6  # of a standardised number
+
+
+def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
+    """Say what is doubtful of a table that a trained model is to score. What the training said of its own is not said again.
+
+    Raises FeatureError where the table does not fit the encoder.
+    """
+    told = encoder.notes if encoder is not None else ()
+    lines = [note for note in frame.notes if note not in told] if isinstance(frame, LazyTable) else []
+    if encoder is None or not frame.height:
+        return lines
+    first = encoder.fitted(next(slices_of(frame, LOOKED_AT)))
+    of_rows = f"the first {first.height:,} rows" if first.height < frame.height else f"{first.height:,} rows"
+    for column in encoder.numeric:
+        if column.vector:
+            continue
+        values_N = numbers_of(first, column.name)
+        known = values_N[~np.isnan(values_N)]
+        if not len(known) and first.height >= FEWEST:
+            lines.append(f"column {column.name!r} is missing in all of {of_rows}")
+        beyond = int(_is_beyond(column, known).sum()) if column.form not in GROWING else 0
+        if len(known) >= FEWEST and beyond > MOST * len(known):
+            lines.append(
+                f"column {column.name!r}: in {beyond:,} of {of_rows} its number lies beyond those of the training, and counts as "
+                "the nearest of them; compare its unit with the training's"
+            )
+    for categorical in encoder.categorical:
+        codes_N = categorical.encode(require_column(first, categorical.name, use="feature"))
+        known_cells = int((codes_N != MISSING).sum())
+        if not known_cells and first.height >= FEWEST:
+            lines.append(f"column {categorical.name!r} is missing in all of {of_rows}")
+        if known_cells >= FEWEST and categorical.categories and not (codes_N >= FIRST_CATEGORY).any():
+            lines.append(
+                f"column {categorical.name!r}: in {of_rows} no cell is a category of the training; compare how it is written"
+            )
+    return lines
+
+
+def _is_beyond(column: NumericColumn, known: np.ndarray) -> np.ndarray:
+    if column.transform == "rank":
+        return (known < column.knots[0]) | (known > column.knots[-1])
+    scaled = (transformed(known, column.transform, column.knots, column.scores) - column.mean) / column.deviation
+    return (scaled < column.low - ROUNDING) | (scaled > column.high + ROUNDING)

@@ -1,0 +1,61 @@
+"""A later table in another unit or spelling is scored, and what is doubtful of it is said, as a training says it of its own."""
+
+from datetime import date, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tallystick.config.party import parse_party
+from tallystick.tables.encoder import Encoder
+from tallystick.tables.later_doubts import later_doubts
+from tallystick.tables.table import read_party_table, read_rows
+
+ROWS = 60
+TABLE = pl.DataFrame(
+    {
+        "id": [f"k{number}" for number in range(ROWS)],
+        "plain": [number % 29 / 4 for number in range(ROWS)],
+        "skewed": [10.0 ** (number % 7) for number in range(ROWS)],
+        "kind": [["red", "green", "blue"][number % 3] for number in range(ROWS)],
+        "day": [date(2024, 1, 1) + timedelta(days=number) for number in range(ROWS)],
+    }
+)
+LATER = {
+    "the same rows": ({}, None),
+    "later days": ({"day": pl.col("day") + pl.duration(days=900)}, None),
+    "some beyond": ({"plain": pl.when(pl.int_range(pl.len()) < 25).then(99.0).otherwise("plain")}, None),
+    "another unit": ({"plain": pl.col("plain") * 100 + 10}, "column 'plain': in 60 of 60 rows its number lies beyond"),
+    "another unit, ranked": ({"skewed": -pl.col("skewed")}, "column 'skewed': in 60 of 60 rows its number lies beyond"),
+    "another spelling": ({"kind": pl.col("kind").str.to_uppercase()}, "column 'kind': in 60 rows no cell is a category"),
+    "some new words": ({"kind": pl.when(pl.int_range(pl.len()) > 2).then(pl.lit("pink")).otherwise("kind")}, None),
+    "no number": ({"plain": pl.lit(None, pl.Float64)}, "column 'plain' is missing in all of 60 rows"),
+    "no word": ({"kind": pl.lit(None, pl.String)}, "column 'kind' is missing in all of 60 rows"),
+    "a word among numbers": (
+        {"plain": pl.when(pl.int_range(pl.len()) == 3).then(pl.lit("viel")).otherwise(pl.col("plain").cast(pl.String))},
+        "words taken for missing cells, because they stand beside many numbers or times: 'viel' in column 'plain'",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LATER)
+@pytest.mark.parametrize("scale", [1, 200], ids=["few rows", "more rows than are looked at"])
+def test_what_is_doubtful_of_a_later_table_is_said(kind, scale, tmp_path):
+    change, said = LATER[kind]
+    TABLE.write_csv(tmp_path / "t.csv")
+    values = {"party": "bank", "table": {"path": "t.csv"}, "keys": {"id": "id"}, "encoding": {"min_count": 1}}
+    party = parse_party(values, folder=tmp_path)
+    encoder = Encoder.of_party(read_party_table(party), party, np.arange(ROWS), numbers="plain")
+    pl.concat([TABLE.with_columns(**change)] * scale).write_csv(tmp_path / "later.csv")
+    doubts = later_doubts(read_rows(party.table_at(tmp_path / "later.csv"), party, trained=encoder), encoder)
+    shown = [doubt.replace("the first 10,000 rows", "60 rows").replace("10,000 of", "60 of") for doubt in doubts]
+    assert [doubt[: len(said or "")] for doubt in shown] == ([said] if said else [])
+
+
+def test_what_training_said_of_its_own_table_is_not_said_again(tmp_path):
+    lines = "".join(f"k{number},{'?' if number == 7 else number / 4}\n" for number in range(ROWS))
+    (tmp_path / "t.csv").write_text(f"id,x\n{lines}")
+    party = parse_party({"party": "bank", "table": {"path": "t.csv"}, "keys": {"id": "id"}}, folder=tmp_path)
+    encoder = Encoder.of_party(read_party_table(party), party, np.arange(ROWS), numbers="plain")
+    assert any("'?' in column 'x'" in note for note in encoder.notes)
+    assert later_doubts(read_rows(party.table, party, trained=encoder), encoder) == []
