@@ -162,7 +162,6 @@ def test_init_takes_key_and_label_from_the_header_where_they_are_plain(tmp_path,
         (("feature", "--table", "nowhere.csv"), "nowhere.csv: there is no such file; check --table"),
         (("label", "--gradients", "few"), '--gradients "few": must be sent, none or shared'),
         (("label", "--gradients", "shared", "--method", "union"), "--gradients shared: links rows by --method intersection"),
-        (("label", "--gradients", "shared", "--parties", "a,b,c"), "--gradients shared wants a label and one feature party"),
         (("label", "--gradients", "none", "--method", "union"), "--gradients none: --method union draws stand-ins anew"),
     ],
 )

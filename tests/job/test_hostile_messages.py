@@ -277,7 +277,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             *("MaskSeed", "FeatureCount", "HeadSizes", "Correction", "ScoreShares", "SharesKept", "EdgeShares"),
-            *("UnscoredRows",),
+            *("UnscoredRows", "FeatureCounts"),
             *("MaskedFeatures", "MaskedWeights", "MaskedScores", "MaskedErrors", "MaskedSteps"),
         ),
         "secret_sharing/test_messages.py",

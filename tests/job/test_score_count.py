@@ -131,20 +131,24 @@ def test_no_score_goes_uncounted_while_a_ledger_is_away(party, tmp_path):
         open_fresh(unbounded, folder)
 
 
-def test_shares_of_a_session_that_one_party_lost_are_never_opened_beside_those_of_the_next(tmp_path):
-    # Killed twice: shop keeps shares of the first session, bank of the second. Their sum would be noise, and pass for scores.
-    parties = {name: party_in(tmp_path / name, name=name) for name in PARTIES}
-    due = {name: DueScores(folder=folder_in(each), party=each, ids=IDS, contract=CONTRACT) for name, each in parties.items()}
-    ends = dict(zip(PARTIES, memory_channels(*PARTIES), strict=True))
+@pytest.mark.parametrize("names", [PARTIES, ("bank", "club", "shop")])
+def test_shares_of_a_session_that_one_party_lost_are_never_opened_beside_those_of_the_next(names, tmp_path):
+    # Killed twice: shop keeps shares of the first session, others of the second. Their sum would be noise, and pass for scores.
+    contract = parse_contract(contract_values(names))
+    parties = {name: party_in(tmp_path / name, name=name) for name in names}
+    due = {name: DueScores(folder=folder_in(each), party=each, ids=IDS, contract=contract) for name, each in parties.items()}
+    channels = {name: memory_channels("bank", name, timeout_s=10) for name in names[1:]}
+    peers = {"bank": [of_bank for of_bank, _ in channels.values()], **{name: [own] for name, (_, own) in channels.items()}}
 
-    def kept_by_both():
-        with ThreadPoolExecutor(2) as pool:
-            return list(pool.map(lambda name: due[name].kept_by_both(ends[name]), PARTIES))
+    def kept_by_all():
+        with ThreadPoolExecutor(len(names)) as pool:
+            return list(pool.map(lambda name: due[name].kept_by_all(peers[name]), names))
 
     keep_fresh(due["shop"].folder)
-    assert kept_by_both() == [False, False]
-    keep_fresh(due["bank"].folder)
-    assert kept_by_both() == [False, False]
+    assert not any(kept_by_all())
+    for name in names[:-1]:
+        keep_fresh(due[name].folder)
+    assert not any(kept_by_all())
     for each in due.values():
         keep_fresh(each.folder)
-    assert kept_by_both() == [True, True]
+    assert all(kept_by_all())

@@ -1,4 +1,4 @@
-"""Run the label party, the feature party and the helper of a computation on shares, each in a thread of its own."""
+"""Run the label party, feature parties and the helper of a computation on shares, each in a thread of its own."""
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
@@ -27,35 +27,50 @@ class Recording:
         return message
 
 
-def run(label, feature, helper, *, seeds=SEEDS, timeout_s=60):
-    """Run the three; gives what the parties returned, and the view of each, by its peer's name."""
-    between = memory_channels("label", "feature", timeout_s=timeout_s)
-    to_label = memory_channels("label", "helper", timeout_s=timeout_s)
-    to_feature = memory_channels("feature", "helper", timeout_s=timeout_s)
-    ends = {
-        "label": {"peer": Recording(between[0]), "helper": Recording(to_label[0])},
-        "feature": {"peer": Recording(between[1]), "helper": Recording(to_feature[0])},
+def run(label, features, helper, *, seeds=SEEDS, timeout_s=60):
+    """Run them; gives what the parties returned, and the view of each, by its peer's name.
+
+    There is one feature party, or a list of several. Of these the first has the seed of False, others one of their place.
+    """
+    roles = {"label": label}
+    several = features if isinstance(features, list) else [features]
+    roles |= {("feature" if place == 1 else f"feature {place}"): role for place, role in enumerate(several, start=1)}
+    names = list(roles)
+    helpers, ends = {}, {name: {"peers": [], "helper": None} for name in names}
+    for place, name in enumerate(names):
+        here, helpers[name] = memory_channels(name, "helper", timeout_s=timeout_s)
+        ends[name]["helper"] = Recording(here)
+        if place:
+            of_label, of_feature = memory_channels("label", name, timeout_s=timeout_s)
+            ends["label"]["peers"].append(Recording(of_label))
+            ends[name]["peers"].append(Recording(of_feature))
+
+    def party(place, name):
+        seed = seeds[place == 0] if place < 2 else bytes([place]) * 32
+        return roles[name](ShareHolder.begin(ends[name]["peers"], ends[name]["helper"], place=place, seed=seed))
+
+    def of_helper():
+        channels = list(helpers.values())
+        return helper(Dealer.begin(channels[0], channels[1:]))
+
+    with ThreadPoolExecutor(1 + len(names)) as pool:
+        parties = [pool.submit(party, place, name) for place, name in enumerate(names)]
+        pool.submit(of_helper).result()
+        results = [each.result() for each in parties]
+    views = {
+        name: {
+            "peer": [each for peer in sides["peers"] for each in peer.view],
+            "peers": [peer.view for peer in sides["peers"]],
+            "helper": sides["helper"].view,
+        }
+        for name, sides in ends.items()
     }
-
-    def party(name, role):
-        is_label = name == "label"
-        side = ShareHolder.begin(ends[name]["peer"], ends[name]["helper"], is_label=is_label, seed=seeds[is_label])
-        return role(side)
-
-    with ThreadPoolExecutor(3) as pool:
-        label_done = pool.submit(party, "label", label)
-        feature_done = pool.submit(party, "feature", feature)
-        helper_done = pool.submit(lambda: helper(Dealer.begin(to_label[1], to_feature[1])))
-        helper_done.result()
-        results = label_done.result(), feature_done.result()
-    return *results, {name: {of: end.view for of, end in sides.items()} for name, sides in ends.items()}
+    return *results, views
 
 
-def opened(label, feature):
-    """Add the two parties' shares by column: of the label party's columns, then of the feature party's, then of products."""
-    return np.concatenate(
-        [label.own_DC + feature.others_EC, label.others_EC + feature.own_DC, label.common_PC + feature.common_PC]
-    )
+def opened(*shares):
+    """Add the parties' shares by column."""
+    return sum(shares[1:], shares[0])
 
 
 def replaced(plan, **values):

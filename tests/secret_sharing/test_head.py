@@ -8,9 +8,19 @@ from sklearn.metrics import roc_auc_score
 
 from tallystick.errors import DataError
 from tallystick.secret_sharing import head
+from tallystick.secret_sharing.columns import HeadColumns
 from tallystick.secret_sharing.feature_products import deal_products, factors_of, share_products
 from tallystick.secret_sharing.head import HeadPlan
-from tallystick.secret_sharing.matrix_products import Matrices, Shares, deal_gradients, deal_scores, draw_masks, gradients, scores
+from tallystick.secret_sharing.matrix_products import (
+    MaskMatrices,
+    Matrices,
+    deal_gradients,
+    deal_scaled,
+    deal_scores,
+    gradients,
+    scaled,
+    scores,
+)
 from tallystick.secret_sharing.ring import to_numbers, to_words
 from tallystick.secret_sharing.share_messages import MaskedScores
 from tallystick.secret_sharing.sigmoid import COEFFICIENTS, PERIOD, RANGE
@@ -26,16 +36,19 @@ DECAY = 0.003
 def plan_of(loss="logistic", *, rows=600, columns=(5, 7), outputs=1, epochs=3, batch=64, **more):
     order_N = np.random.default_rng(3).permutation(rows)
     parts = [order_N[start : start + batch] for _ in range(epochs) for start in range(0, rows, batch)]
+    columns = HeadColumns(counts=columns)
     return HeadPlan(columns=columns, rows=rows, outputs=outputs, loss=loss, batches=lambda: iter(parts), steps=len(parts), **more)
 
 
 def data(plan, seed=1):
+    """Columns of each party, and labels."""
     rng = np.random.default_rng(seed)
-    label_ND, feature_ND = (rng.normal(size=(plan.rows, width)).clip(-2, 2) for width in plan.columns)
-    scores_NC = np.concatenate([label_ND, feature_ND], axis=1) @ rng.normal(size=(sum(plan.columns), plan.outputs))
+    counts = plan.columns.counts
+    columns = [rng.normal(size=(plan.rows, width)).clip(-2, 2) for width in counts]
+    scores_NC = np.concatenate(columns, axis=1) @ rng.normal(size=(sum(counts), plan.outputs))
     noise_NC = rng.normal(size=scores_NC.shape)
     labels_NC = (scores_NC + noise_NC > 0).astype(float) if plan.loss == "logistic" else ((scores_NC + noise_NC) / 4).clip(-8, 8)
-    return label_ND, feature_ND, labels_NC
+    return *columns, labels_NC
 
 
 def row_weights(plan, seed=6):
@@ -44,13 +57,14 @@ def row_weights(plan, seed=6):
     return rng.uniform(1, 4, plan.rows) * rng.integers(0, 2, plan.rows) if plan.weighted else None
 
 
-def with_products(label_ND, feature_ND):
-    """All columns that a head has: both parties', and the products of their last ones, which are rounded to 8 places before."""
-    factors = []
-    for columns_ND, most in ((label_ND, 8), (feature_ND, 32)):
-        factors.append(np.rint(columns_ND[:, -most:] * 0.5 * 256) / 256)
-    products_NAB = factors[0][:, :, None] * factors[1][:, None, :]
-    return np.concatenate([label_ND, feature_ND, products_NAB.reshape(len(label_ND), -1)], axis=1)
+def with_products(label_ND, *features):
+    """All columns that a head has: the parties', and the products of their last ones, which are rounded to 8 places before."""
+    of_label_NA, *others = (
+        np.rint(columns_ND[:, -most:] * 0.5 * 256) / 256
+        for columns_ND, most in ((label_ND, 8), *((feature_ND, 32) for feature_ND in features))
+    )
+    products = [(of_label_NA[:, :, None] * each_NB[:, None, :]).reshape(len(label_ND), -1) for each_NB in others]
+    return np.concatenate([label_ND, *features, *products], axis=1)
 
 
 def logistic(scores_BC):
@@ -63,9 +77,9 @@ def by_sines(scores_BC):
     return 0.5 + np.sin(2 * np.pi * scores_BC[..., None] * orders_K / PERIOD) @ np.array(COEFFICIENTS)
 
 
-def in_floats(label_ND, feature_ND, labels_NC, plan, function=logistic, seen=list):
+def in_floats(label_ND, feature_ND, labels_NC, plan, function=logistic, seen=list, more=()):
     """Make the same steps in floats, with the exact logistic function or another one; ``seen`` is given each step's scores."""
-    rows_ND = with_products(label_ND, feature_ND)
+    rows_ND = with_products(label_ND, feature_ND, *more)
     counts_N = row_weights(plan) if plan.weighted else np.ones(plan.rows)
     weights_DC = step_DC = np.zeros((rows_ND.shape[1], plan.outputs))
     for number, rows_B in enumerate(plan.batches()):
@@ -79,12 +93,15 @@ def in_floats(label_ND, feature_ND, labels_NC, plan, function=logistic, seen=lis
     return rows_ND, weights_DC
 
 
-def trained(plan, label_ND, feature_ND, labels_NC, decay=DECAY, weights_N=None, **more):
+def trained(plan, label_ND, feature_ND, labels_NC, decay=DECAY, weights_N=None, *, further=(), **more):
     return run(
         lambda side: head.train_head_label_party(
             label_ND, labels_NC, side, plan, decay=decay, row_weights_N=row_weights(plan) if weights_N is None else weights_N
         )[0],
-        lambda side: head.train_head_feature_party(feature_ND, side, plan)[0],
+        [
+            lambda side, columns_ND=columns_ND: head.train_head_feature_party(columns_ND, side, plan)[0]
+            for columns_ND in (feature_ND, *further)
+        ],
         lambda dealer: head.deal_training(dealer, plan),
         **more,
     )
@@ -95,11 +112,11 @@ def edge_count(plan, label_ND, feature_ND, labels_NC, decay=DECAY):
 
     def label(side):
         _, edge_E1 = head.train_head_label_party(label_ND, labels_NC, side, plan, decay=decay)
-        return head.open_edge_label_party(edge_E1, side.peer)
+        return head.open_edge_label_party(edge_E1, side.peers)
 
     def feature(side):
         _, edge_E1 = head.train_head_feature_party(feature_ND, side, plan)
-        head.open_edge_feature_party(edge_E1, side.peer)
+        head.open_edge_feature_party(edge_E1, *side.peers)
 
     count, *_ = run(label, feature, lambda dealer: head.deal_training(dealer, plan))
     return count
@@ -185,12 +202,12 @@ def test_scores_are_those_of_the_shared_weights_to_their_last_place():
     shares = [rng.integers(0, 2**64, size=(count, 1), dtype=np.uint64)]
     weights_DC = rng.normal(size=(count, 1))
     shares.append(to_words(weights_DC, bits=head.WEIGHT_BITS, limit=8, what="weights") - shares[0])
-    of_label = Shares(own_DC=shares[0][:5], others_EC=shares[0][5:12], common_PC=shares[0][12:])
-    of_feature = Shares(own_DC=shares[1][5:12], others_EC=shares[1][:5], common_PC=shares[1][12:])
     found_NC, nothing, _ = run(
-        lambda side: head.open_scores_label_party(head.score_shares(label_ND.__getitem__, plan.rows, of_label, side), side.peer),
+        lambda side: head.open_scores_label_party(
+            head.score_shares(label_ND.__getitem__, plan.rows, shares[0], plan.columns, side), side.peers
+        ),
         lambda side: head.open_scores_feature_party(
-            head.score_shares(feature_ND.__getitem__, plan.rows, of_feature, side), side.peer
+            head.score_shares(feature_ND.__getitem__, plan.rows, shares[1], plan.columns, side), *side.peers
         ),
         lambda dealer: head.deal_scoring(dealer, plan.columns, plan.rows, 1),
     )
@@ -219,18 +236,22 @@ def test_a_truncated_number_is_the_quotient_or_one_more(numbers, shares, bits):
         assert value - (number >> bits) in (0, 1)
 
 
+COUNTS = st.lists(st.integers(1, 4), min_size=2, max_size=4).map(tuple)
+"""Columns of a label party and of one to three feature parties."""
+
+
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 2**32), rows=st.integers(1, 9), factors=st.tuples(st.integers(1, 4), st.integers(1, 4)))
-def test_shares_of_products_of_factors_add_up_to_the_products(seed, rows, factors):
-    rng = np.random.default_rng(seed)
-    label_NA, feature_NB = (rng.uniform(-3, 3, (rows, count)) for count in factors)
-    label, feature, _ = run(
-        lambda side: share_products(side, factors_of(label_NA, factors[0]), factors[1]),
-        lambda side: share_products(side, factors_of(feature_NB, factors[1]), factors[0]),
-        lambda dealer: deal_products(dealer, rows, factors),
+@given(seed=st.integers(0, 2**32), rows=st.integers(1, 9), counts=COUNTS)
+def test_shares_of_products_of_factors_add_up_to_the_products(seed, rows, counts):
+    rng, columns = np.random.default_rng(seed), HeadColumns(counts=counts)
+    own = [rng.uniform(-3, 3, (rows, count)) for count in counts]
+    label, *features, _ = run(
+        lambda side: share_products(side, factors_of(own[0], counts[0]), columns),
+        [lambda side, own_NB=own_NB: share_products(side, factors_of(own_NB, own_NB.shape[1]), columns) for own_NB in own[1:]],
+        lambda dealer: deal_products(dealer, rows, columns),
     )
-    exact_NP = with_products(label_NA, feature_NB)[:, sum(factors) :]
-    assert np.array_equal(to_numbers(label + feature, bits=head.FEATURE_BITS), exact_NP)
+    exact_NP = with_products(*own)[:, sum(counts) :]
+    assert np.array_equal(to_numbers(label + np.concatenate(features, axis=1), bits=head.FEATURE_BITS), exact_NP)
 
 
 def test_a_truncation_is_right_on_the_mean():
@@ -245,38 +266,34 @@ def test_a_truncation_is_right_on_the_mean():
 
 
 @settings(max_examples=20, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    rows=st.integers(1, 9),
-    own=st.integers(1, 5),
-    others=st.integers(1, 5),
-    common=st.integers(0, 3),
-    outputs=st.integers(1, 3),
-)
-def test_products_on_shares_are_products(seed, rows, own, others, common, outputs):
-    rng = np.random.default_rng(seed)
+@given(seed=st.integers(0, 2**32), rows=st.integers(1, 9), counts=COUNTS, outputs=st.integers(1, 3))
+def test_products_on_shares_are_products(seed, rows, counts, outputs):
+    rng, columns = np.random.default_rng(seed), HeadColumns(counts=counts)
 
     def words(*shape):
         return rng.integers(0, 2**64, size=shape, dtype=np.uint64)
 
     batch = np.arange(rows)[::-1].copy()
-    matrices = {True: words(rows, own + common), False: words(rows, others + common)}
-    weights = {is_label: (words(own, outputs), words(others, outputs), words(common, outputs)) for is_label in (True, False)}
-    errors = {is_label: words(rows, outputs) for is_label in (True, False)}
+    held = [words(rows, len(each)) for each in columns.held]
+    weights, errors = [words(columns.all, outputs) for _ in counts], [words(rows, outputs) for _ in counts]
+    factor = words(1, 1)
 
     def party(side):
-        ours, theirs, common_PC = weights[side.is_label] if side.is_label else (*weights[False][1::-1], weights[False][2])
-        shares = Shares(own_DC=ours, others_EC=theirs, common_PC=common_PC)
-        width = matrices[not side.is_label].shape[1]
-        shown = Matrices.exchange(side, matrices[side.is_label], width, common=common)
-        return scores(side, shown, batch, shares), gradients(side, shown, batch, errors[side.is_label])
+        shown = Matrices.exchange(side, held[side.place], columns)
+        return (
+            scores(side, shown, batch, weights[side.place]),
+            gradients(side, shown, batch, errors[side.place]),
+            scaled(side, MaskedScores, weights[side.place], factor if side.is_label else None, count=1),
+        )
 
     def helper(dealer):
-        masks = draw_masks(dealer, rows, own + common, others + common)
+        masks = MaskMatrices.draw(dealer, rows, columns)
         deal_scores(masks, batch, outputs)
         deal_gradients(masks, batch, outputs)
+        deal_scaled(dealer, columns.all, outputs, count=1)
 
-    label, feature, _ = run(party, party, helper)
+    *parties, _ = run(party, [party] * (len(counts) - 1), helper)
+    found = [opened(*each) for each in zip(*parties, strict=True)]
 
     def times(matrix, vectors):
         return np.array(
@@ -284,11 +301,22 @@ def test_products_on_shares_are_products(seed, rows, own, others, common, output
             dtype=np.uint64,
         ).reshape(len(matrix), vectors.shape[1])
 
-    label_NX, feature_NX = matrices[True], matrices[False]
-    columns_NW = np.concatenate([label_NX[:, :own], feature_NX[:, :others], label_NX[:, own:] + feature_NX[:, others:]], axis=1)
-    weights_WC = np.concatenate([first + second for first, second in zip(weights[True], weights[False], strict=True)])
-    assert np.array_equal(label[0] + feature[0], times(columns_NW[batch], weights_WC))
-    assert np.array_equal(opened(label[1], feature[1]), times(columns_NW[batch].T, errors[True] + errors[False]))
+    columns_NW = np.zeros((rows, columns.all), dtype=np.uint64)
+    for each, held_X in zip(held, columns.held, strict=True):
+        columns_NW[:, held_X] += each
+    assert np.array_equal(found[0], times(columns_NW[batch], opened(*weights)))
+    assert np.array_equal(found[1], times(columns_NW[batch].T, opened(*errors)))
+    assert np.array_equal(found[2], opened(*weights) * factor)
+
+
+@pytest.mark.parametrize(("loss", "rate"), [("logistic", 0.1), ("squared", 0.02)])
+def test_a_head_of_several_feature_parties_is_the_head_in_floats(loss, rate):
+    plan = plan_of(loss, columns=(5, 7, 3, 1), rate=rate, weighted=True)
+    label_ND, *features, labels_NC = data(plan)
+    *shares, _ = trained(plan, label_ND, features[0], labels_NC, further=features[1:])
+    rows_ND, weights_DC = in_floats(label_ND, features[0], labels_NC, plan, more=features[1:])
+    found_NC = rows_ND @ to_numbers(opened(*shares), bits=head.WEIGHT_BITS)
+    assert np.abs(found_NC - rows_ND @ weights_DC).max() < 0.01 * (rows_ND @ weights_DC).std()
 
 
 def test_the_sum_of_sines_is_the_logistic_function_within_its_range_and_a_chance_everywhere():

@@ -10,6 +10,7 @@ from tallystick.secret_sharing.share_messages import (
     Correction,
     EdgeShares,
     FeatureCount,
+    FeatureCounts,
     HeadSizes,
     MaskedErrors,
     MaskedFeatures,
@@ -20,7 +21,8 @@ from tallystick.secret_sharing.share_messages import (
     ScoreShares,
     SharesKept,
     UnscoredRows,
-    exchange_counts,
+    exchange_counts_feature_party,
+    exchange_counts_label_party,
     receive_seed,
     receive_sizes,
     receive_unscored,
@@ -73,12 +75,22 @@ def test_a_seed_of_another_length_is_refused(seed):
 
 @pytest.mark.parametrize("columns", [0, -1, (1 << 16) + 1, (1 << 63) - 1])
 def test_a_count_of_features_that_no_party_has_is_refused(columns):
-    assert f"brings {columns} features" in refused(
-        lambda channel: exchange_counts(channel, FeatureCount(columns=3)), FeatureCount(columns=columns)
+    message = refused(lambda channel: exchange_counts_label_party([channel], 3, weighted=False), FeatureCount(columns=columns))
+    assert f"brings {columns} features" in message
+    counts = FeatureCounts(columns=(columns, 3), weighted=False)
+    message = refused(lambda channel: exchange_counts_feature_party(channel, 3, place=1, parties=2), counts)
+    assert f"brings {columns} features" in message
+
+
+@pytest.mark.parametrize("counts", [(3,), (4, 5), (3, 5, 4), (4, 3, 3)])
+def test_counts_of_other_parties_than_there_are_are_refused(counts):
+    message = FeatureCounts(columns=counts, weighted=False)
+    assert "2 parties of a head on shares bring" in refused(
+        lambda channel: exchange_counts_feature_party(channel, 3, place=1, parties=2), message
     )
 
 
-SIZES = {"training": 10, "scored": 5, "label_columns": 3, "feature_columns": 4, "outputs": 1, "weighted": False}
+SIZES = {"training": 10, "scored": 5, "columns": (3, 4), "outputs": 1, "weighted": False}
 
 
 @pytest.mark.parametrize(
@@ -86,20 +98,22 @@ SIZES = {"training": 10, "scored": 5, "label_columns": 3, "feature_columns": 4, 
     [
         ({"training": -1}, "which no table needs"),
         ({"scored": 1 << 40}, "which no table needs"),
-        ({"label_columns": 0}, "which no table needs"),
-        ({"feature_columns": 1 << 20}, "which no table needs"),
+        ({"columns": (0, 4)}, "which no table needs"),
+        ({"columns": (3, 1 << 20)}, "which no table needs"),
+        ({"columns": (3,)}, "and there are 2 parties"),
+        ({"columns": (3, 4, 5)}, "and there are 2 parties"),
         ({"outputs": 0}, "shares of 0 outputs"),
     ],
 )
 def test_sizes_that_no_table_has_are_refused_by_the_helper(changed, part):
     sizes = HeadSizes(**SIZES | changed)
-    assert part in refused(lambda channel: receive_sizes(channel, channel), sizes, sizes)
+    assert part in refused(lambda channel: receive_sizes(channel, [channel]), sizes, sizes)
 
 
 @pytest.mark.parametrize("changed", [{"training": 11}, {"weighted": True}])
 def test_parties_that_ask_for_different_shares_are_refused_by_the_helper(changed):
     pair = HeadSizes(**SIZES), HeadSizes(**SIZES | changed)
-    refused(lambda channel: receive_sizes(channel, channel), *pair)
+    refused(lambda channel: receive_sizes(channel, [channel]), *pair)
 
 
 @pytest.mark.parametrize("marks", [[1, 0], [0, 1, 1, 0], [0, 2, 1], [0.0, 1.0, 1.0]])

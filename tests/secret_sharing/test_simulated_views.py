@@ -1,8 +1,8 @@
-"""All that a party sees of a session, training and scoring together, fits any data of the other party, to the bit.
+"""All that a party sees of a session, training and scoring together, fits any data of another party, to the bit.
 
-For other data of the other party there are coins of it with which this party receives the same words: each received word holds a
-coin that no other one holds. Only the shares of what is opened differ: of scores by the difference of the scores, and of the
-count at the edge not at all, for no score comes near it here.
+For other data of that party there are coins of it with which all the others, together, receive the same words: each word that it
+sends holds a coin that no other one holds. Only the shares of what is opened differ: of scores by the difference of the scores,
+and of the count at the edge not at all, for no score comes near it here.
 """
 
 import numpy as np
@@ -10,16 +10,20 @@ import pytest
 
 from tallystick.secret_sharing import head
 from tallystick.secret_sharing.ring import MaskStream
+from tallystick.secret_sharing.sides import ShareHolder
 
 from .sides3 import SEEDS, run
 from .test_head import data, plan_of
 
-PLAN = plan_of(rows=60, columns=(4, 5), epochs=1, batch=20, rate=0.3, weighted=True)
+PLANS = {
+    parties: plan_of(rows=60, columns=columns, epochs=1, batch=20, rate=0.3, weighted=True)
+    for parties, columns in ((2, (4, 5)), (4, (4, 5, 2, 3)))
+}
 SCORED = 30
 
 
-def coins_of_messages(*, of_feature):
-    """Which draw of the other party hides each message that a party receives, and with which sign: its peer's, the helper's."""
+def coins_of_messages(steps, *, of_feature):
+    """Which draw of a party hides each message of its own, and each correction, and with which sign."""
     exchanged = {
         "weights": -1,
         "product": -1,
@@ -39,20 +43,25 @@ def coins_of_messages(*, of_feature):
     edge = {"edge": 1, "dealt edge": -1}
     matrices = {"factors": -1, "dealt products": -1, "features": -1}
     scoring = {**matrices, "weights": -1, "product": -1, "scores": 1, "dealt scores": -1}
-    draws = [*matrices.items(), *list(exchanged.items()) * PLAN.steps, *edge.items(), *scoring.items()]
-    draws = [(name, sign) for name, sign in draws if of_feature or not name.startswith("dealt")]  # the feature party draws them
-    from_helper = ("product", "gradient", *(name for name, _ in draws if name.startswith("dealt")))
+    draws = [*matrices.items(), *list(exchanged.items()) * steps, *edge.items(), *scoring.items()]
+    from_helper = {"product", "gradient", *(name for name, _ in draws if name.startswith("dealt"))}
+    draws = [(name, sign) for name, sign in draws if of_feature or name not in from_helper]  # feature parties draw these
     numbered = [(name in from_helper, (number, sign)) for number, (name, sign) in enumerate(draws)]
     return {"helper": [coin for dealt, coin in numbered if dealt], "peer": [coin for dealt, coin in numbered if not dealt]}
 
 
-def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, decay, row_weights_N, *, coins, of_feature):
-    """Train and score; the draws of one party have these words added, by the draw's number."""
+def session(monkeypatch, plan, columns, labels_NC, scored, decay, row_weights_N, *, coins, hidden):
+    """Train and score; the draws of the party at the place ``hidden`` have these words added, by the draw's number.
+
+    Gives the scores, the hidden party's shares of the count at the edge, what it showed and what the helper dealt to another, and
+    all that the others received.
+    """
+    seed = SEEDS[hidden == 0] if hidden < 2 else bytes([hidden]) * 32
 
     class Programmed(MaskStream):
-        def __init__(self, seed):
-            super().__init__(seed)
-            self.number = 0 if seed == SEEDS[not of_feature] else None
+        def __init__(self, given):
+            super().__init__(given)
+            self.number = 0 if given == seed else None
 
         def draw(self, *shape):
             words = super().draw(*shape)
@@ -62,48 +71,81 @@ def session(monkeypatch, label_ND, feature_NE, labels_NC, scored, decay, row_wei
             added = coins.get(self.number - 1)
             return words if added is None else words + added.reshape(shape)
 
+    def scores(side, weights_WC):
+        return head.score_shares(lambda rows_B: scored[side.place][rows_B], SCORED, weights_WC, plan.columns, side)
+
     def label(side):
-        weights, edge_E1 = head.train_head_label_party(label_ND, labels_NC, side, PLAN, decay=decay, row_weights_N=row_weights_N)
-        scores_NC = head.open_scores_label_party(
-            head.score_shares(lambda rows_B: scored[0][rows_B], SCORED, weights, side), side.peer
+        weights_WC, edge_E1 = head.train_head_label_party(
+            columns[0], labels_NC, side, plan, decay=decay, row_weights_N=row_weights_N
         )
-        head.open_edge_label_party(edge_E1, side.peer)
+        scores_NC = head.open_scores_label_party(scores(side, weights_WC), side.peers)
+        head.open_edge_label_party(edge_E1, side.peers)
         return scores_NC
 
     def feature(side):
-        weights, edge_E1 = head.train_head_feature_party(feature_NE, side, PLAN)
-        head.open_scores_feature_party(head.score_shares(lambda rows_B: scored[1][rows_B], SCORED, weights, side), side.peer)
-        head.open_edge_feature_party(edge_E1, side.peer)
+        weights_WC, edge_E1 = head.train_head_feature_party(columns[side.place], side, plan)
+        head.open_scores_feature_party(scores(side, weights_WC), *side.peers)
+        head.open_edge_feature_party(edge_E1, *side.peers)
 
     def helper(dealer):
-        head.deal_training(dealer, PLAN)
-        head.deal_scoring(dealer, PLAN.columns, SCORED, PLAN.outputs)
+        head.deal_training(dealer, plan)
+        head.deal_scoring(dealer, plan.columns, SCORED, plan.outputs)
+
+    shown = []
+
+    def watched(exchange):
+        def watch(side, kind, words, *more, **named):
+            if side.place == hidden:
+                shown.append((kind.__name__, words))
+            return exchange(side, kind, words, *more, **named)
+
+        return watch
 
     with monkeypatch.context() as patch:
         patch.setattr("tallystick.secret_sharing.sides.MaskStream", Programmed)
-        scores_NC, _, views = run(label, feature, helper)
-    view = views["label" if of_feature else "feature"]
-    edges = [words.item() for kind, words in view["peer"] if kind == "EdgeShares"]
-    return scores_NC, edges, view | {"peer": [each for each in view["peer"] if each[0] != "EdgeShares"]}
+        for name in ("exchange", "exchange_each"):
+            patch.setattr(ShareHolder, name, watched(getattr(ShareHolder, name)))
+        scores_NC, *_, views = run(label, [feature] * (len(columns) - 1), helper)
+    names = list(views)
+    told = views["label"]["peers"][hidden - 1] if hidden else []
+    edges = [words.item() for kind, words in told if kind == "EdgeShares"]
+    dealt = views["label"]["helper"] if hidden else []
+    several = len(columns) - 1  # corrections of products, of training and of scoring, of which each is one feature party's
+    products = [*range(several), *range(len(dealt) - several - 2, len(dealt) - 2)]
+    not_its_own = {number for place, number in enumerate(products) if place % several != hidden - 1}
+    view = {
+        "peer": [*shown, *(each for each in told if each[0] == "ScoreShares")],
+        "helper": [each for number, each in enumerate(dealt) if number not in not_its_own],
+    }
+    others = [
+        words
+        for name in names
+        if name != names[hidden]
+        for kind, words in (*views[name]["peer"], *views[name]["helper"])
+        if "Shares" not in kind
+    ]
+    return scores_NC, edges, view, others
 
 
-@pytest.mark.parametrize("of_feature", [True, False])
-def test_a_party_s_whole_view_fits_other_data_of_the_other_party(of_feature, monkeypatch):
-    label_ND, feature_NE, labels_NC = data(PLAN)
+@pytest.mark.parametrize(("parties", "hidden"), [(2, 0), (2, 1), (4, 0), (4, 2)])
+def test_the_whole_view_of_all_other_parties_together_fits_other_data_of_a_party(parties, hidden, monkeypatch):
+    plan = PLANS[parties]
+    *columns, labels_NC = data(plan)
     rng = np.random.default_rng(5)
-    scored = [rng.uniform(-2, 2, (SCORED, width)) for width in PLAN.columns]
-    other = [rng.uniform(-2, 2, (SCORED, width)) for width in PLAN.columns]
-    counts_N = rng.uniform(0.1, 2, PLAN.rows)
-    own = label_ND, feature_NE, labels_NC, scored, 0.1, counts_N
-    changed = (
-        (label_ND, rng.uniform(-2, 2, feature_NE.shape), labels_NC, (scored[0], other[1]), 0.1, counts_N)
-        if of_feature
-        else (rng.uniform(-2, 2, label_ND.shape), feature_NE, 1 - labels_NC, (other[0], scored[1]), 0.4, counts_N**2)
-    )
-    places, coins = coins_of_messages(of_feature=of_feature), {}
-    scores_NC, edges, seen = session(monkeypatch, *own, coins={}, of_feature=of_feature)
+    scored = [rng.uniform(-2, 2, (SCORED, width)) for width in plan.columns.counts]
+    counts_N = rng.uniform(0.1, 2, plan.rows)
+
+    def with_other(matrices, rows):
+        other = rng.uniform(-2, 2, (rows, plan.columns.counts[hidden]))
+        return [other if place == hidden else each for place, each in enumerate(matrices)]
+
+    own = columns, labels_NC, scored, 0.1, counts_N
+    known = (labels_NC, 0.1, counts_N) if hidden else (1 - labels_NC, 0.4, counts_N**2)
+    changed = with_other(columns, plan.rows), known[0], with_other(scored, SCORED), *known[1:]
+    places, coins = coins_of_messages(plan.steps, of_feature=hidden > 0), {}
+    scores_NC, edges, seen, others = session(monkeypatch, plan, *own, coins={}, hidden=hidden)
     while True:
-        found_NC, other_edges, view = session(monkeypatch, *changed, coins=coins, of_feature=of_feature)
+        found_NC, other_edges, view, then = session(monkeypatch, plan, *changed, coins=coins, hidden=hidden)
         different = [
             (coin, (wanted - words).ravel())
             for source, each in places.items()
@@ -115,10 +157,11 @@ def test_a_party_s_whole_view_fits_other_data_of_the_other_party(of_feature, mon
         (number, sign), difference = min(different, key=lambda each: each[0])
         assert number not in coins, "a coin hides two messages"
         coins[number] = difference if sign > 0 else np.uint64(0) - difference
+    assert all(np.array_equal(*each) for each in zip(others, then, strict=True))
     left = {source: len(seen[source]) - len(each) for source, each in places.items()}
-    assert left == {"helper": 0, "peer": int(of_feature)}, "each message but the scores has a coin"
-    assert len(edges) == int(of_feature)
+    assert left == {"helper": 0, "peer": int(hidden > 0)}, "each message but the scores has a coin"
+    assert len(edges) == int(hidden > 0)
     assert [(one - two) % 2**64 for one, two in zip(edges, other_edges, strict=True)] in ([], [0])
-    if of_feature:
+    if hidden:
         shares = [each["peer"][-1][1].view(np.int64) for each in (seen, view)]
         assert np.array_equal(shares[1] - shares[0], np.rint((found_NC - scores_NC) * 2**head.OPENED_BITS).astype(np.int64))

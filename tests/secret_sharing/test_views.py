@@ -27,16 +27,23 @@ CHANCE = 1e-7
 
 def exchanges(monkeypatch, label_ND, feature_ND, labels_NC, plan, decay=DECAY, weights_N=None):
     """What each party sent and received in each exchange of a training, by the message's kind, in order."""
-    sent, exchange = {"label": [], "feature": []}, ShareHolder.exchange
+    sent, exchange, exchange_each = {"label": [], "feature": []}, ShareHolder.exchange, ShareHolder.exchange_each
 
-    def watched(side, kind, words, shape=None):
-        received = exchange(side, kind, words, shape)
+    def watched(side, kind, words, **named):
+        received = exchange(side, kind, words, **named)
         sent["label" if side.is_label else "feature"].append((kind.__name__, words, received))
         return received
+
+    def watched_each(side, kind, words, shapes):
+        (received,) = exchange_each(side, kind, words, shapes)
+        # Few words, which are judged by themselves: the weight decay, weights of rows, factors
+        sent["label" if side.is_label else "feature"].append((f"{kind.__name__}, each", words, received))
+        return [received]
 
     rng = np.random.default_rng(7)
     with monkeypatch.context() as patch:
         patch.setattr(ShareHolder, "exchange", watched)
+        patch.setattr(ShareHolder, "exchange_each", watched_each)
         seeds = {who: rng.bytes(32) for who in (True, False)}
         *_, views = trained(plan, label_ND, feature_ND, labels_NC, decay, weights_N, seeds=seeds)
     return sent, views
@@ -111,9 +118,9 @@ def test_what_a_party_receives_is_uniform_beside_what_it_holds(changed, monkeypa
 def test_what_the_helper_deals_is_uniform(monkeypatch):
     plan = plan_of(rows=1200, epochs=4)
     _, views = exchanges(monkeypatch, *data(plan), plan)
-    for party, view in views.items():
-        words = np.concatenate([each.ravel() for name, each in view["helper"] if name == "Correction"])
-        assert uniform_chance((words >> np.uint64(58)).astype(int)) > CHANCE, party
+    words = np.concatenate([each.ravel() for name, each in views["label"]["helper"] if name == "Correction"])
+    assert uniform_chance((words >> np.uint64(58)).astype(int)) > CHANCE
+    assert views["feature"]["helper"] == []  # it has its draws
 
 
 def test_the_helper_is_sent_sizes_and_a_seed_and_nothing_else(monkeypatch):
@@ -137,8 +144,8 @@ def test_the_helper_is_sent_sizes_and_a_seed_and_nothing_else(monkeypatch):
 
     begin = ShareHolder.begin.__func__
 
-    def watched(cls, peer, helper, *, is_label, seed):
-        return begin(cls, peer, Watched(helper), is_label=is_label, seed=seed)
+    def watched(cls, peers, helper, *, place, seed):
+        return begin(cls, peers, Watched(helper), place=place, seed=seed)
 
     monkeypatch.setattr(ShareHolder, "begin", classmethod(watched))
     trained(plan, label_ND, feature_ND, labels_NC)
@@ -192,9 +199,11 @@ def test_scores_cross_to_the_label_party_alone():
     label_ND, feature_ND, labels_NC = data(plan)
     of_label, of_feature, _ = trained(plan, label_ND, feature_ND, labels_NC)
     *_, views = run(
-        lambda side: head.open_scores_label_party(head.score_shares(label_ND.__getitem__, plan.rows, of_label, side), side.peer),
+        lambda side: head.open_scores_label_party(
+            head.score_shares(label_ND.__getitem__, plan.rows, of_label, plan.columns, side), side.peers
+        ),
         lambda side: head.open_scores_feature_party(
-            head.score_shares(feature_ND.__getitem__, plan.rows, of_feature, side), side.peer
+            head.score_shares(feature_ND.__getitem__, plan.rows, of_feature, plan.columns, side), *side.peers
         ),
         lambda dealer: head.deal_scoring(dealer, plan.columns, plan.rows, 1),
     )

@@ -47,7 +47,7 @@ NOT_MEASURED = (
     "what this run's own scores tell: neither side has both the scores and the columns. `tallystick bench quality --leaks "
     "--methods shared` measures it on public tables",
     "a label that packs several columns into one number (in a run on credit-card data one label opened two), several classes, "
-    "and the label party's own columns, which would help",
+    "and the other parties' columns, which would help",
     "runs together: each further run with another label opens more",
 )
 

@@ -384,6 +384,11 @@ def _party_problems(contract: Contract) -> list[str]:
             )
     if contract.explore is not None and not contract.shares_head:
         problems.append("explore: is by a head on shares; set training.gradients to shared, or leave it out")
+    if contract.explore is not None and len(contract.feature_parties) > 1:
+        problems.append(
+            f"explore: two parties draw a sample, and this contract has {len(contract.feature_parties)} feature parties; explore "
+            "with one of them, by a contract of its own"
+        )
     if contract.explore is not None and not contract.split.test:
         problems.append("explore: measures test rows; split.test must be above 0")
     problems += _any_key_problems(contract)
@@ -634,8 +639,6 @@ def _shared_head_problems(contract: Contract) -> list[str]:
             f"{where}, alignment.method = {contract.alignment.method}, alignment.duplicates = {contract.alignment.duplicates}: a "
             "head on shares takes one row of each side; align by intersection, each id once"
         )
-    if len(contract.feature_parties) > 1:
-        problems.append(f"{where}: is for one feature party, and this contract has {len(contract.feature_parties)}")
     if contract.unaligned.used:
         problems.append(f"{where}, unaligned.method = {contract.unaligned.method}: has no use for such rows; set it to none")
     for number, entry in enumerate(contract.defense):

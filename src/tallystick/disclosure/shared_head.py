@@ -4,7 +4,7 @@ from tallystick.config.contract import Contract
 from tallystick.disclosure.disclosure import Disclosure, RunFacts, parties_of, stated
 from tallystick.results import Learnt
 
-ASSUMES = "all sides follow the protocol, the helper works with neither party, and AES-256 is a pseudorandom generator"
+ASSUMES = "all sides follow the protocol, the helper works with no party, and AES-256 is a pseudorandom generator"
 CHOSEN_LABEL = (
     "a label party that takes a column it partly knows for the label, or several columns packed into one label, learns them from "
     "the scores"
@@ -23,8 +23,8 @@ def _scores(contract: Contract) -> list[str]:
         return []
     label, features = parties_of(contract)
     lines = [
-        f"{label} learns {_scores_of_a_row(contract)} for each validation row, test row and row of a prediction, and {features} "
-        f"learns none. Each score tells something about the columns of {features}. A model scores each row once, and another run "
+        f"{label} learns {_scores_of_a_row(contract)} for each validation row, test row and row of a prediction, and nobody else "
+        f"learns any. Each score tells something about the columns of {features}. A model scores each row once, and another run "
         f"scores the same row again. In a prediction {label} says which common rows it has no score of yet",
     ]
     if contract.target.type == "multiclass":
@@ -42,6 +42,30 @@ def _scores(contract: Contract) -> list[str]:
     return lines
 
 
+def _training(contract: Contract) -> list[str]:
+    if not contract.shares_head:
+        return []
+    label, features = parties_of(contract)
+    several = (
+        [
+            f"neither {label} nor another feature party receives anything about the columns of one of {features}, even if all of "
+            f"them work together: this holds as long as {contract.helper} works with none of them. Their words cross by way of "
+            f"{label}, which passes on sums. Each learns how many features each party brings"
+        ]
+        if len(contract.feature_parties) > 1
+        else []
+    )
+    return [
+        f"in training, {label} receives nothing about the columns of {features}, and nothing about labels or columns of {label} "
+        "goes to anybody: what crosses are secret shares, each of them uniform (training.gradients = shared). This "
+        f"holds if {ASSUMES}. A party that does not follow the protocol can read columns",
+        *several,
+        f"{contract.helper} learns how many rows, columns and steps there are, and which rows are in a batch together. "
+        "Together with one party it knows the others' columns, labels and weights, and later too if it kept the seeds",
+        f"{features} and {contract.helper} learn whether rows have weights, and none of them",
+    ]
+
+
 def _shared_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     if not contract.shares_head or facts.training is None:
         return []
@@ -56,11 +80,16 @@ def _shared_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
             f"validation and test rows, which tell something about the columns of {features}. Nothing else about them.",
             guarantee=f"of all but the scores, if {ASSUMES}",
         ),
-        Learnt(
-            step="training",
-            party=features,
-            what=f"Nothing about labels or columns of {label}: secret shares crossed, as many and as large for all labels.",
-            guarantee=f"holds if {ASSUMES}",
+        *(
+            Learnt(
+                step="training",
+                party=party,
+                what="Nothing about labels or columns of "
+                f"{' and '.join([label, *(name for name in contract.feature_parties if name != party)])}: secret shares crossed, "
+                "as many and as large for all labels.",
+                guarantee=f"holds if {ASSUMES}",
+            )
+            for party in contract.feature_parties
         ),
     ]
 
@@ -89,20 +118,12 @@ SHARED_HEAD = (
         feature_party="whether the label party has columns, and whether its rows have weights",
         guarantee=f"holds if {ASSUMES}. The helper learns numbers of rows, columns and steps, and which rows are in a batch",
         fields=(
-            *("FeatureCount.columns", "HeadSizes.training", "HeadSizes.scored", "HeadSizes.label_columns"),
-            *("HeadSizes.feature_columns", "HeadSizes.outputs", "HeadSizes.weighted", "FeatureCount.weighted"),
+            *("FeatureCount.columns", "FeatureCounts.columns", "FeatureCounts.weighted"),
+            *("HeadSizes.training", "HeadSizes.scored", "HeadSizes.columns", "HeadSizes.outputs", "HeadSizes.weighted"),
             *("MaskSeed.seed", "Correction.words"),
             *("MaskedFeatures.words", "MaskedWeights.words", "MaskedScores.words", "MaskedErrors.words", "MaskedSteps.words"),
         ),
-        sentences=stated(
-            lambda contract: contract.shares_head,
-            "in training, {label} receives nothing about the columns of {features}, and {features} receives nothing about labels "
-            "or columns of {label}: what crosses are secret shares, each of them uniform (training.gradients = shared). This "
-            f"holds if {ASSUMES}. A party that does not follow the protocol can read columns",
-            "{contract.helper} learns how many rows, columns and steps there are, and which rows are in a batch together. "
-            "Together with one party it knows the other's columns, labels and weights, and later too if it kept the seeds",
-            "{features} and {contract.helper} learn whether rows have weights, and none of them",
-        ),
+        sentences=_training,
         learnt=_shared_learnt,
     ),
     Disclosure(

@@ -416,16 +416,17 @@ class _Scoring:
         """
         contract, is_label = self.contract, own.is_label
         all_N = torch.arange(len(own.alignment))
-        peer = channels[contract.feature_parties[0] if is_label else contract.label_party]
+        peers = [channels[name] for name in (contract.feature_parties if is_label else (contract.label_party,))]
         ids = own.keys.ids_of(own.rows_at(all_N))
         if is_label:
             is_unscored_N = RowScores.load(self.folder, outputs=contract.scores_of_a_row).places(ids) < 0
-            send_unscored(peer, is_unscored_N)
+            for peer in peers:
+                send_unscored(peer, is_unscored_N)
         else:
-            is_unscored_N = receive_unscored(peer, len(all_N))
+            is_unscored_N = receive_unscored(peers[0], len(all_N))
         index_N = all_N[torch.from_numpy(is_unscored_N)]
         due = DueScores.of(self.folder, own, index_N, contract) if len(index_N) else None
-        if due is None or due.kept_by_both(peer):
+        if due is None or due.kept_by_all(peers):
             begin_side(contract, self.party.party, channels, NOTHING_DUE)
         else:
             head = SharedHead.load(self.folder, architecture, self.encoder, is_label=is_label)
@@ -437,10 +438,10 @@ class _Scoring:
         order = np.argsort(rows, kind="stable")  # the table's
         if not is_label:
             if due is not None:
-                due.open_as_feature_party(peer)
+                due.open_as_feature_party(peers[0])
             return keys[order]
         if due is not None:
-            due.open_as_label_party(peer)
+            due.open_as_label_party(peers)
         leave()
         opened = RowScores.load(self.folder, outputs=contract.scores_of_a_row)
         place_N = opened.places(ids)

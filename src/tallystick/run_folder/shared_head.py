@@ -1,6 +1,6 @@
 """A party's half of a head that was trained on shares, as its run folder keeps it, and which rows have a score by it.
 
-Shapes: D own features, E the other party's, C outputs.
+Shapes: W columns of all parties, with products; C outputs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from tallystick.run_folder.folder import START, RunFolder
 from tallystick.run_folder.own_network import OwnNetwork
 from tallystick.run_folder.score_count import SHARES
 from tallystick.run_folder.trained import Architecture
-from tallystick.secret_sharing.matrix_products import Shares
+from tallystick.secret_sharing.columns import HeadColumns
 from tallystick.secret_sharing.ring import Words
 from tallystick.storage import remove
 from tallystick.tables.encoder import Encoder
@@ -30,7 +30,7 @@ _NOTE, _SCORED, _OPENED = "training", "scored-rows.safetensors", "opened-scores.
 ROW_SCORES = "row-scores.safetensors"
 """File of the scores that a label party was shown, by row."""
 _EPOCH = date(1970, 1, 1)
-_OWN, _OTHERS, _COMMON = "own_share", "others_share", "products_share"
+_WEIGHTS, _COLUMNS, _PLACE = "weight_shares", "columns", "place"
 _AXES_LABEL_PARTY, _AXES_FEATURE_PARTY = 256, 512
 _CODES_FEATURE_PARTY = 512
 """Of its large categories together; the label party's network of its own columns knows each of its codes."""
@@ -38,24 +38,38 @@ _CODES_FEATURE_PARTY = 512
 
 @dataclass(frozen=True, kw_only=True)
 class SharedHead:
-    """A party's half: neither it nor the other's tells the weights by itself."""
+    """A party's part of a head: without any one of the others' it tells nothing of the weights.
+
+    Args:
+        features: that it brings.
+        weights_WC: its shares.
+        columns: of all parties.
+        place: of this party among them, 0 of the label party.
+        state: how training went.
+        own_network: of a label party with columns; it is kept once it is trained.
+    """
 
     features: FixedFeatures
-    shares: Shares
+    weights_WC: Words
+    columns: HeadColumns
+    place: int
     state: TrainingState
-    own_network: OwnNetwork | None = None  # of a label party with columns; it is kept once it is trained
+    own_network: OwnNetwork | None = None
 
     @property
     def width(self) -> int:
         """Count this party's features."""
-        return len(self.shares.own_DC)
+        return self.columns.counts[self.place]
 
     def keep(self, folder: RunFolder) -> None:
         """Write it. No row has a score by this run yet."""
         folder.note(_NOTE, {"state": vars(self.state), "folds": 1, "head": "shared"})
         tensors = {name: tensor for name, tensor in self.features.state_dict().items() if tensor.numel()}
-        shares = {_OWN: self.shares.own_DC, _OTHERS: self.shares.others_EC, _COMMON: self.shares.common_PC}
-        tensors |= {name: torch.from_numpy(words.view(np.int64).copy()) for name, words in shares.items()}
+        tensors |= {
+            _WEIGHTS: torch.from_numpy(self.weights_WC.view(np.int64).copy()),
+            _COLUMNS: torch.tensor(self.columns.counts, dtype=torch.int64),
+            _PLACE: torch.tensor([self.place]),
+        }
         write_tensors(folder.model, tensors, {}, origin=folder.origin, private=True)
 
     @classmethod
@@ -67,14 +81,20 @@ class SharedHead:
         if not folder.trained:
             raise DataError(f"{folder.path} holds no trained head; run `tallystick run` on all sides first")
         tensors, _ = read_tensors(folder.model, origin=folder.origin)
-        own, others, common = (_words(tensors.pop(name)) for name in (_OWN, _OTHERS, _COMMON))
-        shares = Shares(own_DC=own, others_EC=others, common_PC=common)
+        weights_WC, counts, place = _words(tensors.pop(_WEIGHTS)), tensors.pop(_COLUMNS), tensors.pop(_PLACE)
         features = features_of(encoder, is_label=is_label)
         empty = {name: tensor for name, tensor in features.state_dict().items() if not tensor.numel()}
         put_weights(features, {**empty, **tensors}, source=folder.model)
         state = TrainingState(**folder.noted(_NOTE)["state"])  # type: ignore[arg-type]
         own_network = OwnNetwork.load(folder, architecture, encoder) if is_label and encoder is not None else None
-        return cls(features=features, shares=shares, state=state, own_network=own_network)
+        return cls(
+            features=features,
+            weights_WC=weights_WC,
+            columns=HeadColumns(counts=tuple(counts.tolist())),
+            place=int(place),
+            state=state,
+            own_network=own_network,
+        )
 
 
 def features_of(encoder: Encoder | None, *, is_label: bool) -> FixedFeatures:

@@ -1,1 +1,1 @@
-"""A linear head trained on additive shares: two parties' columns, one's labels, and a helper who sees neither."""
+"""A linear head trained on additive shares: several parties' columns, one's labels, and a helper who sees neither."""

@@ -1,6 +1,6 @@
 """Train a linear head on shares: read this file to see all of the protocol.
 
-    label party                    helper                     feature party
+    label party                    helper                     feature party, or several
     features_ND, labels_NC                                    features_NE
             --- seed ------------->    <------------- seed ---
             <======== masked factors, each party's once ======>     shares of their products: further columns
@@ -13,22 +13,25 @@
             decay      d w             <== masked weights, masked d ==>
             weights    w + m u - r (g + d w)   <== masked steps ======>
     end:    each party keeps its share of w, and of how often z came near the edge of the sigmoid's range
-    score:  z = X w of other rows, cut to 12 places, each party keeps its shares; then the feature party's are sent, and after
-            them its share of how often z came near the edge
+    score:  z = X w of other rows, cut to 12 places, each party keeps its shares; then the feature parties' are sent, and after
+            them their shares of how often z came near the edge
 
 Mohassel and Zhang 2017 ("SecureML"), with a helper (Beaver 1997) in place of their two servers' preparation, and with the
 logistic function by dealt sines (sigmoid.py) in place of their piecewise one. Stochastic gradient descent with momentum, with
 weight decay, at a rate that falls evenly to 0. The label party chooses the decay d, and nobody else learns it: how much is right
 depends on the labels. Nobody else learns the weights of rows either, but that rows have some.
 
-Threat model: three sides that follow the protocol, and a helper that works with neither party. Guarantee: in training a party
-receives uniform words, and nothing that depends on the other's columns, labels or weights; of scored rows the label party learns
-the scores, and with them one whole number, how often scores came near the edge in training. The feature party learns nothing
-(under AES-256 in counter mode as a pseudorandom generator). The helper learns how many rows, columns and steps there are, and
-which rows stand together in a batch. Not protected: what the scores themselves tell of the feature party's columns, first of all
-where the label party chose a label for it; a helper together with a party; deviations.
+With several feature parties the shares are as many as the parties, and the label party passes on what others show (sides.py).
 
-Shapes: N rows, B rows of a batch, D own columns, E the other's, C outputs.
+Threat model: sides that follow the protocol, and a helper that works with no party. Guarantee: in training a party receives
+uniform words, and nothing that depends on another's columns, labels or weights; of scored rows the label party learns the scores,
+and with them one whole number, how often scores came near the edge in training. A feature party learns nothing but how many
+columns each party has (under AES-256 in counter mode as a pseudorandom generator). It holds for each party whichever of the other
+parties work together. The helper learns how many rows, columns and steps there are, and which rows stand together in a batch. Not
+protected: what the scores themselves tell of feature parties' columns, first of all where the label party chose a label for it;
+a helper together with a party; deviations.
+
+Shapes: N rows, B rows of a batch, D own columns, W of all parties with products, C outputs.
 """
 
 import math
@@ -41,22 +44,14 @@ from numpy.typing import NDArray
 
 from tallystick.errors import DataError
 from tallystick.network.channel import Channel, Progress, no_progress
-from tallystick.secret_sharing.feature_products import (
-    deal_products,
-    factor_counts,
-    factors_of,
-    product_count,
-    share_products,
-)
+from tallystick.secret_sharing.columns import HeadColumns, Index
+from tallystick.secret_sharing.feature_products import deal_products, factors_of, share_products
 from tallystick.secret_sharing.matrix_products import (
-    Index,
-    MaskMatrix,
+    MaskMatrices,
     Matrices,
-    Shares,
     deal_gradients,
     deal_scaled,
     deal_scores,
-    draw_masks,
     gradients,
     scaled,
     scores,
@@ -98,10 +93,10 @@ OPENED_BITS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class HeadPlan:
-    """What all three sides know of a training.
+    """What all sides know of a training.
 
     Args:
-        columns: the label party's and the feature party's.
+        columns: the label party's and each feature party's.
         rows: N.
         outputs: C.
         loss: logistic for each output by itself, or squared.
@@ -112,7 +107,7 @@ class HeadPlan:
         weighted: whether rows have weights.
     """
 
-    columns: tuple[int, int]
+    columns: HeadColumns
     rows: int
     outputs: int
     loss: Literal["logistic", "squared"]
@@ -151,11 +146,6 @@ class HeadPlan:
         """
         return self.rate_at(step) / max(rows, LEAST_ROWS)
 
-    @property
-    def all_columns(self) -> int:
-        """Count the columns of both parties, and their products."""
-        return sum(self.columns) + product_count(self.columns)
-
 
 def train_head_label_party(
     features_ND: NDArray[np.float64],
@@ -166,7 +156,7 @@ def train_head_label_party(
     decay: float,
     row_weights_N: NDArray[np.float64] | None = None,
     progress: Progress = no_progress,
-) -> tuple[Shares, Words]:
+) -> tuple[Words, Words]:
     """Train, as the label party; returns its shares of the weights, and of how often scores came near the edge of the range.
 
     Args:
@@ -189,8 +179,8 @@ def train_head_label_party(
 
 def train_head_feature_party(
     features_ND: NDArray[np.float64], side: ShareHolder, plan: HeadPlan, *, progress: Progress = no_progress
-) -> tuple[Shares, Words]:
-    """Train, as the feature party, and return what the label party's role does. Arguments and errors are the label party's."""
+) -> tuple[Words, Words]:
+    """Train, as a feature party, and return what the label party's role does. Arguments and errors are the label party's."""
     return _train(side, plan, features_ND, None, progress)
 
 
@@ -204,27 +194,28 @@ class _LabelPartyInput(NamedTuple):
 
 def _train(
     side: ShareHolder, plan: HeadPlan, features_ND: NDArray[np.float64], known: _LabelPartyInput | None, progress: Progress
-) -> tuple[Shares, Words]:
-    """Return own shares of the weights, and of how often scores came near the edge, (1, 1), or (0, 1) for squared loss."""
+) -> tuple[Words, Words]:
+    """Return own shares of the weights, (W, C), and of how often scores came near the edge, (1, 1); (0, 1) for squared loss."""
     edge_E1 = np.zeros((1 if plan.loss == "logistic" else 0, 1), dtype=np.uint64)
     matrices = _matrices(side, features_ND, plan.columns)
-    weights = step = _split(side, np.zeros((plan.all_columns, plan.outputs), dtype=np.uint64), plan.columns)
+    weights_WC = step_WC = np.zeros((plan.columns.all, plan.outputs), dtype=np.uint64)
     for number, rows_B in enumerate(plan.batches()):
         rate = plan.rate_at(number)
-        scores_BC = scores(side, matrices, rows_B, weights)
+        scores_BC = scores(side, matrices, rows_B, weights_WC)
         labels_BC = known.labels_NC[rows_B] if known is not None else None
         errors_BC, edges_BC = _ERRORS[plan.loss](side, scores_BC, labels_BC, plan, plan.scale_at(number, len(rows_B)))
         edge_E1 = edge_E1 + edges_BC.sum(dtype=np.uint64)
         if plan.weighted:
             weights_B = known.row_weights_N[rows_B] if known is not None and known.row_weights_N is not None else None
             errors_BC = _weighted(side, errors_BC, weights_B)
-        gradient = gradients(side, matrices, rows_B, errors_BC)
-        step = _next_step(side, step, gradient, weights, plan, rate * known.decay if known is not None else None)
-        weights = weights + step
+        gradient_WC = gradients(side, matrices, rows_B, errors_BC)
+        decay = rate * known.decay if known is not None else None
+        step_WC = _next_step(side, step_WC, gradient_WC, weights_WC, plan, decay)
+        weights_WC = weights_WC + step_WC
         progress("training on shares", number + 1, plan.steps)
     if plan.loss == "logistic":
         edge_E1 = cut_places(side, MaskedSteps, edge_E1, bits=DEALT_BITS + EDGE_BITS)
-    return weights, edge_E1
+    return weights_WC, edge_E1
 
 
 def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_progress) -> None:
@@ -233,16 +224,16 @@ def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_pro
     for number, rows_B in enumerate(plan.batches()):
         deal_scores(masks, rows_B, plan.outputs)
         if plan.loss == "logistic":
-            drawn = [each.masks.draw_below(TURN_BITS, len(rows_B), plan.outputs) for each in (dealer.label, dealer.feature)]
-            deal(dealer, dealt_values((drawn[0] + drawn[1]) & np.uint64((1 << TURN_BITS) - 1)))
+            drawn = [each.masks.draw_below(TURN_BITS, len(rows_B), plan.outputs) for each in dealer.parties]
+            deal(dealer, dealt_values(np.stack(drawn).sum(axis=0, dtype=np.uint64) & np.uint64((1 << TURN_BITS) - 1)))
         else:
             deal_truncation(dealer, len(rows_B), plan.outputs, bits=_rescaling(plan, plan.scale_at(number, len(rows_B)))[1])
         if plan.weighted:
             deal_scaled(dealer, len(rows_B), plan.outputs, count=len(rows_B))
             deal_truncation(dealer, len(rows_B), plan.outputs, bits=ROW_WEIGHT_BITS)
         deal_gradients(masks, rows_B, plan.outputs)
-        deal_scaled(dealer, plan.all_columns, plan.outputs, count=1)
-        deal_truncation(dealer, plan.all_columns, plan.outputs, bits=STEP_BITS + plan.more_bits)
+        deal_scaled(dealer, plan.columns.all, plan.outputs, count=1)
+        deal_truncation(dealer, plan.columns.all, plan.outputs, bits=STEP_BITS + plan.more_bits)
         progress("dealing for shares", number + 1, plan.steps)
     if plan.loss == "logistic":
         deal_truncation(dealer, 1, 1, bits=DEALT_BITS + EDGE_BITS)
@@ -251,43 +242,47 @@ def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_pro
 def score_shares(
     features_at: Callable[[Index], NDArray[np.float64]],
     rows: int,
-    weights: Shares,
+    weights_WC: Words,
+    columns: HeadColumns,
     side: ShareHolder,
     *,
     progress: Progress = no_progress,
 ) -> Words:
-    """Score rows, as either party; returns its shares of the scores, (N, C), in 12 binary places. No score is open yet.
+    """Score rows, as any party; returns its shares of the scores, (N, C), in 12 binary places. No score is open yet.
 
     Args:
         features_at: gives this party's numbers of a part of the rows, (B, D): of many rows not all are in memory at once.
         rows: how many there are.
-        weights: this party's shares.
+        weights_WC: this party's shares.
+        columns: of all parties.
         side: begun.
         progress: called after each part.
     """
-    own, others = len(weights.own_DC), len(weights.others_EC)
     parts = []
     for rows_B in _tiles(rows):
-        matrices = _matrices(side, features_at(rows_B), (own, others) if side.is_label else (others, own))
-        scores_BC = scores(side, matrices, np.arange(len(rows_B)), weights)
+        matrices = _matrices(side, features_at(rows_B), columns)
+        scores_BC = scores(side, matrices, np.arange(len(rows_B)), weights_WC)
         parts.append(cut_places(side, MaskedScores, scores_BC, bits=SCORE_BITS - OPENED_BITS))
         progress("scoring on shares", int(rows_B[-1]) + 1, rows)
-    return np.concatenate(parts) if parts else np.empty((0, weights.own_DC.shape[1]), dtype=np.uint64)
+    return np.concatenate(parts) if parts else np.empty((0, weights_WC.shape[1]), dtype=np.uint64)
 
 
-def open_scores_label_party(share_NC: Words, peer: Channel) -> NDArray[np.float64]:
+def open_scores_label_party(share_NC: Words, peers: Sequence[Channel]) -> NDArray[np.float64]:
     """Learn the scores, (N, C), as the label party: its own shares and those that it receives, added."""
-    parts = [share_NC[rows_B] + receive_words(peer, ScoreShares, *share_NC[rows_B].shape) for rows_B in _tiles(len(share_NC))]
+    parts = []
+    for rows_B in _tiles(len(share_NC)):
+        received = [receive_words(peer, ScoreShares, *share_NC[rows_B].shape) for peer in peers]
+        parts.append(sum(received, share_NC[rows_B]))
     return to_numbers(np.concatenate([share_NC[:0], *parts]), bits=OPENED_BITS)
 
 
 def open_scores_feature_party(share_NC: Words, peer: Channel) -> None:
-    """Send own shares of the scores, as the feature party, which learns nothing."""
+    """Send own shares of the scores, as a feature party, which learns nothing."""
     for rows_B in _tiles(len(share_NC)):
         send_words(peer, ScoreShares, share_NC[rows_B])
 
 
-def open_edge_label_party(edge_E1: Words, peer: Channel) -> int:
+def open_edge_label_party(edge_E1: Words, peers: Sequence[Channel]) -> int:
     """Learn how often training scores came near the edge of the range, as the label party.
 
     It is 0 for squared loss, which has none.
@@ -297,17 +292,17 @@ def open_edge_label_party(edge_E1: Words, peer: Channel) -> int:
     """
     if not edge_E1.size:
         return 0
-    opened_11 = edge_E1 + receive_words(peer, EdgeShares, 1, 1)
+    opened_11 = sum((receive_words(peer, EdgeShares, 1, 1) for peer in peers), edge_E1)
     return max(0, int(opened_11.view(np.int64)[0, 0]))
 
 
 def open_edge_feature_party(edge_E1: Words, peer: Channel) -> None:
-    """Send own share of how often training scores came near the edge, as the feature party, which learns nothing."""
+    """Send own share of how often training scores came near the edge, as a feature party, which learns nothing."""
     if edge_E1.size:
         send_words(peer, EdgeShares, edge_E1)
 
 
-def deal_scoring(dealer: Dealer, columns: tuple[int, int], rows: int, outputs: int, *, progress: Progress = no_progress) -> None:
+def deal_scoring(dealer: Dealer, columns: HeadColumns, rows: int, outputs: int, *, progress: Progress = no_progress) -> None:
     """Deal what the scoring of so many rows takes, as the helper."""
     for rows_B in _tiles(rows):
         masks = _deal_matrices(dealer, len(rows_B), columns)
@@ -316,32 +311,22 @@ def deal_scoring(dealer: Dealer, columns: tuple[int, int], rows: int, outputs: i
         progress("dealing for scores", int(rows_B[-1]) + 1, rows)
 
 
-def _matrices(side: ShareHolder, features_ND: NDArray[np.float64], columns: tuple[int, int]) -> Matrices:
-    """Show the other party own features and own shares of the products across, masked."""
+def _matrices(side: ShareHolder, features_ND: NDArray[np.float64], columns: HeadColumns) -> Matrices:
+    """Show the other parties own features and own shares of the products across, masked."""
     encoded_ND = to_words(features_ND, bits=FEATURE_BITS, limit=LARGEST_FEATURE, what="features of a head on shares")
-    own, others = factor_counts(columns) if side.is_label else factor_counts(columns)[::-1]
-    products_NP = share_products(side, factors_of(features_ND, own), others)
-    own_NX, common = np.concatenate([encoded_ND, products_NP], axis=1), own * others
-    return Matrices.exchange(side, own_NX, columns[1 if side.is_label else 0] + common, common=common)
+    products_NP = share_products(side, factors_of(features_ND, columns.factors[side.place]), columns)
+    return Matrices.exchange(side, np.concatenate([encoded_ND, products_NP], axis=1), columns)
 
 
-def _deal_matrices(dealer: Dealer, rows: int, columns: tuple[int, int]) -> tuple[MaskMatrix, MaskMatrix]:
-    """Deal what ``_matrices`` takes, and draw the masks of both matrices."""
-    deal_products(dealer, rows, factor_counts(columns))
-    common = product_count(columns)
-    return draw_masks(dealer, rows, columns[0] + common, columns[1] + common)
+def _deal_matrices(dealer: Dealer, rows: int, columns: HeadColumns) -> MaskMatrices:
+    """Deal what ``_matrices`` takes, and draw the masks of all matrices."""
+    deal_products(dealer, rows, columns)
+    return MaskMatrices.draw(dealer, rows, columns)
 
 
 def _tiles(rows: int) -> Sequence[Index]:
     """Split rows into those that are scored together."""
     return [np.arange(start, min(start + 4096, rows)) for start in range(0, rows, 4096)]
-
-
-def _split(side: ShareHolder, shares_WC: Words, columns: tuple[int, int]) -> Shares:
-    """Undo ``_joined``."""
-    first, second, common_PC = np.split(shares_WC, [columns[0], sum(columns)])
-    own_DC, others_EC = (first, second) if side.is_label else (second, first)
-    return Shares(own_DC=own_DC, others_EC=others_EC, common_PC=common_PC)
 
 
 def _logistic_errors(
@@ -352,7 +337,7 @@ def _logistic_errors(
     mask_BC = side.masks.draw_below(TURN_BITS, *scores_BC.shape)
     waves = len(dealt_values(np.zeros((1, 1), dtype=np.uint64)))  # cosines, then sines
     waves_KBC = draw_dealt(side, waves, *scores_BC.shape)
-    masked_BC = side.open(MaskedScores, (scores_BC + mask_BC) & turn) & turn
+    masked_BC = side.open(MaskedScores, (scores_BC + mask_BC) & turn, bits=TURN_BITS)
     of_values_KBC, of_edges_KBC = public_factors(masked_BC, scale, more_bits=plan.more_bits)
     errors_BC, edges_BC = (
         (factors_KBC * waves_KBC).sum(axis=0, dtype=np.uint64) for factors_KBC in (of_values_KBC, of_edges_KBC)
@@ -396,17 +381,12 @@ def _weighted(side: ShareHolder, errors_BC: Words, weights_B: NDArray[np.float64
     return cut_places(side, MaskedErrors, products_BC, bits=ROW_WEIGHT_BITS)
 
 
-def _next_step(side: ShareHolder, step: Shares, gradient: Shares, weights: Shares, plan: HeadPlan, decay: float | None) -> Shares:
+def _next_step(
+    side: ShareHolder, step_WC: Words, gradient_WC: Words, weights_WC: Words, plan: HeadPlan, decay: float | None
+) -> Words:
     """Return shares of momentum times the step, less the gradient and the decay. It takes two exchanges."""
-    # Stacked by column: the label party's columns first, at both parties, then the feature party's, then products
-    last, new, weight = (
-        np.concatenate([shares.own_DC, shares.others_EC, shares.common_PC])
-        if side.is_label
-        else np.concatenate([shares.others_EC, shares.own_DC, shares.common_PC])
-        for shares in (step, gradient, weights)
-    )
     bits = STEP_BITS + plan.more_bits
     factor_11 = np.array([[round(decay * 2**bits)]], dtype=np.uint64) if decay is not None else None
-    decayed = scaled(side, MaskedWeights, weight, factor_11, count=1)
+    decayed_WC = scaled(side, MaskedWeights, weights_WC, factor_11, count=1)
     momentum = np.uint64(round(plan.momentum * 2**bits))
-    return _split(side, cut_places(side, MaskedSteps, momentum * last - new - decayed, bits=bits), plan.columns)
+    return cut_places(side, MaskedSteps, momentum * step_WC - gradient_WC - decayed_WC, bits=bits)

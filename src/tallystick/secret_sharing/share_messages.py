@@ -1,7 +1,9 @@
 """Messages of a head on shares: every word in them is uniform, whatever it hides. Shapes: R rows, D columns, B batch."""
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,10 @@ from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.secret_sharing.ring import SEED_BYTES, Words
+
+MOST_FEATURES = 1 << 16
+_MOST_ROWS = 1 << 31
+MOST_PARTIES = 64
 
 
 class MaskSeed(Message, frozen=True):
@@ -73,7 +79,7 @@ class UnscoredRows(Message, frozen=True):
 
 
 class SharesKept(Message, frozen=True):
-    """Party to party: whether it keeps its shares of the scores that are due."""
+    """Between label party and feature party: whether it, or all others, keep their shares of the scores that are due."""
 
     kept: bool
 
@@ -116,55 +122,99 @@ def receive_seed(channel: Channel) -> bytes:
 
 
 class FeatureCount(Message, frozen=True):
-    """Party to party: how many features it brings, and whether it is a label party whose rows have weights."""
+    """Feature party to label party: how many features it brings."""
 
     columns: int
-    weighted: bool = False
+
+
+class FeatureCounts(Message, frozen=True):
+    """Label party to feature party: how many features each party brings, itself first, and whether rows have weights."""
+
+    columns: Annotated[tuple[int, ...], msgspec.Meta(max_length=MOST_PARTIES)]
+    weighted: bool
 
 
 class HeadSizes(Message, frozen=True):
-    """Party to helper: what there is to deal for. Both parties say the same."""
+    """Party to helper: what there is to deal for. All parties say the same."""
 
     training: int
     scored: int
-    label_columns: int
-    feature_columns: int
+    columns: Annotated[tuple[int, ...], msgspec.Meta(max_length=MOST_PARTIES)]
     outputs: int
     weighted: bool
 
 
-MOST_FEATURES = 1 << 16
-_MOST_ROWS = 1 << 31
+def exchange_counts_label_party(peers: Sequence[Channel], own: int, *, weighted: bool) -> FeatureCounts:
+    """Learn how many features each feature party brings, and tell all. Raises ProtocolError for a wrong number."""
+    columns = [own]
+    for peer in peers:
+        columns.append(peer.receive(FeatureCount).columns)
+        _check_count(peer, peer.peer, columns[-1])
+    counts = FeatureCounts(columns=tuple(columns), weighted=weighted)
+    for peer in peers:
+        peer.send(counts)
+    return counts
 
 
-def exchange_counts(channel: Channel, own: FeatureCount) -> FeatureCount:
-    """Tell the other party what this one brings, and learn it of the other; raises ProtocolError for a wrong number."""
-    channel.send(own)
-    other = channel.receive(FeatureCount)
-    if not 1 <= other.columns <= MOST_FEATURES:
+def exchange_counts_feature_party(peer: Channel, own: int, *, place: int, parties: int) -> FeatureCounts:
+    """Tell how many features this party brings, and learn it of all. Raises ProtocolError for a wrong number.
+
+    Args:
+        peer: the label party.
+        own: features.
+        place: of this party among all that bring some.
+        parties: how many these are.
+    """
+    peer.send(FeatureCount(columns=own))
+    counts = peer.receive(FeatureCounts)
+    if len(counts.columns) != parties or counts.columns[place] != own:
         raise ProtocolError(
-            channel.peer,
-            f"{channel.peer} brings {other.columns} features to a head on shares; 1 to {MOST_FEATURES:,} are allowed",
+            peer.peer,
+            f"{peer.peer} says that the {parties} parties of a head on shares bring {counts.columns} features, and this party "
+            f"brings {own}",
         )
-    return other
+    for count in counts.columns:
+        _check_count(peer, f"{peer.peer} says that a party", count)
+    return counts
 
 
-def receive_sizes(label: Channel, feature: Channel) -> HeadSizes:
-    """Receive both parties' sizes, as the helper. Raises ProtocolError where they differ, or are beyond all tables."""
-    first, second = label.receive(HeadSizes), feature.receive(HeadSizes)
-    if first != second:
+def _check_count(peer: Channel, who: str, count: int) -> None:
+    if not 1 <= count <= MOST_FEATURES:
+        raise ProtocolError(peer.peer, f"{who} brings {count} features to a head on shares; 1 to {MOST_FEATURES:,} are allowed")
+
+
+def receive_sizes(label: Channel, features: Sequence[Channel]) -> HeadSizes:
+    """Receive all parties' sizes, as the helper. Raises ProtocolError where they differ, or are beyond all tables."""
+    sizes, *others = (channel.receive(HeadSizes) for channel in (label, *features))
+    for channel, other in zip(features, others, strict=True):
+        if other != sizes:
+            raise ProtocolError(
+                channel.peer, f"{channel.peer} and {label.peer} want other shares of the helper: {other} and {sizes}"
+            )
+    if len(sizes.columns) != 1 + len(features):
+        raise ProtocolError(label.peer, f"{label.peer} asks for shares of {sizes}, and there are {1 + len(features)} parties")
+    rows = sizes.training, sizes.scored
+    if not (all(1 <= each <= MOST_FEATURES for each in sizes.columns) and all(0 <= each <= _MOST_ROWS for each in rows)):
+        raise ProtocolError(label.peer, f"{label.peer} asks for shares of {sizes}, which no table needs")
+    if not 1 <= sizes.outputs <= MOST_FEATURES:
         raise ProtocolError(
-            feature.peer, f"{feature.peer} and {label.peer} want other shares of the helper: {second} and {first}"
+            label.peer, f"{label.peer} wants shares of {sizes.outputs} outputs; 1 to {MOST_FEATURES:,} are allowed"
         )
-    columns = first.label_columns, first.feature_columns
-    sizes = first.training, first.scored
-    if not (all(1 <= each <= MOST_FEATURES for each in columns) and all(0 <= each <= _MOST_ROWS for each in sizes)):
-        raise ProtocolError(label.peer, f"{label.peer} asks for shares of {first}, which no table needs")
-    if not 1 <= first.outputs <= MOST_FEATURES:
-        raise ProtocolError(
-            label.peer, f"{label.peer} wants shares of {first.outputs} outputs; 1 to {MOST_FEATURES:,} are allowed"
-        )
-    return first
+    return sizes
+
+
+def exchange_kept_label_party(peers: Sequence[Channel], *, kept: bool) -> list[str]:
+    """Learn which parties keep no shares of the scores that are due, and tell each whether all others keep theirs."""
+    is_kept = [kept, *(peer.receive(SharesKept).kept for peer in peers)]
+    for place, peer in enumerate(peers, start=1):
+        peer.send(SharesKept(kept=all(is_kept[:place] + is_kept[place + 1 :])))
+    return [peer.peer for peer, keeps in zip(peers, is_kept[1:], strict=True) if not keeps]
+
+
+def exchange_kept_feature_party(peer: Channel, *, kept: bool) -> bool:
+    """Tell the label party whether this one keeps its shares of the scores that are due, and learn it of all others."""
+    peer.send(SharesKept(kept=kept))
+    return peer.receive(SharesKept).kept
 
 
 def send_unscored(channel: Channel, is_unscored_N: NDArray[np.bool_]) -> None:
@@ -185,9 +235,3 @@ def receive_unscored(channel: Channel, rows: int) -> NDArray[np.bool_]:
         return is_unscored_N
     except MalformedMessage as error:
         raise ProtocolError(channel.peer, f"{channel.peer}: UnscoredRows: {error}") from None
-
-
-def exchange_kept(channel: Channel, *, kept: bool) -> bool:
-    """Tell the other party whether this one keeps its shares of the scores that are due, and learn it of the other."""
-    channel.send(SharesKept(kept=kept))
-    return channel.receive(SharesKept).kept

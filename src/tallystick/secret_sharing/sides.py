@@ -1,16 +1,23 @@
-"""The three sides of a computation on shares: two parties that hold a share each, and the helper that deals randomness.
+"""The sides of a computation on shares: parties that hold a share each, and the helper that deals randomness.
 
 Beaver 1997, "Commodity-based cryptography": a helper deals correlated randomness, receives no data and sends nothing that depends
 on any. Here each party draws its part of it from a seed of its own, and tells the helper the seed. The helper repeats the draws
-and sends what they lack.
+and sends the label party what they lack; a feature party has its draws.
 
-Threat model: all three follow the protocol, and the helper works with neither party. Guarantee: what a party receives is uniform
-and independent of the other's inputs, as long as AES-256 in counter mode is a pseudorandom generator. Not protected: a helper
-that works with one party has the other's columns, labels and weights, now or later from the seeds; a party that deviates can
-change results, and read what it should not.
+Feature parties have no line to each other. Where there are several, the label party adds up what the others show, and passes it
+on: each feature party sees the sum of all others' words, as if these were one party.
+
+Threat model: all sides follow the protocol, and the helper works with no party. Guarantee: whichever other parties work together,
+what they receive is uniform and independent of a party's inputs, as long as AES-256 in counter mode is a pseudorandom generator.
+Not protected: a helper that works with one party has the others' columns, labels and weights, now or later from the seeds. A
+party that deviates can change results, and read what it should not.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tallystick.network.channel import Channel
 from tallystick.secret_sharing.ring import MaskStream, Words
@@ -23,48 +30,120 @@ from tallystick.secret_sharing.share_messages import (
     send_words,
 )
 
+Places = Sequence[NDArray[np.int64]]
+"""For each party, the label party first, places along an axis."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShareHolder:
-    """One of the two parties.
+    """One of the parties.
 
     Args:
-        is_label: whether it is the label party; of dealt numbers the feature party's shares are its own draws.
-        peer: to the other party.
+        place: 0 of the label party, then the feature parties' in order. Of dealt numbers a feature party's shares are its draws.
+        peers: to the feature parties in order; at a feature party to the label party alone.
         helper: to the helper.
         masks: what it draws.
     """
 
-    is_label: bool
-    peer: Channel
+    place: int
+    peers: Sequence[Channel]
     helper: Channel
     masks: MaskStream
 
     @classmethod
-    def begin(cls, peer: Channel, helper: Channel, *, is_label: bool, seed: bytes) -> "ShareHolder":
+    def begin(cls, peers: Sequence[Channel], helper: Channel, *, place: int, seed: bytes) -> "ShareHolder":
         """Tell the helper the seed of this session's masks, and begin.
 
         Args:
-            peer: to the other party.
+            peers: to the feature parties in order; at a feature party to the label party alone.
             helper: to the helper.
-            is_label: whether this is the label party.
+            place: 0 of the label party, then the feature parties' in order.
             seed: 32 bytes from the operating system's generator, for this session alone.
         """
         helper.send(MaskSeed(seed=seed))
-        return cls(is_label=is_label, peer=peer, helper=helper, masks=MaskStream(seed))
+        return cls(place=place, peers=peers, helper=helper, masks=MaskStream(seed))
 
-    def exchange(self, kind: type[WordsMessage], words: Words, shape: tuple[int, ...] | None = None) -> Words:
-        """Send words and receive the other's, of the same shape unless another is given."""
-        send_words(self.peer, kind, words)
-        return receive_words(self.peer, kind, *(words.shape if shape is None else shape))
+    @property
+    def is_label(self) -> bool:
+        """Tell whether this is the label party."""
+        return self.place == 0
 
-    def open(self, kind: type[WordsMessage], share: Words) -> Words:
-        """Send a share and return the sum with the other's: whatever this hides must be masked."""
-        return share + self.exchange(kind, share)
+    def exchange(
+        self,
+        kind: type[WordsMessage],
+        words: Words,
+        *,
+        shown: Places | None = None,
+        seen: Places | None = None,
+        axis: int = 0,
+        bits: int = 64,
+    ) -> Words:
+        """Show the other parties words of own, and return the sum of theirs.
+
+        Args:
+            kind: of the messages.
+            words: this party's, along the axis those that it shows.
+            shown: which of the places along the axis each party shows; all if left out.
+            seen: which of them each party sees; all if left out.
+            axis: of the places.
+            bits: the words are summed modulo 2^bits.
+        """
+        if len(self.peers) == 1:  # a feature party; or a label party with one, which sees just what this party shows
+            send_words(self.peers[0], kind, words)
+            return receive_words(self.peers[0], kind, *_shape(words, seen[self.place] if seen is not None else None, axis))
+        lowest = np.uint64((1 << bits) - 1)
+        received = [
+            receive_words(peer, kind, *_shape(words, shown[place] if shown is not None else None, axis))
+            for place, peer in enumerate(self.peers, start=1)
+        ]
+        if shown is None or seen is None:
+            total = words + _sum(received)
+            for peer, theirs in zip(self.peers, received, strict=True):
+                send_words(peer, kind, (total - theirs) & lowest)
+            return _sum(received) & lowest
+        whole = 1 + max(int(places.max(initial=-1)) for places in (*shown, *seen))
+        spread = [_spread(each, places, axis, whole) for each, places in zip((words, *received), shown, strict=True)]
+        total = _sum(spread)
+        for place, peer in enumerate(self.peers, start=1):
+            send_words(peer, kind, np.take(total - spread[place], seen[place], axis=axis) & lowest)
+        return np.take(_sum(spread[1:]), seen[0], axis=axis) & lowest
+
+    def exchange_each(self, kind: type[WordsMessage], words: Words, shapes: Sequence[tuple[int, ...]]) -> list[Words]:
+        """Show each peer words, and return each one's, of these shapes: between the label party and each feature party."""
+        for peer in self.peers:
+            send_words(peer, kind, words)
+        return [receive_words(peer, kind, *shape) for peer, shape in zip(self.peers, shapes, strict=True)]
+
+    def open(self, kind: type[WordsMessage], share: Words, *, bits: int = 64) -> Words:
+        """Show a share, and return the sum of all modulo 2^bits: whatever this hides must be masked."""
+        opened: Words = (share + self.exchange(kind, share, bits=bits)) & np.uint64((1 << bits) - 1)
+        return opened
 
     def correction(self, *shape: int) -> Words:
         """Receive the next correction."""
         return receive_words(self.helper, Correction, *shape)
+
+
+def _sum(each: Sequence[Words]) -> Words:
+    total: Words = np.stack(each).sum(axis=0, dtype=np.uint64)
+    return total
+
+
+def _shape(words: Words, places: NDArray[np.int64] | None, axis: int) -> tuple[int, ...]:
+    """Return the shape of words with these places along the axis in place of their own."""
+    shape = list(words.shape)
+    if places is not None:
+        shape[axis] = len(places)
+    return tuple(shape)
+
+
+def _spread(words: Words, places: NDArray[np.int64], axis: int, whole: int) -> Words:
+    """Put words at their places along an axis, and 0 elsewhere."""
+    shape = list(words.shape)
+    shape[axis] = whole
+    spread = np.zeros(shape, dtype=np.uint64)
+    np.moveaxis(spread, axis, 0)[places] = np.moveaxis(words, axis, 0)
+    return spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,29 +165,33 @@ class Dealt:
 
 @dataclass(frozen=True, kw_only=True)
 class Dealer:
-    """The helper's two parties."""
+    """The helper's parties, the label party first."""
 
-    label: Dealt
-    feature: Dealt
+    parties: Sequence[Dealt]
 
     @classmethod
-    def begin(cls, label: Channel, feature: Channel) -> "Dealer":
-        """Receive both seeds."""
-        return cls(label=Dealt.begin(label), feature=Dealt.begin(feature))
+    def begin(cls, label: Channel, features: Sequence[Channel]) -> "Dealer":
+        """Receive all seeds."""
+        return cls(parties=[Dealt.begin(channel) for channel in (label, *features)])
 
     @property
-    def both(self) -> tuple[tuple[Dealt, Dealt], tuple[Dealt, Dealt]]:
-        """Return each party with the other one."""
-        return (self.label, self.feature), (self.feature, self.label)
+    def label(self) -> Dealt:
+        """Return the label party."""
+        return self.parties[0]
+
+    @property
+    def features(self) -> Sequence[Dealt]:
+        """Return the feature parties."""
+        return self.parties[1:]
 
 
 def draw_dealt(side: ShareHolder, *shape: int) -> Words:
-    """Return this party's shares of what the helper deals next: the feature party draws its own, and the label party gets the
-    rest.
-    """
+    """Return own shares of what the helper deals next: a feature party draws its own, and the label party gets the rest."""
     return side.correction(*shape) if side.is_label else side.masks.draw(*shape)
 
 
-def deal(dealer: Dealer, words: Words) -> None:
-    """Deal shares of these words."""
-    dealer.label.correct(words - dealer.feature.masks.draw(*words.shape))
+def deal(dealer: Dealer, words: Words, *, among: Sequence[Dealt] | None = None) -> None:
+    """Deal shares of these words to the label party and all feature parties, or some of these."""
+    for each in dealer.features if among is None else among:
+        words = words - each.masks.draw(*words.shape)
+    dealer.label.correct(words)

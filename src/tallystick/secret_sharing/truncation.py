@@ -41,5 +41,5 @@ def cut_places(side: ShareHolder, kind: type[WordsMessage], share: Words, *, bit
 
 def deal_truncation(dealer: Dealer, *shape: int, bits: int) -> None:
     """Deal what one truncation takes, as the helper."""
-    mask = dealer.label.masks.draw(*shape) + dealer.feature.masks.draw(*shape)
+    mask = sum((each.masks.draw(*shape) for each in dealer.parties), np.zeros(shape, dtype=np.uint64))
     deal(dealer, np.stack([mask >> np.uint64(bits), (mask >> _FIRST) << np.uint64(64 - bits)]))

@@ -91,11 +91,9 @@ class FileRequest:
                 f"--parties: {HELPER}: --method {self.method} has no helper; leave it out, or choose another method"
             )
         count = len(self.features)
-        several = self.facts.several and self.gradients != "shared"
-        if count < 1 or (count > 1 and not several):
-            expected = "a label party and one or more feature parties" if several else "a label and one feature party"
-            what = "--gradients shared" if self.gradients == "shared" else f"--method {self.method}"
-            raise ConfigError(f"--parties {','.join(self.parties)}: {what} wants {expected}, in this order")
+        if count < 1 or (count > 1 and not self.facts.several):
+            expected = "a label party and one or more feature parties" if self.facts.several else "a label and one feature party"
+            raise ConfigError(f"--parties {','.join(self.parties)}: --method {self.method} wants {expected}, in this order")
         if self.role == "helper" and not self.has_helper:
             helped = " or ".join(name for name, linkage in LINKAGES.items() if linkage.helper)
             raise ConfigError(f"--role helper: --method {self.method} has no helper; choose {helped}, or --gradients shared")

@@ -1,15 +1,15 @@
 """A head on shares as a phase: features fitted at home, the head trained, rows scored once each, with the helper's deals.
 
     label party     features of own columns   -> training on shares -> scores of validation and test rows -> measured at home
-    feature party   features of own columns   -> training on shares -> its shares of these scores
-    helper          deals for both, and sees neither rows nor labels
+    feature parties features of own columns   -> training on shares -> their shares of these scores
+    helper          deals for all, and sees neither rows nor labels
 
 Shapes: N positions, D own features, C outputs.
 """
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -47,6 +47,7 @@ from tallystick.run_folder.shared_head import (
     require_unscored,
     shares_path,
 )
+from tallystick.secret_sharing.columns import HeadColumns, Index
 from tallystick.secret_sharing.head import (
     LARGEST_DECAY,
     LARGEST_LABEL,
@@ -61,9 +62,15 @@ from tallystick.secret_sharing.head import (
     train_head_feature_party,
     train_head_label_party,
 )
-from tallystick.secret_sharing.matrix_products import Index, Shares
 from tallystick.secret_sharing.ring import SEED_BYTES, Words
-from tallystick.secret_sharing.share_messages import FeatureCount, HeadSizes, exchange_counts, exchange_kept, receive_sizes
+from tallystick.secret_sharing.share_messages import (
+    HeadSizes,
+    exchange_counts_feature_party,
+    exchange_counts_label_party,
+    exchange_kept_feature_party,
+    exchange_kept_label_party,
+    receive_sizes,
+)
 from tallystick.secret_sharing.sides import Dealer, ShareHolder
 from tallystick.secret_sharing.sigmoid import PERIOD, RANGE
 from tallystick.training.checkpoint import TrainingState
@@ -107,14 +114,14 @@ class ScoredOnce:
 
 
 def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> ScoredOnce:
-    """Train with the feature party and the helper, and open the scores of validation and test rows. All sides part after that.
+    """Train with the feature parties and the helper, and open the scores of validation and test rows. All sides part after that.
 
     What the parties and the helper see does not depend on a label, in order, number or size: the label party measures, and finds
     out what its labels are worth, once it has left.
     """
-    index_N, peer = _scored(dataset), job.feature_channels[0]
+    index_N, peers = _scored(dataset), job.feature_channels
     due = DueScores.of(job.folder, rows, index_N, job.contract)
-    if due.kept_by_both(peer):
+    if due.kept_by_all(peers):
         begin_side(job.contract, job.name, job.channels, NOTHING_DUE)
         head, edge_E1 = SharedHead.load(job.folder, job.architecture, dataset.encoder, is_label=True), None
     else:
@@ -132,8 +139,8 @@ def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> Score
 
         def role(
             columns_ND: NDArray[np.float64], *, side: ShareHolder, plan: HeadPlan, progress: Progress
-        ) -> tuple[Shares, Words]:
-            decay = job.contract.training.weight_decay * min(sum(plan.columns) / plan.rows, _MOST_FEATURES_A_ROW)
+        ) -> tuple[Words, Words]:
+            decay = job.contract.training.weight_decay * min(sum(plan.columns.counts) / plan.rows, _MOST_FEATURES_A_ROW)
             if logits_NC is not None:
                 decay *= unexplained_share(logits_NC, torch.from_numpy(labels_NC), job.contract.target.type, row_weights_N)
             return train_head_label_party(
@@ -146,12 +153,14 @@ def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> Score
                 progress=progress,
             )
 
-        (shares, edge_E1), side, state = _train(job, dataset, training_ND, role)
-        head = SharedHead(features=features, shares=shares, state=state, own_network=own_network)
+        (weights_WC, edge_E1), side, plan, state = _train(job, dataset, training_ND, role)
+        head = SharedHead(
+            features=features, weights_WC=weights_WC, columns=plan.columns, place=0, state=state, own_network=own_network
+        )
         head.keep(job.folder)
         due.keep(shares_of_scores(head, dataset, index_N, side, progress=job.logbook.watcher.progress))
-    scores_NC = due.open_as_label_party(peer)
-    near_edge = open_edge_label_party(edge_E1, peer) if edge_E1 is not None else 0
+    scores_NC = due.open_as_label_party(peers)
+    near_edge = open_edge_label_party(edge_E1, peers) if edge_E1 is not None else 0
     job.leave()
     _say_of_range(job, dataset, near_edge, scores_NC)
     if job.contract.audit:
@@ -162,21 +171,21 @@ def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> Score
 
 
 def train_shared_feature_party(job: Job, dataset: Dataset, rows: OwnRows, *, run_id: str) -> SharedHead:
-    """Train with the label party and the helper, and give the label party this side's shares of its scores.
+    """Train with the other parties and the helper, and give the label party this side's shares of its scores.
 
     For the audit it keeps its features of the rows that were scored.
     """
     index_N, peer = _scored(dataset), job.channels[job.contract.label_party]
     due = DueScores.of(job.folder, rows, index_N, job.contract)
-    if due.kept_by_both(peer):
+    if due.kept_by_all([peer]):
         begin_side(job.contract, job.name, job.channels, NOTHING_DUE)
         head, edge_E1 = SharedHead.load(job.folder, job.architecture, dataset.encoder, is_label=False), None
     else:
         features = _fitted(job, dataset)
-        (shares, edge_E1), side, state = _train(
+        (weights_WC, edge_E1), side, plan, state = _train(
             job, dataset, _columns(features, dataset, dataset.train_N), train_head_feature_party
         )
-        head = SharedHead(features=features, shares=shares, state=state)
+        head = SharedHead(features=features, weights_WC=weights_WC, columns=plan.columns, place=side.place, state=state)
         head.keep(job.folder)
         due.keep(shares_of_scores(head, dataset, index_N, side, progress=job.logbook.watcher.progress))
     due.open_as_feature_party(peer)
@@ -196,12 +205,12 @@ def train_shared_feature_party(job: Job, dataset: Dataset, rows: OwnRows, *, run
 class DueScores:
     """Rows whose scores are due, each of which is opened once: where a party keeps its shares, and what it notes when.
 
-    Both parties keep their shares before one crosses. Killed before that, a party has opened nothing, and its rows may be scored
+    All parties keep their shares before one crosses. Killed before that, a party has opened nothing, and its rows may be scored
     anew. Killed after it, the kept shares are opened again, which gives the label party the very numbers that it had, or lost.
 
     Args:
         folder: of the run.
-        party: this party, whose ledger counts them if it is the feature party.
+        party: this party, whose ledger counts them if it is a feature party.
         ids: of the rows, in the order of their positions.
         contract: of the run.
     """
@@ -217,13 +226,16 @@ class DueScores:
         ids = rows.keys.ids_of(rows.rows_at(index_N))
         return cls(folder=folder, party=rows.party, ids=ids, contract=contract)
 
-    def kept_by_both(self, peer: Channel) -> bool:
-        """Tell whether both parties keep their shares of these scores. Raises ConfigError where new ones would be second ones.
+    def kept_by_all(self, peers: Sequence[Channel]) -> bool:
+        """Tell whether all parties keep their shares of these scores. Raises ConfigError where new ones would be second ones.
 
-        Shares that one party alone keeps are deleted: beside new ones of the other party they would be no score.
+        Shares that some parties alone keep are deleted: beside new ones of the others they would be no score.
+
+        Args:
+            peers: the feature parties; of a feature party the label party.
         """
         is_kept = kept_score_shares(self.folder, self.ids) is not None
-        if exchange_kept(peer, kept=is_kept) and is_kept:
+        if not self._lacking(peers, kept=is_kept) and is_kept:
             return True
         require_unscored(self.folder, self.ids)
         forget_score_shares(self.folder, self.ids)
@@ -233,27 +245,33 @@ class DueScores:
         """Keep this party's shares."""
         keep_score_shares(self.folder, self.ids, share_NC)
 
-    def open_as_label_party(self, peer: Channel) -> NDArray[np.float64]:
-        """Learn the scores, (N, C), once both parties keep their shares, and keep them."""
-        self._agree(peer)
+    def open_as_label_party(self, peers: Sequence[Channel]) -> NDArray[np.float64]:
+        """Learn the scores, (N, C), once all parties keep their shares, and keep them."""
+        self._agree(peers)
         enter_scored(self.folder, self.ids)
-        scores_NC = open_scores_label_party(self._kept(), peer)
+        scores_NC = open_scores_label_party(self._kept(), peers)
         keep_row_scores(self.folder, self.ids, scores_NC)
         return scores_NC
 
     def open_as_feature_party(self, peer: Channel) -> None:
-        """Send own shares, once both parties keep theirs."""
-        self._agree(peer)
+        """Send own shares, once all parties keep theirs."""
+        self._agree([peer])
         shares = shares_path(self.folder, self.ids)
         count_scores(self.party, self.folder, self.ids, self.contract, shares=shares)
         enter_scored(self.folder, self.ids)
         open_scores_feature_party(self._kept(), peer)
 
-    @staticmethod
-    def _agree(peer: Channel) -> None:
-        """Say that own shares are kept, and hear that the other party keeps its own. Raises ProtocolError if it does not."""
-        if not exchange_kept(peer, kept=True):
-            raise ProtocolError(peer.peer, f"{peer.peer} wants to open scores of which it keeps no shares")
+    def _agree(self, peers: Sequence[Channel]) -> None:
+        """Say that own shares are kept, and hear that the others keep theirs. Raises ProtocolError if one does not."""
+        for lacking in self._lacking(peers, kept=True):
+            raise ProtocolError(lacking, f"{lacking} wants to open scores of which not all parties keep their shares")
+
+    def _lacking(self, peers: Sequence[Channel], *, kept: bool) -> list[str]:
+        """Say whether own shares are kept, and hear which peers say that not all others are."""
+        if self.party.party == self.contract.label_party:
+            return exchange_kept_label_party(peers, kept=kept)
+        (peer,) = peers
+        return [] if exchange_kept_feature_party(peer, kept=kept) else [peer.peer]
 
     def _kept(self) -> Words:
         share_NC = kept_score_shares(self.folder, self.ids)
@@ -263,24 +281,24 @@ class DueScores:
 
 def help_shared_head(contract: Contract, channels: Mapping[str, Channel], *, progress: Progress) -> HeadSizes:
     """Deal for a training and the scores after it, or for a prediction, as the helper, and return the sizes that it saw."""
-    label, feature = channels[contract.label_party], channels[contract.feature_parties[0]]
-    sizes = receive_sizes(label, feature)
-    dealer = Dealer.begin(label, feature)
+    label, features = channels[contract.label_party], [channels[name] for name in contract.feature_parties]
+    sizes = receive_sizes(label, features)
+    dealer = Dealer.begin(label, features)
     if sizes.training:
         deal_training(dealer, plan_of(contract, sizes), progress=progress)
-    deal_scoring(dealer, (sizes.label_columns, sizes.feature_columns), sizes.scored, sizes.outputs, progress=progress)
+    deal_scoring(dealer, HeadColumns(counts=sizes.columns), sizes.scored, sizes.outputs, progress=progress)
     return sizes
 
 
 def shares_of_scores(head: SharedHead, dataset: Dataset, index_N: Tensor, side: ShareHolder, *, progress: Progress) -> Words:
-    """Score the rows at these positions with the other party, and return own shares, (N, C)."""
+    """Score the rows at these positions with the other parties, and return own shares, (N, C)."""
 
     def features_at(rows_B: Index) -> NDArray[np.float64]:
         index_B = index_N[torch.from_numpy(rows_B)]
         own_BC = head.own_network.features(dataset.features_at, index_B) if head.own_network is not None else None
         return _columns(head.features, dataset, index_B, own_BC)
 
-    return score_shares(features_at, len(index_N), head.shares, side, progress=progress)
+    return score_shares(features_at, len(index_N), head.weights_WC, head.columns, side, progress=progress)
 
 
 def logits_of(contract: Contract, scores_NC: NDArray[np.float64]) -> Tensor:
@@ -295,26 +313,30 @@ def logits_of(contract: Contract, scores_NC: NDArray[np.float64]) -> Tensor:
 def begin_side(
     contract: Contract, party: str, channels: Mapping[str, Channel], sizes: SharedRows
 ) -> tuple[ShareHolder, HeadSizes]:
-    """Tell the other party and the helper how much there is, and the helper a fresh seed of this party's masks."""
-    is_label = party == contract.label_party
+    """Tell the other parties and the helper how much there is, and the helper a fresh seed of this party's masks."""
+    parties = (contract.label_party, *contract.feature_parties)
+    place = parties.index(party)
     assert contract.helper is not None, "a head on shares has a helper"
-    helper, peer = channels[contract.helper], channels[contract.feature_parties[0] if is_label else contract.label_party]
-    others = exchange_counts(peer, FeatureCount(columns=sizes.columns, weighted=sizes.weighted))
-    label_columns, feature_columns = (sizes.columns, others.columns) if is_label else (others.columns, sizes.columns)
+    helper = channels[contract.helper]
+    if place == 0:
+        peers = [channels[name] for name in contract.feature_parties]
+        counts = exchange_counts_label_party(peers, sizes.columns, weighted=sizes.weighted)
+    else:
+        peers = [channels[contract.label_party]]
+        counts = exchange_counts_feature_party(peers[0], sizes.columns, place=place, parties=len(parties))
     whole = HeadSizes(
         training=sizes.training,
         scored=sizes.scored,
-        label_columns=label_columns,
-        feature_columns=feature_columns,
+        columns=counts.columns,
         outputs=contract.scores_of_a_row,
-        weighted=(sizes if is_label else others).weighted,
+        weighted=counts.weighted,
     )
     helper.send(whole)
-    return ShareHolder.begin(peer, helper, is_label=is_label, seed=secrets.token_bytes(SEED_BYTES)), whole
+    return ShareHolder.begin(peers, helper, place=place, seed=secrets.token_bytes(SEED_BYTES)), whole
 
 
 def plan_of(contract: Contract, sizes: HeadSizes) -> HeadPlan:
-    """Return the training as all three know it: by the contract, and by how many rows and columns there are."""
+    """Return the training as all sides know it: by the contract, and by how many rows and columns there are."""
     training = contract.training.resolved(sizes.training)
     schedule = Schedule(
         train_N=torch.arange(sizes.training),
@@ -329,7 +351,7 @@ def plan_of(contract: Contract, sizes: HeadSizes) -> HeadPlan:
                 yield batch.index_B.numpy()
 
     return HeadPlan(
-        columns=(sizes.label_columns, sizes.feature_columns),
+        columns=HeadColumns(counts=sizes.columns),
         rows=sizes.training,
         outputs=sizes.outputs,
         loss="squared" if contract.target.type == "regression" else "logistic",
@@ -342,10 +364,10 @@ def plan_of(contract: Contract, sizes: HeadSizes) -> HeadPlan:
 
 def _train(
     job: Job, dataset: Dataset, columns_ND: NDArray[np.float64], role: Callable[..., Learnt]
-) -> tuple[Learnt, ShareHolder, TrainingState]:
-    """Play a role of the training. Return its result, the side for what follows, and how it went.
+) -> tuple[Learnt, ShareHolder, HeadPlan, TrainingState]:
+    """Play a role of the training. Return its result, the side for what follows, what all know of it, and how it went.
 
-    A half of an earlier training is deleted first: beside the other party's half of this one it would be a head of noise.
+    A part of an earlier training is deleted first: beside the others' parts of this one it would be a head of noise.
     """
     job.folder.model.unlink(missing_ok=True)
     rows = SharedRows(
@@ -357,7 +379,7 @@ def _train(
     side, sizes = begin_side(job.contract, job.name, job.channels, rows)
     plan = plan_of(job.contract, sizes)
     head = role(columns_ND, side=side, plan=plan, progress=job.logbook.watcher.progress)
-    return head, side, TrainingState(step=plan.steps, epoch=job.contract.training.resolved(plan.rows).epochs)
+    return head, side, plan, TrainingState(step=plan.steps, epoch=job.contract.training.resolved(plan.rows).epochs)
 
 
 def _say_of_range(job: Job, dataset: Dataset, near_edge: int, scores_NC: NDArray[np.float64]) -> None:
