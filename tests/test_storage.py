@@ -337,6 +337,16 @@ def flip(path):
     path.write_bytes(content)
 
 
+def test_a_disk_that_is_full_but_for_a_folder_is_named_for_what_it_is(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StorageError, match="No space left on device; free some"), scratch_folder(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_temporary_folder_whose_name_is_taken_takes_nothing_away(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: iter(["same"]))

@@ -396,6 +396,8 @@ def scratch_folder(place: Path | None = None) -> Iterator[Path]:
             # Before it has its name, for an interrupt may come at once; what has had it all along is another's.
             cleanup.callback(lambda: None if new.exists() else shutil.rmtree(folder, ignore_errors=True))
             new.rename(folder)
+        except StorageError:  # of the lock, which says why
+            raise
         except OSError as error:
             raise StorageError(f"cannot make a temporary folder in {place}: {error.strerror}{advice(error)}") from None
         yield folder / "files"

@@ -3,6 +3,7 @@
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import polars as pl
 import pyarrow as pa
@@ -40,6 +41,7 @@ TAKEN = {
         [[6], [5]],
     ),
     "fixed-size list": (pa.array([None, [1.0, 2.0]], pa.list_(pa.float32(), 2)), [None, [1.0, 2.0]]),
+    "uuid": (pa.array([UUID(int=7), None], pa.uuid()), ["00000000-0000-0000-0000-000000000007", None]),
     "day": (pa.array([date(2024, 1, 3), None]), [date(2024, 1, 3), None]),
     "time": (pa.array([time(1, 2), None]), [time(1, 2), None]),
     "duration": (pa.array([timedelta(hours=1), None]), [timedelta(hours=1), None]),
@@ -127,6 +129,15 @@ def test_a_table_of_pandas_that_arrow_does_not_take_is_refused_in_a_line(kind):
     make, said = PANDAS_REFUSED[kind]
     with pytest.raises(DataError, match=f"bank: .*{said}"):
         as_frame(make(pytest.importorskip("pandas")), source="bank")
+
+
+def test_a_uuid_that_duckdb_wrote_is_the_text_that_its_query_gives(tmp_path):
+    """A key of such bytes was refused in Parquet."""
+    duckdb = pytest.importorskip("duckdb")
+    duckdb.sql(f"COPY (SELECT uuid() AS x FROM range(3)) TO '{tmp_path}/t.parquet'")
+    query = {"query": "SELECT * FROM 't.parquet'"}
+    asked = read_table(validate(TableConfig, query, source="table", context={"folder": tmp_path})).get_column("x")
+    assert read_table(TableConfig(path=tmp_path / "t.parquet")).get_column("x").to_list() == asked.to_list()
 
 
 def test_a_table_without_rows_keeps_its_columns():

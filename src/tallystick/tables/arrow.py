@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_UUID_GROUPS = ((0, 8), (8, 4), (12, 4), (16, 4), (20, 12))
+
+
 def as_polars(table: "pa.Table") -> pl.DataFrame:
     """Return an Arrow table as a Polars frame.
 
-    Time stamps with a fixed offset move to UTC. Extension types give what they store, run-end encodings plain columns, and
-    decimals of 256 bits those of 128.
+    Time stamps with a fixed offset move to UTC. UUIDs become text. Other extension types give what they store, run-end encodings
+    plain columns, and decimals of 256 bits those of 128.
 
     Raises DataError, naming the column and its type, for intervals, unions, decimals too long for 128 bits, times of day beyond
     midnight, and whatever Polars cannot hold.
@@ -27,6 +30,8 @@ def as_polars(table: "pa.Table") -> pl.DataFrame:
         try:
             adapted = _adapted(column)
             columns.append(pl.Series(name, pl.from_arrow(adapted)))
+            if getattr(column.type, "extension_name", "") == "arrow.uuid":
+                columns[-1] = uuid_text(columns[-1])
             if columns[-1].dtype == pl.Time and columns[-1].null_count() > adapted.null_count:
                 raise ValueError("Polars has no 24:00")
         except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
@@ -37,8 +42,15 @@ def as_polars(table: "pa.Table") -> pl.DataFrame:
                 mend = "convert it into floating point"
             elif pa.types.is_time(kind):
                 mend = "write 24:00 and later times otherwise"
-            raise DataError(f"column {name!r} has Arrow type {kind}, which is not read; {mend}, or leave it out") from None
+            raise DataError(f"column {name!r} has Arrow type {kind}, which is not read; {mend}, or leave it out there") from None
     return pl.DataFrame(columns) if columns else pl.DataFrame(height=table.num_rows)
+
+
+def uuid_text(column: pl.Series) -> pl.Series:
+    """Write UUIDs, which come as 16 bytes, as text."""
+    digits = column.bin.encode("hex")
+    groups = [digits.str.slice(*group) for group in _UUID_GROUPS]
+    return pl.select(pl.concat_str(groups, separator="-")).to_series().alias(column.name)
 
 
 def _adapted(column: Any) -> Any:

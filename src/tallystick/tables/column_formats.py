@@ -93,7 +93,13 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
         wrong = text.is_not_null() if converted is None else converted.is_null() & text.is_not_null()
         if converted is None or wrong.any():
             what = f"text that is none in {rows_listed(wrong)} of {len(column)} rows"
-            raise _refusal(column, form, what, hint=" (see table.decimal, if it is the sign before a fraction)")
+            hints: dict[Form, str] = {
+                "number": " (see table.decimal, if it is the sign before a fraction)",
+                "boolean": " (which are true and false, or 1 and 0)",
+                "date": " (see dates, if they are written in another way)",
+                "moment": " (see dates, if they are written in another way)",
+            }
+            raise _refusal(column, form, what, hint=hints.get(form, ""))
         return converted.alias(column.name)
     if (form_here, form) == ("boolean", "number"):
         return column.cast(pl.Int64)

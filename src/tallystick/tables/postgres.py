@@ -7,8 +7,7 @@ from urllib.parse import quote
 import polars as pl
 
 from tallystick.errors import DataError
-
-_UUID_GROUPS = ((0, 8), (8, 4), (12, 4), (16, 4), (20, 12))
+from tallystick.tables.arrow import uuid_text
 
 
 def read_postgres(url: str, query: str, *, text: Collection[str]) -> tuple[list[str], list[pl.Series]]:
@@ -99,10 +98,5 @@ def _column(field: Any, values: Any, text: Collection[str]) -> pl.Series:
     if kind == "oid":  # the driver takes it for a number with a sign
         return column.cast(pl.Int64) & 0xFFFFFFFF
     if kind == "uuid":
-        digits = column.bin.encode("hex")
-        return (
-            pl.select(pl.concat_str([digits.str.slice(*group) for group in _UUID_GROUPS], separator="-"))
-            .to_series()
-            .alias(field.name)
-        )
+        return uuid_text(column)
     return column
