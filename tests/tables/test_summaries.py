@@ -68,6 +68,19 @@ def test_every_statistic_is_that_of_the_keys_rows_in_order(cells: list[tuple[str
         assert dict(zip(keys.ids, keys.rows_R.tolist(), strict=True)) == {key.encode(): row for key, row in latest.items()}
 
 
+def test_a_number_that_is_none_is_missing_among_values_and_times() -> None:
+    """A CSV has nothing there. NaN in Parquet was the latest of all times, and made a key's mean and maximum missing."""
+    asked = party(latest="day", aggregate={"v": list(ORACLES)}, count="rows")
+    found = []
+    for none in (None, float("nan")):
+        cells = {"k": ["a", "a", "a", "b"], "day": [2.0, none, 1.0, none], "v": [3.0, 5.0, none, none]}
+        frame = pl.DataFrame(cells, schema={"k": pl.String, "day": pl.Float64, "v": pl.Float64})
+        summed = with_summaries(frame, asked, LOWER)
+        found.append((summed.drop("day").rows(), keys_of(frame, asked, LOWER).rows_R.tolist()))
+    assert found[0] == found[1]
+    assert found[0][1] == [0, 3]
+
+
 def test_one_statistic_takes_the_columns_place() -> None:
     frame = pl.DataFrame({"k": ["a", "a", "b"], "v": [1, 3, 5], "w": ["x", "y", "z"]})
     found = with_summaries(frame, party(aggregate={"v": "mean"}), LOWER)

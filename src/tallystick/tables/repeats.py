@@ -50,6 +50,7 @@ def with_summaries(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -
                 f"repeats.aggregate.{column}: {statistic} is for numbers, and the column has type {values.dtype}; "
                 "take min, max, count, distinct, first or last"
             )
+        values = values.fill_nan(None) if values.dtype.is_float() else values
         table = rows.select("key", value=values.gather(rows.get_column("row")))
         summaries[name] = _spread(table.group_by("key", maintain_order=True).agg(_MADE[statistic](pl.col("value"))), key, name)
     if repeats.count is not None:

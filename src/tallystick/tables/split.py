@@ -113,8 +113,7 @@ def parts_of_other_times(times: pl.Series, parts_N: Parts) -> Parts:
 
 def check_times(times: pl.Series, split: SplitConfig) -> None:
     """Raise DataError for times by which no choice of these rows can be split: missing, without order, too few different ones."""
-    missing = times.is_null() | (times.is_nan().fill_null(False) if times.dtype.is_float() else False)
-    if missing.any():
+    if (missing := times.is_null()).any():
         raise DataError(f"time column {times.name!r}: missing in {rows_listed(missing)} rows; leave these rows out of the table")
     if times.n_unique() < len(_wanted(split)):
         raise _too_few_times(times, "one of " + ", ".join(_wanted(split)))

@@ -34,7 +34,7 @@ FORMATS = (
 def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
     """Return a column as values in whose order times come: dates, time stamps and numbers as they are, ISO text as time stamps.
 
-    Text is never compared as text: ``31.12.2023`` would come after ``05.03.2024``. Nulls stay null.
+    Text is never compared as text: ``31.12.2023`` would come after ``05.03.2024``. Nulls stay null, and NaN becomes null.
 
     Raises DataError, naming the use, the column and rows by number, for text that is no ISO date or time, for text of which some
     cells have a zone and others do not, and for types without an order.
@@ -58,7 +58,7 @@ def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
         return times.cast(pl.Datetime("us")).alias(text.name)
     if not (kind.is_temporal() or kind.is_numeric() or kind == pl.Null):
         raise DataError(f"{use} column {column.name!r} has type {kind}; give dates, time stamps, numbers or ISO text")
-    return column
+    return column.fill_nan(None) if kind.is_float() else column  # NaN would come last
 
 
 def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
