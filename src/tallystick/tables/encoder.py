@@ -56,6 +56,7 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
     scores: tuple[float, ...] = ()  # rank: their normal scores
     edges: tuple[float, ...] = ()  # of its bins, in units of what encode gives; none for a plain number
     vector: str = ""  # column of vectors of which it is a number
+    whole: bool = False  # no number of the training rows had a fraction; False in an encoder from before this was kept
 
     def encode(self, values_N: Floats) -> Floats:
         """Standardise numbers. NaN becomes 0."""
@@ -510,6 +511,7 @@ def _fit_numeric(
         form=form,
         knots=knots,
         scores=scores,
+        whole=form == "number" and bool((values % 1 == 0).all()),
     )
 
 

@@ -5,12 +5,15 @@ words that are new share a code. So it is said. The lines are for this party's o
 """
 
 import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
-from tallystick.tables.categories import FIRST_CATEGORY, MISSING
-from tallystick.tables.columns import numbers_of
+from tallystick.tables.categories import FIRST_CATEGORY, MISSING, UNSEEN
+from tallystick.tables.columns import Floats, numbers_of
 from tallystick.tables.encoder import Encoder, NumericColumn, transformed
 from tallystick.tables.lazy_table import Frame, LazyTable, slices_of
 from tallystick.tables.table import require_column
+from tallystick.tables.text import as_text
 
 LOOKED_AT = 10_000  # rows, the first ones
 FEWEST, MOST = 20, 0.5  # known cells of a column that is judged; share of numbers that lie beyond those of the training
@@ -36,15 +39,28 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         known = values_N[~np.isnan(values_N)]
         if not len(known) and first.height >= FEWEST:
             lines.append(f"column {column.name!r} is missing in all of {of_rows}")
+        broken = int((known % 1 != 0).sum()) if column.whole else 0
         beyond = int(_is_beyond(column, known).sum()) if column.form not in GROWING else 0
-        if len(known) >= FEWEST and beyond > MOST * len(known):
+        if broken:
+            lines.append(
+                f"column {column.name!r}: its numbers were whole in the training, and have fractions in {broken:,} of {of_rows}; "
+                "if a point or a comma parts thousands, say so by table.decimal"
+            )
+        elif len(known) >= FEWEST and beyond > MOST * len(known):
             lines.append(
                 f"column {column.name!r}: in {beyond:,} of {of_rows} its number lies beyond those of the training, and counts as "
                 "the nearest of them; compare its unit with the training's"
             )
     for categorical in encoder.categorical:
-        codes_N = categorical.encode(require_column(first, categorical.name, use="feature"))
+        cells = require_column(first, categorical.name, use="feature")
+        codes_N = categorical.encode(cells)
         known_cells = int((codes_N != MISSING).sum())
+        if alike := _alike(cells.filter(pl.Series(codes_N == UNSEEN)), categorical.categories):
+            lines.append(
+                f"column {categorical.name!r}: in {alike:,} of {of_rows} a cell differs from a category of the training in "
+                "spaces, case or the codes of a letter alone, and counts as new; spell it as it was"
+            )
+            continue
         if not known_cells and first.height >= FEWEST:
             lines.append(f"column {categorical.name!r} is missing in all of {of_rows}")
         if known_cells >= FEWEST and categorical.categories and not (codes_N >= FIRST_CATEGORY).any():
@@ -54,7 +70,17 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
     return lines
 
 
-def _is_beyond(column: NumericColumn, known: np.ndarray) -> np.ndarray:
+def _alike(unseen: pl.Series, categories: tuple[str, ...]) -> int:
+    """Count the cells that are a category but for how it is spelt."""
+    plain = _plainly(as_text(unseen).drop_nulls())
+    return int(plain.is_in(_plainly(pl.Series(categories, dtype=pl.String)).implode()).sum()) if len(plain) else 0
+
+
+def _plainly(text: pl.Series) -> pl.Series:
+    return text.str.normalize("NFC").str.strip_chars().str.to_lowercase()
+
+
+def _is_beyond(column: NumericColumn, known: Floats) -> NDArray[np.bool_]:
     if column.transform == "rank":
         return (known < column.knots[0]) | (known > column.knots[-1])
     scaled = (transformed(known, column.transform, column.knots, column.scores) - column.mean) / column.deviation
