@@ -556,7 +556,7 @@ def _refuse_headers(table: LazyTable, plain: "_Plain", path: Path) -> None:
     named = [name for name in table.columns if name not in plain.unnamed]
     mark = "\ufeff"
     text = next((name for name in named if table.schema[name] == pl.String), None)
-    if text is not None and (table.get_column(text).str.strip_prefix(mark) == text).any():
+    if text is not None and ((cells := table.get_column(text)) == text).any() | (cells == mark + text).any():
         is_header = pl.all_horizontal([cs.by_name(name).cast(pl.String).str.strip_prefix(mark) == name for name in named])
         if (rows := table.source.select(is_header).collect().to_series().fill_null(False)).any():
             raise DataError(
