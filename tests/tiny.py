@@ -85,7 +85,8 @@ def columns(parties):
 def contract_values(parties, **changes):
     """A contract for a small, quick job; nested keys are given with a double underscore: training__epochs=3.
 
-    No model is trained on the label party's columns alone: a test of it says so.
+    No model is trained on the label party's columns alone, weights are compared once an epoch, and no column is measured: a test
+    of these says so.
     """
     values = {
         "version": 1,
@@ -97,9 +98,12 @@ def contract_values(parties, **changes):
         "model": {"embedding_width": 2, "hidden": [8, 8], "cut_after": 1},
         "training": {
             **{"epochs": 2, "batch_size": 64, "learning_rate": 0.01, "patience": None, "checkpoint_every": 5},
-            **{"optimizer": "adam", "schedule": "constant", "ema": 0.5, "folds": 1},
+            **{"optimizer": "adam", "schedule": "constant", "ema": 0.5, "folds": 1, "validations": 1},
         },
-        "evaluation": {"calibration_bins": 5, "bootstrap": 10, "own_columns_baseline": False, "own_columns_boosting": False},
+        "evaluation": {
+            **{"calibration_bins": 5, "bootstrap": 10, "own_columns_baseline": False, "own_columns_boosting": False},
+            "importance": {"own_columns": False},
+        },
         "audit": False,
         "network": {"heartbeat_s": 0.5, "deadline_s": 3.0, "wait_s": 120.0},
         "seed": 1,

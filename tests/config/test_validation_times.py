@@ -12,7 +12,7 @@ NOISE = {"method": "gaussian-embeddings", "clip": 1.0, "epsilon": 1.0, "delta": 
 
 
 def contract_of(**changes):
-    return parse_contract(contract_values(PARTIES, **changes))
+    return parse_contract(contract_values(PARTIES, **{"training__validations": "auto", **changes}))
 
 
 @pytest.mark.parametrize(

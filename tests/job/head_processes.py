@@ -5,13 +5,21 @@ import signal
 import time
 
 from tallystick.job.phases import shared_head
+from tallystick.models import fixed_features
+from tallystick.run_folder import shared_head as halves
 
-FEW_EPOCHS = (5, 5)
+SMALL = (
+    (shared_head, "OWN_EPOCHS", (5, 5)),
+    (fixed_features, "RANDOM_SUMS", 24),
+    (halves, "_AXES_LABEL_PARTY", 128),
+    (halves, "_AXES_FEATURE_PARTY", 128),
+)
+"""For tests of anything but what is learnt: few epochs of own columns' network, few features, of which all axes stay."""
 
 
 def short_own_network():
-    """Train the network of the label party's own columns for few epochs: for tests of anything else."""
-    shared_head.OWN_EPOCHS = FEW_EPOCHS
+    for module, name, value in SMALL:
+        setattr(module, name, value)
 
 
 def die(role, step, after):

@@ -1,20 +1,21 @@
 """`tallystick explore`: the gain on a sample, in one process and over TLS with a helper; what it tells, and what it refuses."""
 
 import json
+from functools import cache, partial
 
 import polars as pl
 import pytest
-from head_processes import FEW_EPOCHS
+from head_processes import SMALL
 from html_page import Page
 from test_shared_head import PARTIES, lay_out, shapes_of, shared
 from tiny import columns, contract_values, files_of, tables
 
+from tallystick.config import contract as contracts
 from tallystick.config.contract import parse_contract
 from tallystick.disclosure.table import DISCLOSURES, disclosure_lines
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.job import run
 from tallystick.job.explore import run_explore
-from tallystick.job.phases import shared_head
 from tallystick.job.run import KEPT
 from tallystick.network.channel import MemoryChannel
 from tallystick.report import to_html
@@ -34,12 +35,25 @@ def explored(rows=800, **changes):
 
 
 @pytest.fixture(autouse=True)
-def _short_own_network(monkeypatch):
-    monkeypatch.setattr(shared_head, "OWN_EPOCHS", FEW_EPOCHS)
+def _small(monkeypatch):
+    for each in SMALL:
+        monkeypatch.setattr(*each)
+
+
+@pytest.fixture(autouse=True)
+def _short_baseline(request, monkeypatch):
+    """Train the model of own columns beside it for few epochs, where a test does not say what comes of it."""
+    if "full_baseline" not in request.fixturenames:
+        monkeypatch.setattr(contracts, "SynchronousTraining", partial(contracts.SynchronousTraining, epochs=2, folds=1))
+
+
+@pytest.fixture
+def full_baseline():
+    """For tests of the gain."""
 
 
 @pytest.mark.parametrize("target", ["binary", "regression"])
-def test_the_gain_on_a_sample_stands_beside_own_columns_with_a_paired_interval(target):
+def test_the_gain_on_a_sample_stands_beside_own_columns_with_a_paired_interval(target, full_baseline):
     # Half of the label is in each side's column. The masks alone are not seeded.
     contract = parse_contract(explored(target={"type": target}))
     result = simulate(contract, tables(PARTIES, rows=ROWS, target=target), columns(PARTIES), secret_seed=1, explores=True)
@@ -70,6 +84,11 @@ def message_shapes(frames):
     return shapes_of(frames, values=explored(), explores=True)
 
 
+@cache
+def usual_shapes():
+    return message_shapes(tables(PARTIES, rows=ROWS))
+
+
 @pytest.mark.parametrize("change", ["turned", "one class", "columns"])
 def test_no_message_s_kind_size_or_place_depends_on_labels_or_columns(change):
     frames = tables(PARTIES, rows=ROWS)
@@ -79,7 +98,7 @@ def test_no_message_s_kind_size_or_place_depends_on_labels_or_columns(change):
         "one class": {"bank": bank.with_columns(y=pl.when(pl.col("id") == bank["id"][0]).then(1).otherwise(0))},
         "columns": {"shop": shop.with_columns(x=pl.col("x").reverse(), noise=pl.col("noise").reverse())},
     }[change]
-    assert message_shapes(frames) == message_shapes(frames | changed)
+    assert usual_shapes() == message_shapes(frames | changed)
 
 
 def test_labels_of_one_class_in_the_sample_are_one_line_at_home():

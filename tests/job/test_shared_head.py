@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
-from head_processes import FEW_EPOCHS, die, die_before_the_head_is_kept, short_own_network
+from head_processes import SMALL, die, die_before_the_head_is_kept, short_own_network
 from httpx import ASGITransport, AsyncClient
 from lanes import short_lane_of
 from safetensors.torch import load_file
@@ -57,22 +57,24 @@ def shared(**changes):
     return values | {"audit": "quick"}
 
 
-FULL_EPOCHS = shared_head.OWN_EPOCHS
+FULL = [(module, name, getattr(module, name)) for module, name, _ in SMALL]
 
 
 @pytest.fixture(autouse=True)
-def _short_own_network(monkeypatch):
-    monkeypatch.setattr(shared_head, "OWN_EPOCHS", FEW_EPOCHS)
+def _small(monkeypatch):
+    for each in SMALL:
+        monkeypatch.setattr(*each)
 
 
 @pytest.fixture
-def full_own_network(_short_own_network, monkeypatch):
-    """For tests of what it learns."""
-    monkeypatch.setattr(shared_head, "OWN_EPOCHS", FULL_EPOCHS)
+def full(_small, monkeypatch):
+    """For tests of what is learnt."""
+    for each in FULL:
+        monkeypatch.setattr(*each)
 
 
 @pytest.mark.parametrize("target", short_lane_of(["multiclass", "binary", "regression"], 2))
-def test_a_head_on_shares_brings_what_joining_brings(target, full_own_network):
+def test_a_head_on_shares_brings_what_joining_brings(target, full):
     # Half of the label is in each side's column. All draws are seeded but the masks, which only round last places.
     kind = {"type": target} | ({"classes": 3} if target == "multiclass" else {})
     contract = parse_contract(shared(target=kind, training__shared=LEARNS, evaluation__own_columns_baseline=True))
@@ -105,9 +107,18 @@ def shapes_of(frames, parties=None, *, values=None, **options):
 
 
 @cache
-def usual_shapes():
-    """Those of the usual tables."""
-    return shapes_of(tables(PARTIES, rows=ROWS))
+def usual_shapes(who="bank", features=("x", "noise", "kind")):
+    """Those of the usual tables, where one party has these features alone."""
+    return shapes_of(tables(PARTIES, rows=ROWS), with_features(who, features))
+
+
+def with_features(who, names):
+    parties = columns(PARTIES)
+    parties[who]["features"] = {
+        "numeric": [name for name in names if name != "kind"],
+        "categorical": [name for name in names if name == "kind"],
+    }
+    return parties
 
 
 @pytest.mark.parametrize("order", short_lane_of(["y", "id"], 1))
@@ -132,7 +143,7 @@ def with_weights():
     return frames | {"bank": bank}, parties
 
 
-def test_rows_of_no_weight_teach_nothing(full_own_network):
+def test_rows_of_no_weight_teach_nothing(full):
     # In a run of equal weights the turned labels cost AUC; where they have no weight they do not.
     frames, parties = with_weights()
     joint = simulate(parse_contract(shared()), frames, parties, secret_seed=1).evaluation["joint"]["auc"]["value"]
@@ -199,22 +210,18 @@ CELLS_OF_COMMON_ROWS = {
 
 
 @pytest.mark.parametrize("who", PARTIES)
-@pytest.mark.parametrize("features", [["x"], ["kind"], ["x", "kind"]], ids=" and ".join)
+@pytest.mark.parametrize("features", [("x",), ("kind",), ("x", "kind")], ids=" and ".join)
 @pytest.mark.parametrize("cells", short_lane_of(list(CELLS_OF_COMMON_ROWS), 2))
 def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, features, who):
-    frames, parties = tables(PARTIES, rows=ROWS), columns(PARTIES)
+    frames, parties = tables(PARTIES, rows=ROWS), with_features(who, features)
     common = list(set(frames["bank"]["id"]) & set(frames["shop"]["id"]))
     changed_ids = common[:1] if cells == "a cell is missing" else common
     changes = {
         name: pl.when(pl.col("id").is_in(changed_ids)).then(value).otherwise(pl.col(name))
         for name, value in CELLS_OF_COMMON_ROWS[cells].items()
     }
-    parties[who]["features"] = {
-        "numeric": [name for name in features if name == "x"],
-        "categorical": [name for name in features if name == "kind"],
-    }
     changed = {**frames, who: frames[who].with_columns(**changes)}
-    assert shapes_of(frames, parties) == shapes_of(changed, parties)
+    assert usual_shapes(who, features) == shapes_of(changed, parties)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +339,7 @@ def test_the_own_network_takes_as_many_steps_whatever_its_columns_say(monkeypatc
     assert [run.steps for run in runs[:2]] == [run.steps for run in runs[2:]]
 
 
-def test_no_row_s_own_logit_comes_from_a_member_that_learnt_from_it(full_own_network, monkeypatch):
+def test_no_row_s_own_logit_comes_from_a_member_that_learnt_from_it(full, monkeypatch):
     # Labels are coins, so logits of rows that a member learnt from alone can tell them: with 300 rows a guess is .5 +- .03
     judged = []
     monkeypatch.setattr(shared_head, "unexplained_share", lambda logits, labels, *_: judged.append((logits, labels)) or 1.0)

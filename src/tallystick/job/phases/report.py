@@ -169,13 +169,17 @@ def _notes(contract: Contract, party: PartyFile, findings: RunFindings) -> list[
     return [*notes, audited]
 
 
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""Writes the same text; libyaml, where PyYAML has it, takes a quarter of the time."""
+
+
 def contract_info(contract: Contract) -> results.ContractInfo:
     """Return the contract as a report shows it."""
     training = contract.training
     return results.ContractInfo(
         name=contract.name,
         hash=contract.hash,
-        yaml=yaml.safe_dump(contract.model_dump(mode="json"), sort_keys=False),
+        yaml=yaml.dump(contract.model_dump(mode="json"), Dumper=_DUMPER, sort_keys=False),
         summary={
             "alignment": contract.alignment.method,
             "unaligned rows": contract.unaligned.method,
