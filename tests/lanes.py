@@ -1,5 +1,7 @@
 """The two lanes of the tests: what takes long runs in ``make test-all`` alone."""
 
+from itertools import product
+
 import pytest
 from _pytest.mark import ParameterSet
 
@@ -12,6 +14,13 @@ def short_lane_of(cases, count):
     cases = list(cases)
     short = {round(place * (len(cases) - 1) / max(1, count - 1)) for place in range(count)}
     return [case if number in short else _long(case) for number, case in enumerate(cases)]
+
+
+def by_turns(*choices):
+    """Return each value with each value of the others. In the short lane each value of each has its turn, the longest once."""
+    choices = [list(each) for each in choices]
+    short = [tuple(each[turn % len(each)] for each in choices) for turn in range(max(map(len, choices)))]
+    return [case if case in short else _long(case) for case in product(*choices)]
 
 
 def _long(case):

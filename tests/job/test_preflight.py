@@ -716,14 +716,15 @@ def mutants(text, rng):
         yield "\n".join(lines)
 
 
+@pytest.mark.parametrize("count", [100, pytest.param(300, marks=pytest.mark.long)])
 @pytest.mark.parametrize("file", ["contract.yaml", "party.yaml"])
-def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_out_job, file):
+def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_out_job, file, count):
     defense = [{"method": "marvell", "power": 4}, {"method": "label-dp", "epsilon": 2.0}]
     job = lay_out_job(PARTIES, rows=40, defense=defense, evaluation__privacy={"epsilon": 1.0}, union={"labels": "majority"})
     home = job.home("bank")
     changing = mutants((home / file).read_text(), np.random.default_rng(5))
     read = 0
-    for _ in range(300):
+    for _ in range(count):
         (home / file).write_text(next(changing), encoding="utf-8", errors="replace")
         try:
             contract, party = load_contract(home / "contract.yaml"), load_party(home / "party.yaml")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lanes import short_lane_of
+from lanes import by_turns
 from loops import Setting, assert_same_bits, training, weights_of, weights_of_joined
 
 from tallystick.training.centralized import train_joined
@@ -34,10 +34,9 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", short_lane_of(OPTIMIZERS.values(), 2), ids=OPTIMIZERS.keys())
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize(("setting", "optimizer"), by_turns(SETTINGS, OPTIMIZERS))
 def test_federated_training_equals_joined_training(setting, optimizer, tmp_path):
-    how = training(**optimizer)
+    setting, how = SETTINGS[setting], training(**OPTIMIZERS[optimizer])
     modules, _ = setting.train(how, tmp_path)
     joined = setting.joined()
     before = {name: tensor.clone() for name, tensor in weights_of_joined(joined, setting.parties).items()}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from defense_rows import DEFENSE_ROWS
-from lanes import short_lane_of
+from lanes import by_turns, short_lane_of
 from loops import ROWS, SHAPES, Setting, assert_same_bits, features, training, weights_of
 from test_label_defense import cut_defense, defenses
 
@@ -101,15 +101,16 @@ class United(Setting):
 DRAWN_IN_STEPS = {name: made for name, made in LABEL_IMPUTERS.items() if name != "settled"}  # drawn before the first step
 
 
-@pytest.mark.parametrize("redraw", ["once", "step"])
+IMPUTERS = {
+    **{f"labels {name}": (made(), SamplingFeatures()) for name, made in DRAWN_IN_STEPS.items()},
+    **{f"features {name}": (MajorityLabels(), made()) for name, made in FEATURE_IMPUTERS.items()},
+}
+
+
+@pytest.mark.parametrize(("imputer", "redraw"), by_turns(IMPUTERS, ["once", "step"]))
 @pytest.mark.parametrize("when", short_lane_of(["never", "training"], 1))
-@pytest.mark.parametrize(
-    ("label_imputer", "feature_imputer"),
-    [(made(), SamplingFeatures()) for made in DRAWN_IN_STEPS.values()]
-    + [(MajorityLabels(), made()) for made in FEATURE_IMPUTERS.values()],
-    ids=[f"labels {name}" for name in DRAWN_IN_STEPS] + [f"features {name}" for name in FEATURE_IMPUTERS],
-)
-def test_with_every_imputer(label_imputer, feature_imputer, when, redraw, tmp_path):
+def test_with_every_imputer(imputer, when, redraw, tmp_path):
+    label_imputer, feature_imputer = IMPUTERS[imputer]
     setting = United()
     source, modules = setting.with_imputation(label_imputer, feature_imputer, when, redraw)
     setting.columns = {"shop": replace_rows(setting.columns["shop"], source)}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from lanes import by_turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lower_bounds import epsilon_lower_bound
@@ -188,8 +189,7 @@ PREDICTED = {
 }
 
 
-@pytest.mark.parametrize("clients", [1, 10, 100])
-@pytest.mark.parametrize("name", PREDICTED)
+@pytest.mark.parametrize(("name", "clients"), by_turns(PREDICTED, [1, 10, 100]))
 def test_the_predicted_error_is_the_measured_one_within_15_percent(name, clients):
     mechanism = PREDICTED[name]
     if isinstance(mechanism, SecureSum) and clients == 1:
