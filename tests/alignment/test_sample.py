@@ -12,7 +12,7 @@ from tallystick.alignment.ids import Ids
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.sample import WHOLE, draw_sample, is_drawn
 from tallystick.config.alignment import IntersectionConfig
-from tallystick.errors import ProtocolError
+from tallystick.errors import ProtocolError, TallystickError
 from tallystick.network.channel import memory_channels
 from tallystick.tables.keys import read_keys
 
@@ -44,9 +44,12 @@ def sides(first, second, *, rows, max_rows=1_000):
     ids = {"bank": first, "shop": second}
 
     def side(name):
-        return draw_sample(
-            Ids.of(ids[name]), channels[name], rows=rows, rng=SecureRandom(), leads=name == "bank", max_rows=max_rows
-        )
+        own, leads = Ids.of(ids[name]), name == "bank"
+        try:
+            return draw_sample(own, channels[name], rows=rows, rng=SecureRandom(), leads=leads, max_rows=max_rows)
+        except TallystickError:
+            channels[name].abort("refused")  # as a job does, so that the other side waits no longer
+            raise
 
     return of_each(("bank", "shop"), side)
 
