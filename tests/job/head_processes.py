@@ -18,8 +18,7 @@ SMALL = (
 
 
 def short_own_network():
-    for module, name, value in SMALL:
-        setattr(module, name, value)
+    setattr(*SMALL[0])
 
 
 def die(role, step, after):

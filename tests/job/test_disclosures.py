@@ -34,7 +34,7 @@ TWO, THREE = ("bank", "shop"), ("bank", "club", "shop")
 KEYS = [{"name": "id"}]
 UNION = {"union__labels": "sampling", "union__features": "sampling"}
 CASES = {
-    "default": (TWO, {}),
+    "default": (TWO, {"training__validations": "auto", "evaluation__importance": {}}),
     "three parties": (THREE, {}),
     "label dp": (TWO, {"defense": [{"method": "label-dp", "epsilon": 1.0}]}),
     "no gradients": (TWO, {"training__gradients": "none"}),

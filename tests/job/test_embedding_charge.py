@@ -79,7 +79,7 @@ def test_ledger_audit_and_page_have_the_cost_of_what_crossed(changes, most, tmp_
     """The oracle counts, at the channel, the messages that each row's embedding is in."""
     bottom = Watched()
     crossed = sent_rows(monkeypatch, bottom)
-    contract = contract_values(PARTIES, audit="quick", defense=[NOISE], **changes)
+    contract = contract_values(PARTIES, audit="quick", defense=[NOISE], evaluation__importance={}, **changes)
     simulate(contract, tables(PARTIES, rows=200), columns(PARTIES), bottoms={"shop": bottom}, folder=tmp_path)
     truth = GaussianEmbeddings(epsilon=EPSILON, delta=DELTA, clip=1.0).over(max(crossed.values()))
     assert max(crossed.values()) == (most := most or max(crossed.values()))
@@ -240,7 +240,8 @@ def test_more_than_was_charged_for_is_not_taken_back(tmp_path):
 
 
 def test_measuring_own_columns_is_a_release_and_phases_before_count(tmp_path):
-    contract = parse_contract(contract_values(PARTIES, unaligned={"method": "heuristic"}))
+    more = {"evaluation__importance": {}, "training__validations": "auto"}
+    contract = parse_contract(contract_values(PARTIES, unaligned={"method": "heuristic"}, **more))
     assert evaluation_ahead(contract) == Sent(validation=1, test=1)
     assert training_ahead(contract, contract.training.resolved(100)) == Sent(training=2 + 1 + 1, validation=2 * 4 + 1)
 

@@ -57,7 +57,7 @@ def undefended(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undefended")
     with pytest.MonkeyPatch.context() as patch:
         seed_system(patch)
-        return run(folder), folder
+        return run(folder, training__validations="auto", evaluation__importance={}), folder
 
 
 def by_name(audit, known=200):

@@ -731,12 +731,12 @@ def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_o
         except ConfigError:
             continue
         read += 1
-        if read % 10 == 0:  # reading the table and the certificates takes longer
+        if read % 4 == 0:  # reading the table and the certificates takes longer
             found = check_party_file(home / "party.yaml", home / "contract.yaml")
             if not found["problems"]:
                 frame, keys = require(contract, party, say=Silent().say)
                 assert frame.height == len(keys.rows_R) == 38
-    assert read > 10, "some are still valid"
+    assert read > count // 30, "some are still valid"
 
 
 def numbers_of(model, prefix=""):

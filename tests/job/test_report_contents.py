@@ -22,7 +22,8 @@ def run(folder, *, target="binary", report=None, parties=PARTIES, rows=800, **ch
     given = columns(parties)
     given["bank"] |= {"report": report} if report else {}
     classes = {"type": target, **({"classes": 3} if target == "multiclass" else {})}
-    contract = contract_values(parties, **{"target": classes, "training__epochs": 4, **changes})
+    measured = {"evaluation__importance": {}, "training__epochs": 4}
+    contract = contract_values(parties, **{"target": classes, **measured, **changes})
     simulate(contract, tables(parties, rows=rows, target=target), given, folder=folder)
     return {name: read_result(next((folder / name).glob("*/result.json")).read_bytes()) for name in parties}
 
