@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from lanes import by_turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import by_turns
 from lower_bounds import epsilon_lower_bound
 from scipy import stats
 from sklearn.metrics import roc_auc_score
