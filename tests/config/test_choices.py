@@ -37,6 +37,7 @@ WRITTEN: dict[type[Variant], list[dict[str, Any]]] = {
         {"target": {"type": "multiclass", "classes": 3}},
         {"target": {"type": "regression"}},
         {"target": {"type": "count"}},
+        {"target": {"type": "survival"}},
     ],
     TrainingChoice: [
         {"training": {}},

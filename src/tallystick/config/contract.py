@@ -655,8 +655,10 @@ def _shared_head_problems(contract: Contract) -> list[str]:
         for key in sorted(training.model_fields_set - allowed)
         if getattr(training, key) != type(training).model_fields[key].default
     ]
-    if contract.target.type == "count":
-        problems.append(f"{where}, target.type = count: a head on shares has squared and logistic loss only; take regression")
+    if contract.target.type in ("count", "survival"):
+        problems.append(
+            f"{where}, target.type = {contract.target.type}: a head on shares has squared and logistic loss only; take regression"
+        )
     most = 0.5 if contract.target.is_number else 1.0
     if training.learning_rate > most:
         problems.append(

@@ -99,8 +99,19 @@ class CountTarget(TargetKeys):
     is_number: ClassVar[bool] = True
 
 
+class SurvivalTarget(TargetKeys):
+    """How long until something happens: a positive number, or minus the time over which it did not."""
+
+    type: Literal["survival"] = Field(description="kind of label")
+
+    classes: ClassVar[int] = 2
+    is_number: ClassVar[bool] = True
+
+
 TargetConfig: TypeAlias = Annotated[
-    BinaryTarget | MulticlassTarget | RegressionTarget | CountTarget, Field(discriminator="type"), usual("type", "binary")
+    BinaryTarget | MulticlassTarget | RegressionTarget | CountTarget | SurvivalTarget,
+    Field(discriminator="type"),
+    usual("type", "binary"),
 ]
 
 
@@ -110,6 +121,8 @@ def target_of(kind: TargetType, *, classes: int) -> TargetConfig:
         return MulticlassTarget(type=kind, classes=classes)
     if kind == "count":
         return CountTarget(type=kind)
+    if kind == "survival":
+        return SurvivalTarget(type=kind)
     return RegressionTarget(type=kind) if kind == "regression" else BinaryTarget()
 
 

@@ -307,7 +307,9 @@ def unaligned_problems(unaligned: UnalignedKeys, *, alignment: str, target: str,
             f"{where}: alignment.method = {alignment} leaves no row without a partner's row: by similarity every row has its "
             "nearest candidates, and a union makes up what a side lacks; use none, or an intersection"
         )
-    if facts.two_classes and target != "binary":
+    if target == "survival":
+        problems.append(f"{where}: mixes labels with predictions, which target.type = survival has no way for; use none")
+    elif facts.two_classes and target != "binary":
         problems.append(f"{where}: needs two classes; target.type = {target}; choose multi-task or average")
     if facts.one_feature_party and feature_parties > 1:
         problems.append(f"{where}: is for one feature party, found {feature_parties}; choose multi-task or average")

@@ -42,7 +42,7 @@ class Guarantee:
 Stage = Literal["labels", "penalties", "gradients", "embedding penalties", "embeddings"]
 FEATURE_STAGES: tuple[Stage, ...] = ("embedding penalties", "embeddings")
 """Those that a feature party applies, to hide its columns; the others hide labels."""
-BINARY, CLASSES, ANY = ("binary",), ("binary", "multiclass"), ("binary", "multiclass", "regression", "count")
+BINARY, CLASSES, ANY = ("binary",), ("binary", "multiclass"), ("binary", "multiclass", "regression", "count", "survival")
 Fraction = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
 Strength = Annotated[float, Field(strict=True, ge=1e-6, le=1e12)]

@@ -50,6 +50,7 @@ class Boosted:
         *,
         seed: int,
     ) -> None:
+        assert kind != "survival", "gradient boosting has no loss of survival times"
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         codes = features.categorical_NG.cpu()

@@ -146,6 +146,11 @@ def meaning_of(coder: LabelCoder) -> dict[str, Any]:
         "multiclass": {"output": "logits; their softmax is the probability of each class", "classes": list(coder.classes)},
         "regression": {"output": "output * deviation + mean is the value", "deviation": coder.deviation, "mean": coder.mean},
         "count": {"output": "mean * exp(output) is the expected count, at most 1e12", "mean": coder.mean},
+        "survival": {
+            "output": "mean * exp(deviation * output) is the time by which half have had their event",
+            "deviation": coder.deviation,
+            "mean": coder.mean,
+        },
     }
     return meanings[coder.type]
 

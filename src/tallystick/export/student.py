@@ -115,6 +115,10 @@ def make_student(
         raise ConfigError("alignment.duplicates = all: several rows have one key, by which scores could not be told apart")
     if party.party in contract.model.bottoms or contract.model.top is not None:
         raise ConfigError("model: a student is a built-in network; leave bottoms and top of your own out of the contract")
+    if contract.target.type == "survival":
+        raise ConfigError(
+            "target.type = survival: a student learns labels mixed with scores, and there is no mean of such labels"
+        )
     if to.exists():
         raise ConfigError(f"--to {to}: exists already; name a folder that is to be made")
     if not scores.is_file():

@@ -8,7 +8,13 @@ from tallystick.evaluation.measure import Comparison
 from tallystick.export.half import Exported
 from tallystick.metrics import METRICS, TargetType
 
-HEADLINES: dict[TargetType, str] = {"binary": "auc", "multiclass": "auc", "regression": "rmse", "count": "deviance"}
+HEADLINES: dict[TargetType, str] = {
+    "binary": "auc",
+    "multiclass": "auc",
+    "regression": "rmse",
+    "count": "deviance",
+    "survival": "concordance",
+}
 
 
 class Kept(TypedDict):

@@ -29,6 +29,7 @@ from tallystick.metrics.statistics import (
     auc_statistic,
     average_precision_statistic,
     class_mean_statistic,
+    concordance_statistic,
     deviance_explained_statistic,
     equal_mass_bins,
     gini_statistic,
@@ -62,6 +63,7 @@ __all__ = [
     "average_precision_statistic",
     "check_rows",
     "class_mean_statistic",
+    "concordance_statistic",
     "deviance_explained_statistic",
     "equal_mass_bins",
     "finite_values",
@@ -255,11 +257,23 @@ COUNT = {
     "mae": REGRESSION["mae"],
 }
 
+SURVIVAL = {
+    "concordance": Metric(
+        title="Concordance",
+        higher_is_better=True,
+        low=0.0,
+        high=1.0,
+        undefined="no event is known to come before another row's",
+        prepare=lambda y, predictions, _: concordance_statistic(y, predictions),
+    ),
+}
+
 METRICS: dict[TargetType, dict[str, Metric]] = {
     "binary": BINARY,
     "multiclass": MULTICLASS,
     "regression": REGRESSION,
     "count": COUNT,
+    "survival": SURVIVAL,
 }
 
 

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tallystick.errors import DataError
 
-TargetType = Literal["binary", "multiclass", "regression", "count"]
-NUMBERS: tuple[TargetType, ...] = ("regression", "count")
+TargetType = Literal["binary", "multiclass", "regression", "count", "survival"]
+NUMBERS: tuple[TargetType, ...] = ("regression", "count", "survival")
 """Targets whose labels are numbers and no classes."""
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], float]
@@ -265,6 +265,76 @@ def r2_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Statistic:
         return np.nan if variation == 0 else 1.0 - _dot(weights_N, error_N) / variation
 
     return statistic
+
+
+def concordance_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Statistic:
+    """Make Harrell's concordance: how often, of two rows of which one is known to be earlier, its prediction is earlier, too.
+
+    Harrell, Califf, Pryor, Lee and Rosati 1982. A label is the time of an event, or minus the time until which there was none. A
+    row is known to be earlier than another if its event comes before the other's time, or at that time where the other has none.
+    Equal predictions count half.
+
+    Pairs are counted as in merge sort: for each step, a block's events beside the rows of the next block, of whose predictions
+    only the order counts, and which is sorted once.
+    """
+    labels_N, predictions_N = np.asarray(labels_N, dtype=np.float64), np.asarray(predictions_N, dtype=np.float64)
+    rows, time_N, has_event_N = len(labels_N), np.abs(labels_N), labels_N > 0
+    order_N = np.lexsort((predictions_N, ~has_event_N, time_N))
+    time_N, has_event_N, predicted_N = time_N[order_N], has_event_N[order_N], predictions_N[order_N]
+    # Events at one time are in no order: what is counted of them goes off again.
+    is_new_N = np.append(True, (time_N[1:] != time_N[:-1]) | ~has_event_N[1:] | ~has_event_N[:-1])[:rows]
+    group_N = np.cumsum(is_new_N) - 1
+    steps = []
+    width = 1
+    while width < rows:
+        block_N = np.arange(rows) // width
+        inner_N = np.lexsort((predicted_N, block_N))  # rows of each block by prediction
+        first_M = np.flatnonzero(has_event_N & (block_N % 2 == 0) & ((block_N + 1) * width < rows))
+        start_M = (block_N[first_M] + 1) * width
+        end_M = np.minimum(start_M + width, rows)
+        steps.append((inner_N, first_M, *_places(predicted_N[inner_N], predicted_N[first_M], start_M, end_M), end_M))
+        width *= 2
+
+    def statistic(weights_N: Floats) -> float:
+        weight_N = weights_N[order_N]
+        event_weight_N = np.where(has_event_N, weight_N, 0.0)
+        later_N = weight_N.sum() - np.cumsum(weight_N)
+        ends_G = np.append(np.flatnonzero(is_new_N)[1:], rows)
+        sums = np.append(0.0, np.cumsum(weight_N))
+        alike_N = sums[ends_G[group_N]] - sums[1:]  # of the row's own group, after it
+        pairs = float((event_weight_N * (later_N - alike_N)).sum())
+        if pairs <= 0:
+            return np.nan
+        agreeing = 0.0
+        for inner_N, first_M, below_M, above_M, end_M in steps:
+            sums_inner = np.append(0.0, np.cumsum(weight_N[inner_N]))
+            later_M = sums_inner[end_M] - (sums_inner[above_M] + sums_inner[below_M]) / 2
+            agreeing += float((event_weight_N[first_M] * later_M).sum())
+        # Within a group rows stand by prediction, so each was counted as agreeing with those after it, or as half of it
+        starts_N = np.flatnonzero(is_new_N | np.append(True, predicted_N[1:] != predicted_N[:-1])[:rows])
+        ends_T = np.append(starts_N[1:], rows)
+        equal_N = np.repeat(sums[ends_T], np.diff(np.append(starts_N, rows))) - sums[1:]
+        agreeing -= float((event_weight_N * (alike_N - equal_N / 2)).sum())
+        return agreeing / pairs
+
+    return statistic
+
+
+def _places(
+    sorted_N: Floats, values_M: Floats, start_M: NDArray[np.int64], end_M: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where each value belongs in its own slice, which is sorted: before those equal to it, and behind them."""
+    places = []
+    for behind in (False, True):
+        low_M, high_M = start_M.copy(), end_M.copy()
+        while (open_M := low_M < high_M).any():
+            middle_M = (low_M + high_M) // 2
+            at_M = sorted_N[np.minimum(middle_M, len(sorted_N) - 1)]
+            goes_right_M = open_M & ((at_M <= values_M) if behind else (at_M < values_M))
+            low_M = np.where(goes_right_M, middle_M + 1, low_M)
+            high_M = np.where(open_M & ~goes_right_M, middle_M, high_M)
+        places.append(low_M)
+    return places[0], places[1]
 
 
 # --- the metrics, per type of target

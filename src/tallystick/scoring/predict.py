@@ -16,7 +16,7 @@ from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessa
 from tallystick.run_folder.local_scores import final_logits, logits_alone
 from tallystick.run_folder.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.tables.features import Features
-from tallystick.tables.target import LabelCoder
+from tallystick.tables.target import MOST_LOG, LabelCoder
 
 SCORES_A_MESSAGE = 1 << 20
 
@@ -121,6 +121,9 @@ def score_columns(coder: LabelCoder, logits: Tensor) -> dict[str, NDArray[np.flo
         return {"score": torch.sigmoid(whole)[:rows].numpy()}
     if coder.type == "count":
         return {"score": (coder.mean * torch.exp(whole.clamp(max=coder.most_output)))[:rows].numpy()}
+    if coder.type == "survival":
+        log_times = (coder.deviation * whole).clamp(min=-MOST_LOG, max=MOST_LOG)
+        return {"score": (coder.mean * torch.exp(log_times))[:rows].numpy()}
     values = whole * coder.deviation + coder.mean
     return {"score": values[:rows].numpy()}
 

@@ -6,6 +6,10 @@
 - ``regression``: standardised with the training rows' mean and deviation. Results are in the label's own unit again.
 - ``count``: whole numbers from 0 on, divided by the training rows' mean. The model's output is the logarithm of a row's expected
   count over that mean, so results are expected counts, of at most 10^12, the largest count that a label may be.
+- ``survival``: the time of an event, or minus the time until which there was none; 0 is an error. The model's output is the
+  logarithm of a time over ``mean``, in units of ``deviation``: the middle and the scale of the log-logistic distribution that
+  fits the training rows best. Results are the times by which half of such rows have had their event, of at most 10^12 times
+  ``mean``.
 - A missing or infinite label is an error, and so is a label that is constant on the training rows.
 - Weights must be finite, not negative, and not all zero. They count in training and in all metrics, and the report says so.
 
@@ -31,6 +35,11 @@ from tallystick.tables.categories import cells_at_a_time
 from tallystick.tables.text import as_number, as_text, rows_listed
 
 MOST_COUNTED = 10**12
+SURVIVAL_SHIFT = 16.0
+"""Of the logarithm of a time, so that it stays above 0, and its sign can say whether there was an event."""
+MOST_LOG = math.log(MOST_COUNTED)
+LEAST_SCALE = 0.05
+"""Of the logarithms of survival times: where times hardly differ."""
 _NO_NUMBERS = "clean it, or agree on a target of classes: type: binary or multiclass under target in the contract"
 _LEAST_DEVIATION = math.sqrt(sys.float_info.min)
 """Below it a square loses digits."""
@@ -49,7 +58,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     type: TargetType
     classes: tuple[str, ...] = ()  # class c is classes[c]; for binary, classes[1] is the positive one
     mean: float = 0.0  # regression: label = mean + deviation * encoded; count: label = mean * encoded
-    deviation: float = 1.0
+    deviation: float = 1.0  # survival: time = mean * exp(deviation * (|encoded| - SURVIVAL_SHIFT)), with the sign of encoded
 
     @classmethod
     def fit(
@@ -64,6 +73,17 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         number of classes than the target has.
         """
         _refuse_missing(column)
+        if target.type == "survival":
+            times_R = _times(column).to_numpy()
+            judged_J = times_R if hidden else times_R[training_rows]
+            if not (judged_J > 0).any():
+                where = "" if hidden else " on the training rows"
+                raise LabelError(
+                    f"label column {column.name!r} has no event{where}: all numbers are below 0, which says that nothing "
+                    "happened yet; there is nothing to learn"
+                )
+            middle, scale = _log_logistic(times_R[training_rows])
+            return cls(type="survival", mean=middle, deviation=scale)
         if target.is_number:
             labels_R = (_counts(column) if target.type == "count" else _finite(column)).to_numpy()
             training_T = labels_R[training_rows]
@@ -104,6 +124,11 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         if self.type == "regression":
             values = torch.from_numpy(_finite(column).to_numpy().copy())
             return ((values - self.mean) / self.deviation).to(torch.float32)
+        if self.type == "survival":
+            times_R = _times(column).to_numpy()
+            log_R = np.log(np.abs(times_R) / self.mean) / self.deviation
+            far = SURVIVAL_SHIFT - 1
+            return torch.from_numpy(np.sign(times_R) * (SURVIVAL_SHIFT + np.clip(log_R, -far, far))).to(torch.float32)
         if self.type == "count":
             return (torch.from_numpy(_counts(column).to_numpy().copy()) / self.mean).to(torch.float32)
         labels = torch.empty(len(column), dtype=torch.float32 if self.type == "binary" else torch.int64)
@@ -130,13 +155,25 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         """Convert encoded numbers to the label's own unit. Classes stay as they are."""
         if self.type == "count":
             return np.rint(labels.astype(np.float64) * self.mean)
+        if self.type == "survival":
+            encoded = labels.astype(np.float64)
+            times_N = self._time(np.abs(encoded) - SURVIVAL_SHIFT)
+            times_N[encoded < 0] *= -1
+            return times_N
         return labels.astype(np.float64) * self.deviation + self.mean if self.type == "regression" else labels
 
     def predictions(self, outputs: NDArray[Any]) -> NDArray[Any]:
         """Convert a model's outputs to predicted numbers in the label's own unit. Of classes they stay logits."""
         if self.type == "count":
             return self.mean * np.exp(np.minimum(outputs.astype(np.float64), self.most_output))
+        if self.type == "survival":
+            return self._time(outputs.astype(np.float64))
         return self.in_units(outputs)
+
+    def _time(self, outputs: NDArray[Any]) -> NDArray[Any]:
+        """Return the time that is so far above or below the middle."""
+        times: NDArray[Any] = self.mean * np.exp(np.clip(self.deviation * outputs, -MOST_LOG, MOST_LOG))
+        return times
 
     @property
     def most_output(self) -> float:
@@ -213,3 +250,32 @@ def _scale(labels: NDArray[Any]) -> tuple[float, float]:
 def _is_constant(labels: NDArray[Any]) -> bool:
     """Tell whether numbers differ by no more than the last bits of the largest one."""
     return len(labels) == 0 or float(np.ptp(labels)) <= 8 * float(np.finfo(np.float64).eps) * float(np.abs(labels).max())
+
+
+def _times(column: pl.Series) -> pl.Series:
+    """Return times of events, or minus times without one, as float64. Raises LabelError for a time of 0."""
+    numbers = _finite(column).cast(pl.Float64)
+    if (is_zero := numbers == 0).any():
+        raise LabelError(
+            f"label column {column.name!r}: is 0 in {rows_listed(is_zero)} rows; target.type = survival needs a time above 0, or "
+            "minus the time over which nothing happened; leave these rows out, or add half of the smallest step to all times"
+        )
+    return numbers
+
+
+def _log_logistic(times_T: NDArray[Any]) -> tuple[float, float]:
+    """Fit a log-logistic distribution to times, some of them censored, by likelihood: its median, and the scale of logarithms."""
+    from scipy.optimize import minimize
+
+    has_event_T, log_T = times_T > 0, np.log(np.abs(times_T))
+
+    def loss(parameters: NDArray[np.float64]) -> float:
+        z_T = (log_T - parameters[0]) / math.exp(parameters[1])
+        each_T = np.logaddexp(0.0, z_T) + has_event_T * (np.logaddexp(0.0, -z_T) + parameters[1])
+        return float(each_T.mean())
+
+    start = np.array([float(np.median(log_T)), math.log(max(float(log_T.std()), LEAST_SCALE))])
+    # Censored rows alone would let the median grow for ever, and equal times the scale shrink.
+    bounds = [(float(log_T.min()) - MOST_LOG / 2, float(log_T.max()) + MOST_LOG / 2), (math.log(LEAST_SCALE), math.log(MOST_LOG))]
+    middle, log_scale = minimize(loss, start, method="L-BFGS-B", bounds=bounds).x
+    return math.exp(middle), math.exp(log_scale)

@@ -363,10 +363,13 @@ def _better(job: Job, own: Dataset, network: _Baseline, best: float, *, anew: bo
 
     ``anew``: boosting, if it is better, is then fitted with the validation rows too, as the network was.
     """
-    if not can_boost():
-        sentence = (
-            "own columns only: gradient boosting was not tried; install scikit-learn, or set evaluation.own_columns_boosting to "
-            "false"
+    survival = job.contract.target.type == "survival"
+    if survival or not can_boost():
+        sentence = "own columns only: gradient boosting was not tried"
+        sentence += (
+            ", for it has no loss of survival times"
+            if survival
+            else "; install scikit-learn, or set evaluation.own_columns_boosting to false"
         )
         job.logbook.watcher.say(sentence)
         return replace(network, notes=(sentence,))
