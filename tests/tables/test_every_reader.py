@@ -271,8 +271,7 @@ def test_a_name_that_is_a_pattern_of_names_is_refused_by_every_reader(tmp_path, 
         read(pl.DataFrame({"id": ["a", "b"], name: [1, 2], "x1": [3, 4]}), tmp_path, way, None)
 
 
-@pytest.mark.parametrize("missing", ["NA", "null", "", "gone"])
-@pytest.mark.parametrize("later", [*FRAMES[1:], "json", "stream"])
+@pytest.mark.parametrize(("later", "missing"), by_turns([*FRAMES[1:], "json", "stream"], ["NA", "null", "", "gone"]))
 def test_what_a_file_takes_for_a_missing_cell_of_text_is_one_in_whatever_is_read_later(missing, later, tmp_path):
     """The party file names `gone`. What never was a file has the word, or an empty text, as it is written there."""
     rows = pl.DataFrame({"id": [f"k{number}" for number in range(9)], "x": ["red", "green", missing] * 3})
@@ -388,8 +387,7 @@ OTHER_STAND_INS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("first", ["csv", "parquet"])
-@pytest.mark.parametrize("kind", OTHER_STAND_INS)
+@pytest.mark.parametrize(("kind", "first"), by_turns(OTHER_STAND_INS, ["csv", "parquet"]))
 def test_a_stand_in_of_any_kind_is_missing_in_every_file_and_in_whatever_is_read_later(kind, first, tmp_path):
     named, cells, read_as = OTHER_STAND_INS[kind]
     stand_in = {"a date as it is written": date(9999, 12, 31), "a midnight": date(9999, 12, 31), "a time of day": time(0)}
@@ -418,8 +416,9 @@ def test_a_stand_in_of_any_kind_is_missing_in_every_file_and_in_whatever_is_read
         assert values(served(typed, encoder, later, tmp_path)) == wanted, later
 
 
-@pytest.mark.parametrize("mark", ["?", "n/a", "", "  ", "Unbekannt"])
-@pytest.mark.parametrize("way", ["parquet", "duckdb", "sqlite", "polars"])
+@pytest.mark.parametrize(
+    ("mark", "way"), by_turns(["?", "n/a", "", "  ", "Unbekannt"], ["parquet", "duckdb", "sqlite", "polars"])
+)
 def test_a_mark_among_words_is_said_by_every_reader_until_the_party_says_what_it_is(mark, way, tmp_path):
     rows = pl.DataFrame({"id": [f"k{number}" for number in range(9)], "x": ["red", "green", mark] * 3})
     frame, party = read(rows, tmp_path, way, None), party_of({"path": "t.parquet"}, tmp_path)
