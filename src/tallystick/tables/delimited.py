@@ -147,8 +147,9 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         for name in (name for name, kind in table.schema.items() if kind == pl.String):
             column = table.get_column(name)
             looks[name] = _looked(column, form)
-            has_breaks |= bool(column.str.contains("\n", literal=True).any())
-            has_nul |= bool(column.str.contains("\0", literal=True).any())
+            if column.str.contains(r"[\n\x00]").any():
+                has_breaks |= bool(column.str.contains("\n", literal=True).any())
+                has_nul |= bool(column.str.contains("\0", literal=True).any())
         for file in plain if has_nul else ():
             with file.text.open("rb") as raw:
                 _refuse_nul(any(b"\0" in piece for piece in iter(partial(raw.read, COPIED_BYTES), b"")), file.path)
@@ -293,7 +294,10 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
 
 def _has_odd_first(column: pl.Series) -> bool:
     """Tell whether a column of text could be read as something else, were it not for its first cell."""
-    stripped = column.head(SAMPLE_CELLS).str.strip_chars()
+    cells = column.head(SAMPLE_CELLS)
+    if not any(re.search("[0-9]|true|false", cell, re.IGNORECASE) for cell in cells[1:3].drop_nulls()):
+        return False
+    stripped = cells.str.strip_chars()
     known = _unmarked(stripped[1:], MARKS)
     return len(known) >= FEWEST_VALUES and bool(_readings(known)) and not _readings(stripped[:1])
 
