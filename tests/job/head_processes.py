@@ -3,7 +3,9 @@
 import os
 import signal
 import time
+from functools import partial
 
+from tallystick.config import contract
 from tallystick.job.phases import shared_head
 from tallystick.models import fixed_features
 from tallystick.run_folder import shared_head as halves
@@ -19,6 +21,12 @@ SMALL = (
 
 def short_own_network():
     setattr(*SMALL[0])
+
+
+def short_exploration():
+    """Train the model of own columns beside an exploration for few epochs, too."""
+    short_own_network()
+    contract.SynchronousTraining = partial(contract.SynchronousTraining, epochs=2, folds=1)
 
 
 def die(role, step, after):

@@ -5,7 +5,7 @@ from functools import cache, partial
 
 import polars as pl
 import pytest
-from head_processes import SMALL
+from head_processes import SMALL, short_exploration
 from html_page import Page
 from test_shared_head import PARTIES, lay_out, shapes_of, shared
 from tiny import columns, contract_values, files_of, tables
@@ -206,6 +206,7 @@ def test_a_contract_without_it_allows_none_and_has_the_hash_that_it_had():
 def test_two_parties_and_a_helper_explore_over_tls_count_the_scores_and_keep_nothing_by_row(tmp_path):
     frames = tables(PARTIES, rows=ROWS)
     job = lay_out(tmp_path, explored(), frames)
+    job.before = short_exploration
     _, shop = files_of(job, "shop")
     identity = create_ledger(shop).identity
     before = shop.privacy.ledger.read_bytes()

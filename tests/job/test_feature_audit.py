@@ -218,7 +218,7 @@ def noisy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("noisy")
     with pytest.MonkeyPatch.context() as patch:
         seed_system(patch)
-        return run(folder, defense=[NOISE]), folder
+        return run(folder, evaluation__importance={}, defense=[NOISE]), folder
 
 
 @pytest.mark.long
