@@ -447,5 +447,5 @@ class _Scoring:
         place_N = opened.places(ids)
         coder = LabelCoder.from_json(self.folder.read_json(self.folder.label_coder))
         scores = scores_of(coder, logits_of(contract, opened.scores_NC[place_N]))
-        days = pl.Series(SCORED_ON, [opened.day_of(place) for place in place_N], dtype=pl.Date)
+        days = pl.Series(SCORED_ON, opened.days_N[place_N].astype(np.int32)).cast(pl.Date)
         return keys.hstack(scores).with_columns(days)[order]
