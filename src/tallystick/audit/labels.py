@@ -35,7 +35,8 @@ from tallystick.watcher import Watcher
 AUXILIARY_LABELS = 40  # labels that few-label attacks are told, or one per class where there are more
 ALL = 0.999  # symmetric AUC of an attack after which costlier ones are not run
 GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick, and one vector per row
-EVALUATOR = AttackEvaluator(either_end=True)  # what is found for sure, as what is told apart, may stand at the low end
+EVALUATOR = AttackEvaluator(either_end=True, replicates=1)
+"""What is found for sure, as what is told apart, may stand at the low end. A report shows no interval that takes replicates."""
 NO_START = "it simulates the top model's start, which does not follow from the contract here"
 QUICK = "a quick audit leaves them out, and keeps too little for them; `audit: true` runs them and may find more"
 NO_BITS = "labels of validation rows: each validation tells whether weights are the best so far, and no attack reads these bits"
