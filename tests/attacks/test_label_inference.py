@@ -78,7 +78,7 @@ def test_low_energy_reads_nothing_where_both_classes_are_as_silent() -> None:
 
 
 def energies_of(x_BD: torch.Tensor) -> torch.Tensor:
-    return SecondMoments()(StepRows.of([x_BD], [x_BD]))[0]
+    return SecondMoments()(StepRows.of(x_BD[None]))[0]
 
 
 def test_energies_are_those_of_the_singular_vectors() -> None:

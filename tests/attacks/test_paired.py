@@ -144,7 +144,7 @@ def test_gradients_whose_squares_are_zero_are_whitened_as_others_are():
     rows_BD = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
 
     def whitened(rows_BD: torch.Tensor) -> torch.Tensor | None:
-        return moments(StepRows.of([rows_BD], [rows_BD]))[1]
+        return moments(StepRows.of(rows_BD[None]))[1]
 
     assert whitened(rows_BD) is None
     moments.epoch_ended()

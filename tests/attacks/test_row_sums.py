@@ -34,7 +34,7 @@ def summed(view, rows_N):
 
 def test_sums_are_those_of_all_steps():
     """Of batches whose rows all stand for them. Of a larger one some do, spread over it."""
-    view = planted_view(TRUTH, gap=1.0, epochs=4, batch=100)
+    view = planted_view(TRUTH, gap=1.0, epochs=4, batch=60)
     sums = summed(view, torch.arange(len(TRUTH)))
     assert sums.epochs == (0, 1, 2, 3)
     assert sums.count_N.tolist() == [4] * len(TRUTH)

@@ -5,27 +5,36 @@ Shapes: N chosen rows, B rows of a step's batch, D cut width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.attacks.second_moments import HALVES, SecondMoments, StepRows, standing_rows
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
 
-PENDING_STEPS, PENDING_NUMBERS = 16, 2**21  # of gradients that are summed together, at most
+Integers = NDArray[np.int64]
+PENDING_STEPS, PENDING_NUMBERS = 16, 2**19  # of gradients that are summed together, at most
 
 
-class _Step(NamedTuple):
-    """A step that is not summed yet: where its chosen rows stand, and these, behind as many rows that stand for the batch."""
+class _Pending:
+    """Steps that are not summed yet, as they came, in memory that is used again."""
 
-    place: Tensor
-    stand: int
-    gradient_RD: Tensor
-    embedding_RD: Tensor
-    mean_D: Tensor  # of the whole batch's gradients
+    def __init__(self, rows: int, width: int) -> None:
+        self.shape = rows, width
+        self.most = max(1, min(PENDING_STEPS, PENDING_NUMBERS // max(1, rows * width)))
+        self.gradient_GBD, self.embedding_GBD = torch.empty(2, self.most, rows, width)
+        self.place: list[Integers] = []
+        self.asked: list[Integers] = []
+
+    def add(self, place: Integers, some: Integers, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
+        """Take a step in, of whose batch ``some`` are chosen rows, which stand at ``place`` in the sums."""
+        at = len(self.place)
+        self.gradient_GBD[at], self.embedding_GBD[at] = gradient_BD, embedding_BD
+        self.place.append(place)
+        self.asked.append(some + at * self.shape[0])
 
 
 @dataclass(kw_only=True)
@@ -79,7 +88,7 @@ class RowSums:
         self._place = torch.full((greatest + 2,), -1, dtype=torch.int32)  # the last is that of rows beyond
         self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
         self._moments = SecondMoments(white_DD=self.white_DD if self.white_DD.numel() else None)
-        self._pending: list[_Step] = []
+        self._pending: _Pending | None = None
         self._step, self._last_at_N = 0, torch.zeros(len(self.rows_N), dtype=torch.int64)
 
     @classmethod
@@ -126,48 +135,50 @@ class RowSums:
 
     def add(self, rows_B: Tensor, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Take a step in. Gradients are summed a few steps at a time, for small ones cost calls, not arithmetic."""
-        place = self._place.index_select(0, rows_B.clamp(max=self._place.shape[0] - 1))
-        some = (place >= 0).nonzero().squeeze(1)  # which of the batch are chosen rows
+        place = self._place.numpy().take(np.minimum(rows_B.numpy(), len(self._place) - 1))
+        some = np.flatnonzero(place >= 0)  # which of the batch are chosen rows
         self._step += 1
-        if not some.shape[0]:
+        if not len(some):
             return
-        place = place.index_select(0, some).long()
-        if self.received == "cut_embedding":
-            self._last_at_N[place] = self._step - 1
-            some_SD = embedding_BD.index_select(0, some)
-            self.sum_ND.index_add_(0, place, some_SD)
-            self.last_ND[place] = some_SD
-            self.count_N.index_add_(0, place, torch.ones_like(place))
+        place = place[some].astype(np.int64)
+        if self.received == "cut_gradient":
+            if self._pending is None or self._pending.shape != gradient_BD.shape:
+                self.settle()
+                self._pending = _Pending(*gradient_BD.shape)
+            self._pending.add(place, some, embedding_BD, gradient_BD)
+            self._moments.find_directions()  # a step later than what they are of: a wait for the peer hides either, not both
+            if len(self._pending.place) == self._pending.most:
+                self.settle()
             return
-        standing_M = standing_rows(*gradient_BD.shape)
-        rows_R = torch.cat([standing_M, some])
-        gradient_RD, embedding_RD = gradient_BD.index_select(0, rows_R), embedding_BD.index_select(0, rows_R)
-        self._pending.append(_Step(place, standing_M.shape[0], gradient_RD, embedding_RD, gradient_BD.mean(dim=0)))
-        if len(self._pending) == PENDING_STEPS or sum(step.gradient_RD.numel() for step in self._pending) > PENDING_NUMBERS:
-            self.settle()
+        place_S, some_SD = torch.from_numpy(place), embedding_BD.index_select(0, torch.from_numpy(some))
+        self._last_at_N[place_S] = self._step - 1
+        self.sum_ND.index_add_(0, place_S, some_SD)
+        self.last_ND[place_S] = some_SD
+        self.count_N.index_add_(0, place_S, torch.ones_like(place_S))
 
     def settle(self) -> None:
         """Sum the steps that were taken in since the last time."""
-        for stand, some_steps in groupby(self._pending, key=lambda step: step.stand):
-            steps = list(some_steps)
-            place = torch.cat([step.place for step in steps])
-
-            def rows(matrices: Sequence[Tensor], stand: int = stand, mean_GD: Tensor | None = None) -> StepRows:
-                return StepRows.of([each[:stand] for each in matrices], [each[stand:] for each in matrices], mean_GD=mean_GD)
-
-            gradients = rows([step.gradient_RD for step in steps], mean_GD=torch.stack([step.mean_D for step in steps]))
-            self.sum_ND.index_add_(0, place, gradients.scaled())
-            self.last_ND[place] = rows([step.embedding_RD for step in steps]).scaled()
-            lengths = rows([torch.linalg.vector_norm(step.gradient_RD, dim=1, keepdim=True) for step in steps])
-            self.length_N.index_add_(0, place, lengths.scaled().squeeze(1))
-            energy_SH, white_SD = self._moments(gradients)
-            self.energy_NH.index_add_(0, place, energy_SH)
-            if white_SD is not None:
-                self.white_ND.index_add_(0, place, white_SD)
-                self.square_N.index_add_(0, place, white_SD.square().sum(dim=1))
-                self.white_count_N.index_add_(0, place, (white_SD != 0).any(dim=1).to(place.dtype))
-            self.count_N.index_add_(0, place, torch.ones_like(place))
-        self._pending.clear()
+        pending = self._pending
+        if pending is None or not pending.place:
+            return
+        place_S, asked_S = (torch.from_numpy(np.concatenate(each)) for each in (pending.place, pending.asked))
+        steps, standing = len(pending.place), standing_rows(*pending.shape)
+        gradient_GBD = pending.gradient_GBD[:steps]
+        gradients = StepRows.of(gradient_GBD, standing=standing, asked_S=asked_S)
+        embeddings = StepRows.of(pending.embedding_GBD[:steps], standing=standing, asked_S=asked_S)
+        lengths = StepRows.of(torch.linalg.vector_norm(gradient_GBD, dim=2, keepdim=True), asked_S=asked_S)
+        self.sum_ND.index_add_(0, place_S, gradients.asked_SD)
+        self.last_ND[place_S] = embeddings.asked_SD
+        self.length_N.index_add_(0, place_S, lengths.asked_SD.squeeze(1))
+        energy_SH, white_SD = self._moments(gradients)
+        self.energy_NH.index_add_(0, place_S, energy_SH)
+        if white_SD is not None:
+            square_S = torch.linalg.vector_norm(white_SD, dim=1).square_()
+            self.white_ND.index_add_(0, place_S, white_SD)
+            self.square_N.index_add_(0, place_S, square_S)
+            self.white_count_N.index_add_(0, place_S, (square_S != 0).to(place_S.dtype))
+        self.count_N.index_add_(0, place_S, torch.ones_like(place_S))
+        pending.place, pending.asked = [], []
 
     def epoch_ended(self, epoch: int) -> None:
         """Say that the steps since belong to this epoch."""

@@ -3,7 +3,6 @@
 Shapes: B rows of a step's batch, N rows of the run, H halves of the directions.
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,10 +39,10 @@ class EnergyAttack:
             order_B = step.rows_B.argsort()
             rows, energy_NH = step.rows_B[order_B], step.energy_BH[order_B].double()
         else:
-            moments = SecondMoments(most=sys.maxsize)
+            moments = SecondMoments()
             sum_NH, count_N = torch.zeros(view.rows, len(HALVES), dtype=torch.float64), torch.zeros(view.rows)
             for each, matrix_BD in zip(view.steps, matrices(view, "cut_gradient"), strict=True):
-                energy_BH, _ = moments(StepRows.of([matrix_BD], [matrix_BD]))
+                energy_BH, _ = moments(StepRows.of(matrix_BD.float()[None]))
                 sum_NH.index_add_(0, each.rows_B, energy_BH.double())
                 count_N[each.rows_B] += 1
             rows = torch.nonzero(count_N).squeeze(1)
