@@ -137,10 +137,11 @@ def test_the_best_ranked_category_is_the_one_that_counting_pairs_finds():
         mine, others = (score_NC[judged_N[here], code] for here in (truth_J == code, truth_J != code))
         gains.append(float((mine[:, None] > others).double().mean() - (mine[:, None] < others).double().mean()))
     count_C, score_JN = torch.bincount(truth_J, minlength=6), score_NC.T[looked_for]
-    found = _ranked(score_JN, looked_for, judged_N, truth_J, count_C)
+    by_code_N = truth_J.numpy().argsort(kind="stable")
+    found = _ranked(score_JN, looked_for, judged_N, truth_J, count_C, by_code_N)
     assert found is not None
     assert found[0] == pytest.approx(max(gains), abs=1e-12)
-    assert _ranked(torch.zeros_like(score_JN), looked_for, judged_N, truth_J, count_C) is None
+    assert _ranked(torch.zeros_like(score_JN), looked_for, judged_N, truth_J, count_C, by_code_N) is None
 
 
 def test_many_rare_categories_that_nothing_tells_are_a_guess():

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
@@ -334,24 +335,25 @@ class _Tally:
         self.aucs: dict[tuple[str, str], list[float]] = {}  # of the category that is ranked best, where one is beyond luck
         self.cosines: dict[tuple[str, str], list[float]] = {}  # of vectors
         self.missing: dict[str, str] = {}
+        self.by_code: dict[tuple[int, int], tuple[ColumnValues, NDArray[np.int64]]] = {}  # by truth and categorical column
 
     def add(self, attack: str, reconstruction: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
+        truth_NF = truth.numeric_NF.double()
+        apart_NF = (truth_NF - truth_NF.mean(dim=0)).square()
+        square_F = apart_NF.sum(dim=0)
+        scale_F = truth_NF.abs().amax(dim=0) if len(truth) else torch.zeros_like(square_F)
+        varies = (square_F > 1e-12 * scale_F.clamp(min=1e-12).square() * len(truth)).tolist()
+        gain_NF = apart_NF - (truth_NF - reconstruction.numeric_NF.index_select(0, rest_N)).square()
+        sums, errors, squares = gain_NF.sum(dim=0).tolist(), _error(gain_NF).tolist(), square_F.tolist()
         for name, places in truth.numbers.items():
-            gain_N, total, judged = torch.zeros(len(truth), dtype=torch.float64), 0.0, list[int]()
-            for place in places:
-                truth_N = truth.numeric_NF[:, place].double()
-                guess_N = reconstruction.numeric_NF[rest_N, place]
-                squares = float((truth_N - truth_N.mean()).square().sum())
-                scale = float(truth_N.abs().max()) if len(truth_N) else 0.0
-                if squares > 1e-12 * max(scale, 1e-12) ** 2 * len(truth_N):
-                    gain_N += (truth_N - truth_N.mean()).square() - (truth_N - guess_N).square()
-                    total += squares
-                    judged.append(place)
+            judged = [place for place in places if varies[place]]
             if not judged:
                 self.missing[name] = f"column {name!r} is constant on the rows that are judged: there is nothing to rebuild"
                 continue
+            total = sum(squares[place] for place in judged)
+            error = errors[judged[0]] if len(judged) == 1 else float(_error(gain_NF[:, judged].sum(dim=1)))
             # 1 less the squared error over that of the mean, and its standard error
-            self._keep(name, attack, float(gain_N.sum()) / total, _error(gain_N) * len(truth) / total)
+            self._keep(name, attack, sum(sums[place] for place in judged) / total, error * len(truth) / total)
             if name not in truth.numeric:
                 truth_NV, guess_NV = truth.numeric_NF[:, judged].double(), reconstruction.numeric_NF[rest_N][:, judged].double()
                 mean_V = truth_NV.mean(dim=0)
@@ -372,11 +374,14 @@ class _Tally:
                 )
             right_N = (reconstruction.categorical_NG[rest_N, g] == code_N).double()
             accuracy, gained_N = float(right_N.mean()), right_N - (code_N == count_C.argmax()).double()
-            value, error = (accuracy - majority) / (1 - majority), _error(gained_N) / (1 - majority)
-            if (
-                reconstruction.scores
-                and (ranked := _ranked(reconstruction.scores[g], reconstruction.codes[g], rest_N, code_N, count_C)) is not None
-            ):
+            value, error = (accuracy - majority) / (1 - majority), float(_error(gained_N)) / (1 - majority)
+            ranked = None
+            if reconstruction.scores:
+                if (id(truth), g) not in self.by_code:  # the same for all attacks that are judged by these rows
+                    self.by_code[id(truth), g] = truth, np.argsort(code_N.numpy(), kind="stable")
+                by_code_N = self.by_code[id(truth), g][1]
+                ranked = _ranked(reconstruction.scores[g], reconstruction.codes[g], rest_N, code_N, count_C, by_code_N)
+            if ranked is not None:
                 self.aucs.setdefault((name, attack), []).append((1 + ranked[0]) / 2)
                 value, error = max((value, error), ranked)
             self._keep(name, attack, value, error)
@@ -429,37 +434,41 @@ class _Tally:
         }
 
 
-def _error(gained_N: Tensor) -> float:
-    """Compute the standard error of a mean over rows."""
-    error: float = float(gained_N.std()) / len(gained_N) ** 0.5
+def _error(gained_N: Tensor) -> Tensor:
+    """Compute the standard error of a mean over rows, of each column if there are several."""
+    error: Tensor = gained_N.std(dim=0) / len(gained_N) ** 0.5
     return error
 
 
-def _ranked(score_JM: Tensor, code_J: Tensor, rest_N: Tensor, code_N: Tensor, count_C: Tensor) -> tuple[float, float] | None:
+def _ranked(
+    score_JM: Tensor, code_J: Tensor, rest_N: Tensor, code_N: Tensor, count_C: Tensor, by_code_N: NDArray[np.int64]
+) -> tuple[float, float] | None:
     """Find the category whose rows are ranked highest: 2 AUC - 1 of it, and its standard error for a guess (Mann and Whitney
     1947).
 
     A rare category can be ranked well and never be guessed. Only what luck gives to the best category of the column in one of a
-    hundred audits is beyond luck; None where no category is. ``rest_N`` are the judged of the M rows.
+    hundred audits is beyond luck; None where no category is. ``rest_N`` are the judged of the M rows, ``by_code_N`` these by
+    category.
     """
     is_judged_C = (count_C >= LEAST_OF_CATEGORY) & (len(code_N) - count_C >= LEAST_OF_CATEGORY)
     (told_J,) = is_judged_C[code_J].nonzero(as_tuple=True)
     score_JM = score_JM[told_J]
     # In float32, which is sorted in half the time, and centred first, for little may be added to a large mean
     score_JN = (score_JM - score_JM.mean(dim=1, keepdim=True)).float().index_select(1, rest_N).numpy()
-    is_ranked_J = score_JN.min(axis=1, initial=np.inf) < score_JN.max(axis=1, initial=-np.inf)
-    ranked_J, score_JN = code_J[told_J].numpy()[is_ranked_J], score_JN[is_ranked_J]
+    sorted_JN = np.sort(score_JN, axis=1)
+    is_ranked_J = sorted_JN[:, 0] < sorted_JN[:, -1]
+    ranked_J, score_JN, sorted_JN = code_J[told_J].numpy()[is_ranked_J], score_JN[is_ranked_J], sorted_JN[is_ranked_J]
     if not len(ranked_J):
         return None
-    by_code_N, end_C = np.argsort(code_N.numpy(), kind="stable"), np.cumsum(count_C.numpy())
-    sorted_JN = np.sort(score_JN, axis=1)
+    mine_of_C = count_C.numpy()
+    end_C = np.cumsum(mine_of_C)
     has_ties_J = (sorted_JN[:, 1:] == sorted_JN[:, :-1]).any(axis=1)
     right = np.empty(len(ranked_J))
     for place, (code, sorted_N) in enumerate(zip(ranked_J, sorted_JN, strict=True)):
-        mine = score_JN[place, by_code_N[end_C[code] - count_C[code] : end_C[code]]]
-        below = int(np.searchsorted(sorted_N, mine).sum())
-        right[place] = below + (np.searchsorted(sorted_N, mine, side="right").sum() if has_ties_J[place] else below + len(mine))
-    mine_J = count_C.numpy()[ranked_J].astype(np.float64)
+        mine = score_JN[place].take(by_code_N[end_C[code] - mine_of_C[code] : end_C[code]])
+        below = int(sorted_N.searchsorted(mine).sum())
+        right[place] = below + (sorted_N.searchsorted(mine, side="right").sum() if has_ties_J[place] else below + len(mine))
+    mine_J = mine_of_C[ranked_J].astype(np.float64)
     others_J = len(code_N) - mine_J
     auc_J = (right / 2 - mine_J * mine_J / 2) / (mine_J * others_J)  # of pairs within a category half is right
     gain_J, error_J = 2 * auc_J - 1, np.sqrt((len(code_N) + 1) / (3 * mine_J * others_J))
