@@ -15,6 +15,7 @@ from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView,
 from tallystick.errors import ConfigError, DataError
 
 Floats = NDArray[np.float32]
+Order = NDArray[np.int64]
 QUANTILES = 101
 TINY = 1e-30
 LEAST_VARIANCE = 1e-6  # of a principal component, in units of the first one's
@@ -129,7 +130,7 @@ class _RankedNumbers:
     quantile_Q: Tensor
     even: dict[int, Floats] = field(default_factory=dict)  # by number of rows, their values in order
 
-    def __call__(self, along_SN: Floats) -> Floats:
+    def __call__(self, along_SN: Floats, order_SN: Order | None = None) -> Floats:
         """Assign each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
         rows = along_SN.shape[1]
         if rows not in self.even:
@@ -137,7 +138,7 @@ class _RankedNumbers:
             even_N = (wanted_N - wanted_N.mean()) / wanted_N.std(correction=0).clamp(min=TINY)
             self.even[rows] = even_N.numpy().astype(np.float32)
         value_SN = np.empty_like(along_SN)
-        np.put_along_axis(value_SN, np.argsort(along_SN, axis=1), self.even[rows], axis=1)
+        np.put_along_axis(value_SN, np.argsort(along_SN, axis=1) if order_SN is None else order_SN, self.even[rows], axis=1)
         return value_SN
 
     def scale(self, rows: int) -> tuple[float, float]:
@@ -152,13 +153,16 @@ class _Highest:
 
     share: float
 
-    def __call__(self, along_SN: Floats) -> Floats:
+    def __call__(self, along_SN: Floats, order_SN: Order | None = None) -> Floats:
         """Assign each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
         rows = along_SN.shape[1]
         below = min(max(rows - round(self.share * rows), 1), rows - 1)
-        least_S1 = np.partition(along_SN, below, axis=1)[:, below, None]
-        mean, deviation = self.scale(rows)
-        return ((along_SN >= least_S1) - along_SN.dtype.type(mean)) / along_SN.dtype.type(deviation)
+        if order_SN is None:
+            least_S1 = np.partition(along_SN, below, axis=1)[:, below, None]
+        else:
+            least_S1 = np.take_along_axis(along_SN, order_SN[:, below, None], axis=1)
+        mean, deviation = (along_SN.dtype.type(each) for each in self.scale(rows))
+        return np.where(along_SN >= least_S1, (1 - mean) / deviation, -mean / deviation)
 
     def scale(self, rows: int) -> tuple[float, float]:  # noqa: ARG002
         """Return mean and deviation of so many rows."""
@@ -173,12 +177,15 @@ class _Search:
         self.all_NP = z_NP.numpy().astype(np.float32)
         some_N = torch.linspace(0, len(z_NP) - 1, min(len(z_NP), rows), dtype=torch.float64).round().long()
         self.some_NP = self.all_NP[some_N.numpy()]
+        self.order_SN = np.argsort(self.starts_SP @ np.ascontiguousarray(self.some_NP.T), axis=1)  # the same for all columns
 
     def __call__(self, values: _RankedNumbers | _Highest) -> Tensor:
         """Return the column's values (N,) along the best direction, as far from its mean as they fit."""
         along_SP = self.starts_SP
+        order_SN: Order | None = self.order_SN
         for left, steps in FEWER:
-            along_SP, fit_S = _moved(self.some_NP, values, along_SP, steps=min(steps, self.steps))
+            along_SP, fit_S = _moved(self.some_NP, values, along_SP, steps=min(steps, self.steps), order_SN=order_SN)
+            order_SN = None
             along_SP = along_SP[np.argsort(-fit_S)[:left]]
             before_SS = np.tril(along_SP @ along_SP.T, -1)
             along_SP = along_SP[before_SS.max(axis=1) < ALIKE]
@@ -189,12 +196,18 @@ class _Search:
         return mean + max(float(fit_S[best]), 0.0) * deviation * along_N
 
 
-def _moved(z_NP: Floats, values: _RankedNumbers | _Highest, along_SP: Floats, *, steps: int) -> tuple[Floats, Floats]:
-    """Move directions to where rows have the values of their ranks, and return them, and how these correlate with the rows."""
+def _moved(
+    z_NP: Floats, values: _RankedNumbers | _Highest, along_SP: Floats, *, steps: int, order_SN: Order | None = None
+) -> tuple[Floats, Floats]:
+    """Move directions to where rows have the values of their ranks, and return them, and how these correlate with the rows.
+
+    ``order_SN`` is that of the rows along the directions to begin with, where it is known.
+    """
     moving_S, along_SP, z_PN = np.arange(len(along_SP)), along_SP.copy(), np.ascontiguousarray(z_NP.T)
     for _ in range(steps):
         before_SP = along_SP[moving_S]
-        next_SP = values(before_SP @ z_PN) @ z_NP
+        next_SP = values(before_SP @ z_PN, order_SN) @ z_NP
+        order_SN = None
         next_SP /= np.maximum(np.linalg.norm(next_SP, axis=1, keepdims=True), TINY)
         along_SP[moving_S] = next_SP
         moving_S = moving_S[np.abs(next_SP - before_SP).max(axis=1) > STILL]
