@@ -42,7 +42,7 @@ class CourseAttack:
         """Guess every row's columns. It draws nothing at random."""
         z_NP, targets = inputs(view, "course", own_columns=False), Targets.of(view.columns_K)
         most = max(1, min(z_NP.shape[1], int(self.share * len(view.known_K))))
-        mean_T = targets.y_KT.mean(dim=0)
+        mean_T = targets.means
         fitted_S = targets.fitted()
         y_KS = (targets.y_KT - mean_T)[:, fitted_S]
         widths = [min(most, 4)]  # how many components are tried: each time twice as many

@@ -7,6 +7,7 @@ L looks of a row, E = L D, P principal components.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -117,26 +118,36 @@ class Targets:
         y_KT: float64.
         numeric: how many of the T are numbers.
         codes: per categorical column the codes that occur among the known rows, in order.
+        counts: how many known rows have each of these.
         categories: per categorical column how many codes there are.
     """
 
     y_KT: Tensor
     numeric: int
     codes: tuple[Tensor, ...]
+    counts: tuple[Tensor, ...]
     categories: tuple[int, ...]
+
+    @cached_property
+    def means(self) -> Tensor:
+        """Average over the known rows."""
+        return self.y_KT.mean(dim=0)
 
     @classmethod
     def of(cls, columns_K: ColumnValues) -> "Targets":
         """Take the targets of the known rows."""
-        parts, codes = [columns_K.numeric_NF.double()], []
+        parts, codes, counts = [columns_K.numeric_NF.double()], [], []
         for g in range(len(columns_K.categorical)):
             code_K = columns_K.categorical_NG[:, g]
-            codes.append(torch.from_numpy(np.unique(code_K.numpy())))
+            code_C, count_C = np.unique(code_K.numpy(), return_counts=True)
+            codes.append(torch.from_numpy(code_C))
+            counts.append(torch.from_numpy(count_C))
             parts.append((code_K[:, None] == codes[-1]).double())
         return cls(
             y_KT=torch.cat(parts, dim=1),
             numeric=len(columns_K.numeric),
             codes=tuple(codes),
+            counts=tuple(counts),
             categories=columns_K.categories,
         )
 
@@ -147,8 +158,8 @@ class Targets:
         ask for one row, and one in 100: of many rows a category of one explains that row's embedding and no other's.
         """
         share = LEAST_FITTED if least > 1 else 2 * LEAST_FITTED
-        several_T = self.y_KT.count_nonzero(dim=0) >= max(least, len(self.y_KT) * share)
-        several_T[: self.numeric] = True
+        numbers_F = torch.full((self.numeric,), len(self.y_KT) + least)  # which are fitted whatever is known
+        several_T = torch.cat([numbers_F, *self.counts]) >= max(least, len(self.y_KT) * share)
         return several_T.nonzero().flatten()
 
     def split(self, values_NT: Tensor) -> tuple[Tensor, ...]:
@@ -166,7 +177,7 @@ class Targets:
         With ``fitted_S`` these targets alone are guessed, numbers among them, and the others are as their means.
         """
         which_S = torch.arange(self.y_KT.shape[1]) if fitted_S is None else fitted_S
-        mean_T = self.y_KT.mean(dim=0)
+        mean_T = self.means
         first, guesses, scores, codes = self.numeric, [], [], []
         for code_C in self.codes:
             low, high = torch.searchsorted(which_S, torch.tensor([first, first + len(code_C)])).tolist()

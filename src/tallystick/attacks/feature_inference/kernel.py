@@ -46,7 +46,7 @@ class KernelRidge:
             x_ND = view.last_ND.double() - view.last_ND.double().mean(dim=0)
         x_KD = x_ND[view.known_K]
         targets = Targets.of(view.columns_K)
-        mean_T = targets.y_KT.mean(dim=0)
+        mean_T = targets.means
         fitted_S = targets.fitted()
         y_KS = (targets.y_KT - mean_T)[:, fitted_S]
         guess_SN = kernel_ridge(x_KD, y_KS, x_ND, bandwidths=self.bandwidths).add_(mean_T[fitted_S, None])
