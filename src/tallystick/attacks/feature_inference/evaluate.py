@@ -436,7 +436,8 @@ class _Tally:
 
 def _error(gained_N: Tensor) -> Tensor:
     """Compute the standard error of a mean over rows, of each column if there are several."""
-    error: Tensor = gained_N.std(dim=0) / len(gained_N) ** 0.5
+    rows = len(gained_N)
+    error: Tensor = ((gained_N - gained_N.mean(dim=0)).square().sum(dim=0) / ((rows - 1) * rows)).sqrt()
     return error
 
 
