@@ -90,7 +90,18 @@ ORACLES = {
     ("count", "d2"): lambda y, f, w: oracle.d2_tweedie_score(y, f, sample_weight=w, power=1),
     ("count", "rmse"): lambda y, f, w: oracle.root_mean_squared_error(y, f, sample_weight=w),
     ("count", "mae"): lambda y, f, w: oracle.mean_absolute_error(y, f, sample_weight=w),
+    ("survival", "concordance"): lambda y, f, w: slow_concordance(y, f, w),
 }
+
+
+def slow_concordance(labels, predictions, weights) -> float:
+    """Look at every pair of an event and a row that is known to be later."""
+    weights = np.ones(len(labels)) if weights is None else weights
+    times = np.abs(labels)
+    later = (times > times[:, None]) | ((times == times[:, None]) & (labels < 0))
+    pair_weights = np.outer(np.where(labels > 0, weights, 0), weights) * later
+    agrees = (predictions > predictions[:, None]) + 0.5 * (predictions == predictions[:, None])
+    return float((pair_weights * agrees).sum() / pair_weights.sum())
 
 
 def case(target: str, tied: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -103,6 +114,10 @@ def case(target: str, tied: bool) -> tuple[np.ndarray, np.ndarray]:
     elif target == "count":
         logits = rng.gamma(2.0, size=300) + 0.1
         labels = rng.poisson(logits).astype(float)
+    elif target == "survival":
+        logits = rng.gamma(2.0, size=300) + 0.1
+        labels = np.round(logits * rng.exponential(size=300), 1) + 0.1
+        labels[::3] *= -1
     else:
         labels, logits = rng.normal(size=300) + 1e4, rng.normal(size=300)
     return labels, np.round(logits, 1) if tied else logits

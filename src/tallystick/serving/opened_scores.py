@@ -70,7 +70,7 @@ def serve_opened_scores(contract: Contract, party: PartyFile, *, table: str | No
         say=watcher.say,
     )
     opened = side.open(side.first.run_id, anew=False)
-    scores = OpenedScores(folder=opened.folder, contract=contract, say=watcher.say)
+    scores = KeptScores(folder=opened.folder, contract=contract, say=watcher.say)
     served = ServedRun.of(side, opened, HeadScorer.of(side, opened), scored_on=scores.days)
     server = run_server(application(ScoreServer(options, batcher, ServedRuns(served), metrics, say=watcher.say)), options)
     watcher.say(f"serving run {opened.run_id}: {len(scores.now.rows_N):,} rows have a score")
@@ -83,7 +83,7 @@ def serve_opened_scores(contract: Contract, party: PartyFile, *, table: str | No
 
 
 @dataclass(kw_only=True)
-class OpenedScores:
+class KeptScores:
     """Scores of a run that were opened, read again once a further prediction has opened some. Several threads may look.
 
     Args:
