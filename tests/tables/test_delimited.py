@@ -293,6 +293,30 @@ def test_points_that_may_part_thousands_are_asked_about(tmp_path):
     assert read_table(TableConfig(path=place)).get_column("amount").to_list() == [8.505, 410]
 
 
+@pytest.mark.parametrize("rest", ["", "3;?\n", "3;\n"], ids=["all", "a mark", "an empty cell"])
+def test_points_behind_which_all_numbers_have_three_digits_are_said(tmp_path, rest):
+    place = tmp_path / "t.csv"
+    place.write_text(f"id;amount\n1;801.200\n2;35.000\n{rest}")
+    table = read_table(TableConfig(path=place))
+    assert table.get_column("amount").to_list()[:2] == [801.2, 35]
+    note = next(note for note in table.notes if "three digits behind a point" in note)
+    assert "column 'amount'" in note
+    assert '`decimal: ","`' in note
+    for sign, wanted in ((",", [801200, 35000]), (".", [801.2, 35])):
+        table = read_table(TableConfig(path=place, decimal=sign))
+        assert table.get_column("amount").to_list()[:2] == wanted
+        assert not any("behind a point" in note for note in table.notes)
+
+
+@pytest.mark.parametrize("others", ["0.5", "1234.5", "801.20", "0,5"])
+def test_points_are_not_doubted_where_another_number_tells_the_sign(tmp_path, others):
+    place = tmp_path / "t.csv"
+    place.write_text(f"id;amount;other\n1;801.200;{others}\n2;35.000;{others}\n")
+    table = read_table(TableConfig(path=place))
+    assert table.get_column("amount").to_list() == ([801200, 35000] if "," in others else [801.2, 35])
+    assert not any("behind a point" in note for note in table.notes)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -163,7 +163,9 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             and (line := file.line_of(separator, lambda cells: cells < len(file.names))) is not None  # noqa: B023
         )
         cells = {name: look for name, look in looks.items() if name not in text and name not in of_excel}
-        decimal_sign = form.decimal or _decimal(table, cells, set(text), plain, separator, folder)
+        decimal_sign, either_way = form.decimal, ""
+        if decimal_sign is None:
+            decimal_sign, either_way = _decimal(table, cells, set(text), plain, separator, folder)
         if decimal_sign == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
             table, _ = _read_all(plain, separator, as_read | mixed | pointed, folder)
             looks |= {name: _looked(table.get_column(name), form) for name in pointed}
@@ -214,7 +216,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         words |= {name: look.words} if look.words else {}
         doubtful |= {name: look.doubtful} if look.doubtful else {}
     table = LazyTable(table.source.with_columns(typed), held=table.held, decimal=decimal_sign, missing=missing | of_text)
-    notes = [*short, *(file.doubt for file in plain if file.doubt)]
+    notes = [*short, *(file.doubt for file in plain if file.doubt), *([either_way] if either_way else [])]
     if below_header:
         columns = ", ".join(map(repr, below_header))
         notes.append(
@@ -700,10 +702,10 @@ def _matches(column: pl.Series, pattern: str) -> bool:
 
 def _decimal(
     table: LazyTable, cells: Mapping[str, _Look], text: set[str], files: Sequence[_Plain], separator: str, folder: Path
-) -> Literal[",", "."] | None:
+) -> tuple[Literal[",", "."] | None, str]:
     """Say which sign stands before a fraction, by the columns that can be read in one way only, or None where none tells.
 
-    Raises DataError where columns contradict each other, and where those with a sign may be read in two ways.
+    Where none does, and all numbers of a column are such as 801.200, a note is returned beside it, else an empty text. Raises DataError where columns contradict each other, and where those with a sign may be read in two ways.
     """
     path = files[0].path
     comma = {name for name, look in cells.items() if "," in look.readings and look.has_comma | look.has_point}
@@ -725,20 +727,25 @@ def _decimal(
     elif either and not certain_comma and not certain_point:
         problem = f"{min(either)!r} has commas that may be decimal signs or part thousands"
     elif certain_comma or certain_point:
-        return "," if certain_comma else "."
+        return ("," if certain_comma else "."), ""
     else:
         # The columns in which some numbers have three digits behind a point and others have no point, and whether some number
         # has another count of digits there, so that the point is the decimal sign
-        mixing, is_point = set(), False
+        mixing, all_pointed, is_point = set(), set(), False
         table_of_text = _read_all(files, separator, text | thousands, folder)[0] if thousands else table
         for name in thousands:
             words = _unmarked(table_of_text.get_column(name).str.strip_chars(), MARKS)
             pointed = words.str.contains(".", literal=True)
             is_point |= not _matches(words, THOUSANDS)
-            if pointed.any() and not pointed.all():
-                mixing.add(name)
+            if pointed.any():
+                (all_pointed if pointed.all() else mixing).add(name)
         if is_point or not mixing:
-            return "." if is_point else None
+            doubt = (
+                f"all numbers of column {', '.join(map(repr, sorted(all_pointed)))} have three digits behind a point, and no column "
+                "tells that the point parts thousands: 801.200 is read as 801.2; say which under table in the party file, "
+                '`decimal: "."`, or `decimal: ","` for 801200'
+            )
+            return ("." if is_point else None), (doubt if all_pointed and not is_point else "")
         problem = f"{min(mixing)!r} has numbers such as 8.505 beside ones such as 410; the points may part thousands"
     raise DataError(f'{path}: column {problem}; say which under table in the party file: `decimal: ","` or `decimal: "."`')
 
