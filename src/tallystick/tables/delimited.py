@@ -705,7 +705,9 @@ def _decimal(
 ) -> tuple[Literal[",", "."] | None, str]:
     """Say which sign stands before a fraction, by the columns that can be read in one way only, or None where none tells.
 
-    Where none does, and all numbers of a column are such as 801.200, a note is returned beside it, else an empty text. Raises DataError where columns contradict each other, and where those with a sign may be read in two ways.
+    Where none does, and all numbers of a column are such as 801.200, a note is returned beside it, else an empty text.
+
+    Raises DataError where columns contradict each other, and where those with a sign may be read in two ways.
     """
     path = files[0].path
     comma = {name for name, look in cells.items() if "," in look.readings and look.has_comma | look.has_point}
@@ -740,9 +742,10 @@ def _decimal(
             if pointed.any():
                 (all_pointed if pointed.all() else mixing).add(name)
         if is_point or not mixing:
+            columns = ", ".join(map(repr, sorted(all_pointed)))
             doubt = (
-                f"all numbers of column {', '.join(map(repr, sorted(all_pointed)))} have three digits behind a point, and no column "
-                "tells that the point parts thousands: 801.200 is read as 801.2; say which under table in the party file, "
+                f"all numbers of column {columns} have three digits behind a point, and no column tells "
+                "that the point parts thousands: 801.200 is read as 801.2; say which under table in the party file, "
                 '`decimal: "."`, or `decimal: ","` for 801200'
             )
             return ("." if is_point else None), (doubt if all_pointed and not is_point else "")
