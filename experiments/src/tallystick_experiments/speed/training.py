@@ -123,7 +123,7 @@ class Turn(Message, frozen=True):
 
 
 def measure_training(
-    *, scenario: str = "small", turns: int | None = None, device: str = "cpu", timeout_s: float = 900
+    *, scenario: str = "small", turns: int | None = None, device: str = "cpu", timeout_s: float = 7200
 ) -> dict[str, Any]:
     """Measure one scenario: steps per second synchronous, pipelined and in one process, with their ratios.
 
