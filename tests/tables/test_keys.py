@@ -106,10 +106,48 @@ def test_leading_zeros_are_kept() -> None:
         (("digits",), "\uff11\uff12\uff13.\uff10", "123"),
         (("email",), "AL\u0130@shop.example", "ali@shop.example"),
         (("email",), "al\u0131@shop.example", "ali@shop.example"),
+        (("email",), "a@XN--BCHER-KVA.de", "a@b\u00fccher.de"),
+        (("email",), "a@bu\u0308cher\u3002de", "a@b\u00fccher.de"),
+        (("email",), "a@post.xn--strae-oqa.xn--p1ai", "a@post.stra\u00dfe.\u0440\u0444"),
+        (("email",), "a@STRA\u1e9eE.de", "a@stra\u00dfe.de"),
+        (("email",), "a@xn--mgba3gch31f060k.com", "a@\u0646\u0627\u0645\u0647\u0627\u06cc.com"),  # as if without its joiner
+        (("email",), "xn--bcher-kva.de", "xn--bcher-kva.de"),  # no address
+        (("email",), "xn--bcher-kva@b.de", "xn--bcher-kva@b.de"),  # the mailbox is no domain
     ],
 )
 def test_steps(steps: tuple[Step, ...], given_text: str, wanted: str) -> None:
     assert ids([given_text], *steps) == [wanted.encode()]
+
+
+def carried(letters: str) -> str:
+    return f"xn--{letters.encode('punycode').decode()}"
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "xn--",
+        "xn--a",  # codes of no letter
+        "xn--abc-",  # stands for abc
+        "xn--99999999",
+        "xn--\u00fc",
+        carried("\u00dcb"),  # no label has capitals
+        carried("a\uff0eb"),  # nor letters that have plainer codes, such as a point
+        carried("\ud800"),
+        carried("\u3002\u00fc"),
+        carried("\u00fc@b"),
+    ],
+)
+def test_a_label_that_stands_for_no_letters_stays_as_it_is(label: str) -> None:
+    assert ids([f"a@{label}.de", "a@b.de"], "email") == [f"a@{label}.de".lower().encode(), b"a@b.de"]
+
+
+@given(st.text(st.characters(categories=["Ll", "Lo", "Nd"]), min_size=1, max_size=8))
+def test_a_domain_in_letters_and_the_one_that_mail_carries_are_one_key(letters: str) -> None:
+    (plain,) = normalise(pl.Series([f"a@{letters}.de"]), ["email"])
+    label = plain.removeprefix("a@").removesuffix(".de")
+    mailed = label if label.isascii() else carried(label)
+    assert normalise(pl.Series([f"a@{mailed}.de"]), ["email"]).to_list() == [plain]
 
 
 @given(words, st.sampled_from(["trim", "lower", "nfkc", "email", "phone", "digits"]))

@@ -41,6 +41,7 @@ def by_table(cells, steps):
 @example([("tel:+1-201;ext=5", ["phone"]), (" 7.0\n", ["digits"])])
 @example([("1 ext.\n2 ", ["phone"]), ("1;\n2", ["phone"])])
 @example([("a\x1d1", ["nfkc"]), ("\x02A@b\x7f", ["email"])])
+@example([("xn--a@b", ["trim"])])
 def test_a_key_is_the_tables_or_left_to_it(columns):
     cells, steps = [cell for cell, _ in columns], [each for _, each in columns]
     key = plain_key(cells, steps)
@@ -54,6 +55,10 @@ def test_a_key_is_the_tables_or_left_to_it(columns):
 @pytest.mark.parametrize("cell", ["é", "\N{FULLWIDTH DIGIT ONE}", "\N{KELVIN SIGN}", "a\N{NO-BREAK SPACE}", "", True, 1.0, None])
 def test_what_a_table_alone_can_tell_is_left_to_it(cell):
     assert plain_key([cell], [["lower"]]) is None
+
+
+def test_a_domain_that_stands_for_letters_is_left_to_a_table():
+    assert plain_key(["a@X\x00N--bcher-kva.de"], [["email"]]) is None
 
 
 def test_keys_of_several_columns_cannot_collide():

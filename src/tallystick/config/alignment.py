@@ -20,9 +20,9 @@ class KeyColumn(Model):
     normalise: tuple[Step, ...] = Field(
         default=(),
         description="steps, in the contract's order: trim (white space at both ends), lower, upper, nfkc (full-width letters "
-        "and ligatures become plain ones), email (nfkc, lower, trim; dots and +tags stay), phone (digits and a "
-        "leading +; 00 in front becomes +; (0) is dropped; an extension stays, as x12; no country code is guessed), digits (0 to "
-        "9, after nfkc). All but lower and upper drop characters that cannot be seen, such as zero-width ones",
+        "and ligatures become plain ones), email (nfkc, lower, trim, domain xn--bcher-kva as bücher; dots and +tags stay), phone "
+        "(digits and a leading +; 00 in front becomes +; (0) goes; an extension stays, as x12; no country code is guessed), "
+        "digits (0 to 9, after nfkc). All but lower and upper drop characters that cannot be seen, such as zero-width ones",
     )
 
 

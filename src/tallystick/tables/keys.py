@@ -442,7 +442,7 @@ _SHAPES: dict[Step, str] = {
     "trim": "spaces at the ends",
     "lower": "capital letters",
     "nfkc": "letters that have several codes",
-    "email": "e-mail addresses with capitals or spaces",
+    "email": "e-mail addresses with capitals, spaces or a domain such as xn--bcher-kva",
     "phone": "telephone numbers with spaces, signs or 00 in front",
     "digits": "digits with spaces or signs between",
 }

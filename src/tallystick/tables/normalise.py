@@ -2,7 +2,7 @@
 
 Characters that cannot be seen (zero-width ones, byte order marks, soft hyphens, variation selectors, controls but for white
 space) are dropped by every step, but for ``lower`` and ``upper``. Decimal digits of every script (Nd) are the digits that they
-mean.
+mean. A domain that mail carries as ``xn--bcher-kva.de`` is spelt as ``bücher.de``.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,8 @@ UNSEEN = r"[\p{Cf}\p{Default_Ignorable_Code_Point}[\p{Cc}--\s]]"
 TRUNK_ZERO = r"[(\[]\s*0\s*[)\]]"  # of +49 (0)30
 EXTENSION = r"([0-9][^0-9a-z]*)(?:ext|extn|extension|x|#)[\s.:=]*([0-9]{1,7})[^0-9a-z]*$"
 PARAMETERS = "(?s);.*$"  # of a tel: URL
+PUNYCODE = "xn--"  # begins a label of a domain that stands for letters beyond ASCII (RFC 5890)
+IDEOGRAPHIC_STOP = "\u3002"  # parts labels as a point does (RFC 3490)
 
 
 def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:
@@ -53,7 +55,33 @@ def _nfkc(text: pl.Series) -> pl.Series:
 def _email(text: pl.Series) -> pl.Series:
     small = _nfkc(_nfkc(text).str.to_lowercase())
     # Where programs write Turkish, the I of an address becomes a dotless i, and its i a dotted I
-    return small.str.replace_all("i\u0307", "i", literal=True).str.replace_all("\u0131", "i", literal=True).str.strip_chars()
+    small = small.str.replace_all("i\u0307", "i", literal=True).str.replace_all("\u0131", "i", literal=True).str.strip_chars()
+    encoded = small.filter(small.str.contains(f"@.*(?:{PUNYCODE}|{IDEOGRAPHIC_STOP})")).unique()
+    return small.replace(encoded, encoded.map_elements(_in_letters, return_dtype=pl.String)) if len(encoded) else small
+
+
+def _in_letters(address: str) -> str:
+    """Spell an address's domain in the letters that it stands for. A label that stands for none stays as it is.
+
+    Python's own ``idna`` codec is not used: it takes straße.de and strasse.de for one domain, which since 2010 are two.
+    """
+    mailbox, _, domain = address.rpartition("@")
+    labels = domain.replace(IDEOGRAPHIC_STOP, ".").split(".")
+    return f"{mailbox}@{'.'.join(map(_label_in_letters, labels))}"
+
+
+def _label_in_letters(label: str) -> str:
+    if not label.startswith(PUNYCODE):
+        return label
+    try:
+        letters = label.removeprefix(PUNYCODE).encode("ascii").decode("punycode")
+        letters.encode()  # a surrogate is no letter
+    except UnicodeError:
+        return label
+    plain = pl.Series([letters])
+    (plain_letters,), (spelt,) = _shown(plain), _nfkc(_nfkc(plain).str.to_lowercase())
+    is_valid = spelt == plain_letters and not spelt.isascii() and not set(f"@.{IDEOGRAPHIC_STOP}").intersection(spelt)
+    return spelt if is_valid and spelt == spelt.strip() else label
 
 
 def _plain_digits(text: pl.Series) -> pl.Series:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from tallystick.reading import Step
-from tallystick.tables.normalise import EXTENSION, PARAMETERS, TRUNK_ZERO
+from tallystick.tables.normalise import EXTENSION, PARAMETERS, PUNYCODE, TRUNK_ZERO
 from tallystick.tables.text import WHOLE_NUMBER
 
 Spelling = str | int
@@ -19,7 +19,8 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def plain_key(cells: Sequence[Spelling], steps: Sequence[Sequence[Step]]) -> bytes | None:
-    """Return one row's key, or None where only a table tells it: text beyond ASCII, other whole numbers than a table's, no text.
+    """Return one row's key, or None where only a table tells it: text beyond ASCII or
+    that stands for such, other whole numbers than a table's, no text.
 
     Args:
         cells: of the key's columns; text of a column of text, whole numbers of a column of numbers.
@@ -35,6 +36,8 @@ def plain_key(cells: Sequence[Spelling], steps: Sequence[Sequence[Step]]) -> byt
             return None
         for step in its_steps:
             text = _STEPS[step](text)
+            if step == "email" and PUNYCODE in text:
+                return None
         text = _plain(text)
         if not text:
             return None
