@@ -60,8 +60,8 @@ def link_by_any_key_label_party(
     """Align with a feature party by the first key that two rows have in common: the label party's side.
 
     Threat model and guarantee for each key: those of ``intersect_label_party``; nothing is learnt beyond ``learnt``. Not
-    protected: of each key, how many ids the other side brings; of each linked row, which key linked it, and which earlier keys
-    the other side's row has; a peer that deviates can bring ids of its choice for every key, and a linked row once more.
+    protected: how many ids the other side brings of each key. Of each linked row, which key linked it, and which earlier keys the
+    other side's row has. A peer that deviates can bring ids of its choice for every key, and a linked row once more.
 
     Args:
         keys: ids by each key, in the order of trust; at most ``MOST_KEYS``.

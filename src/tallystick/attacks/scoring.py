@@ -113,11 +113,11 @@ class Bootstrap:
 class AttackEvaluator:
     """Compares an attack's scores with the truth, always by ranks. Scores are never squashed first.
 
-    Sun et al., section 6.1 "leak AUC"; FLORIST, section 3 "Evaluation Metrics", corrected: the paper reports AUCs below one half
-    (.4426) as if they were safe. Intervals of AUCs are clustered by row and by batch (``half_width``), for batches of several
-    epochs hold the same rows; those of other figures are percentile bootstrap over batches, or with fewer than five batches over
-    the rows within each, class by class, and with more than one epoch somewhat too narrow. They cover the draw of rows and of
-    batches, not the training's seed.
+    Sun et al., section 6.1 "leak AUC"; FLORIST, section 3 "Evaluation Metrics", corrected: the paper reports AUCs below one
+    half (.4426) as if they were safe. Intervals of AUCs are clustered by row and by batch (``half_width``), for batches of
+    several epochs hold the same rows. Intervals of other figures are percentile bootstrap over batches. With fewer than five
+    batches it is over the rows within each, class by class. With more than one epoch these are somewhat too narrow. Intervals
+    cover the draw of rows and of batches, not the training's seed.
 
     Args:
         fpr: false-alarm rate of ``tpr_at_fpr``, in [0, 1); 0 means certain finds only.

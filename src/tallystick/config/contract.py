@@ -198,10 +198,10 @@ class Contract(Model):
     def validations(self, training: TrainingKeys) -> int:
         """Return how often in an epoch of joint training the weights are compared on validation rows.
 
-        It is how often at most if ``training``, the contract's, is not settled for its rows and its line yet. By itself only once
-        where a further embedding of a row costs more than time: behind a defence of columns or a narrowed cut each one is another
-        look at what these hide (noise is charged for each), on a union one at made-up rows; a pipeline runs empty for each, and
-        with folds all rows cross for each.
+        While ``training`` is the contract's, and not settled for its rows and its line yet, it is how often at most. "auto" is
+        once where a further embedding of a row costs more than time. Behind a defence of columns or a narrowed cut it is another
+        look at what these hide, and noise is charged for it. On a union it is another look at made-up rows. A pipeline runs empty
+        for each comparison. With folds all rows cross for each.
         """
         setting = self.training.validations
         if setting != "auto":

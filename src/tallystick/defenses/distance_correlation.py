@@ -80,13 +80,12 @@ class DistanceCorrelation(Defense):
 
 
 def squared_distance_correlation(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-    """Return dCor^2 of embeddings and class labels (V-statistic, Szekely et al.
+    """Return dCor^2 of embeddings and class labels as a float64 scalar. It is 0 where there is none.
 
-    2007) as a float64 scalar. It is 0 where there is none.
-
-    With d_ij the embeddings' distances, r_i their row means, m their mean, b_ij = 1 where labels differ and else 0, B its double
-    centring: dCov^2(f, y) = mean(B d), which only takes sums of d by row and within classes; dCov^2(f, f) = mean(d^2) -
-    2 mean(r^2) + m^2, where mean(d^2) is twice the total variance; dCov^2(y, y) takes the class shares.
+    The V-statistic of Szekely et al., 2007. Let d_ij be the embeddings' distances, r_i their row means and m their mean. Let
+    b_ij be 1 where labels differ and else 0, and B its double centring. dCov^2(f, y) = mean(B d) takes only sums of d by row
+    and within classes. dCov^2(f, f) = mean(d^2) - 2 mean(r^2) + m^2, where mean(d^2) is twice the total variance. dCov^2(y, y)
+    takes the class shares.
     """
     if cut_BD.dim() != 2 or not cut_BD.is_floating_point():
         raise DataError(f"cut embeddings have shape {tuple(cut_BD.shape)} and type {cut_BD.dtype}; expected floats (B, D)")

@@ -26,10 +26,10 @@ class GaussianGradients(Defense):
     grid with integer noise (``privacy/grid.py``), whose rounding is in the sensitivity: the claim is of the bits that are sent.
 
     Threat model: a feature party that follows the protocol, for one step. Guarantee: (epsilon, delta)-label-DP for each row
-    of one step's release *given the top model* (and, on a union, the rate of positives by which labels are imputed and logits
-    shifted), where a label enters its own row's loss alone: no penalty that couples the rows (such as the distance
-    correlation), no imputation by the vote of other rows (a contract refuses it). No formal guarantee for the run: the top
-    model learns from the exact labels, and every epoch releases each row again. Not protected: cut embeddings.
+    of one step's release *given the top model*. On a union the rate of positives is given, too, by which labels are imputed and
+    logits shifted. A label must enter its own row's loss alone. So a contract refuses penalties that couple the rows, such as
+    the distance correlation, and imputation by the vote of other rows. No formal guarantee for the run: the top model learns from
+    the exact labels, and every epoch releases each row again. Not protected: cut embeddings.
 
     The labels are not read, so any target will do, and no batch is a special case: the noise does not depend on the data.
 

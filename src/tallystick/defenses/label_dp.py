@@ -77,12 +77,12 @@ class LabelDPPrior(Defense):
     corrected counts are the prior for the others, and every label is read once. A public prior may be given instead. Where
     their k is 1, which calls every row the same class and teaches nothing, the two likeliest classes are taken.
 
-    Threat model, guarantee and what is not protected: as ``LabelDP``. Epsilon holds for any choice of k classes that sees
-    the second stage's labels not at all and the first stage's only as replaced: given the classes, a label among them is
-    reported with e^eps / (e^eps + k - 1) and each other of them with 1 / (e^eps + k - 1), a label outside as each with 1 / k,
-    and no two of these differ by more than the factor e^eps. No epsilon-label-DP mechanism keeps more labels, which tests check
-    by linear programming. A class outside the top k never appears among the labels of the second stage, so the model hardly
-    learns it.
+    Threat model, guarantee and what is not protected: as ``LabelDP``. The choice of the k classes sees no label of the second
+    stage, and those of the first only as replaced. Given the classes, a label among them is reported as itself with chance
+    e^eps / (e^eps + k - 1), and as each of the others with 1 / (e^eps + k - 1). A label outside is reported as each with 1 / k.
+    No two of these chances differ by more than the factor e^eps, so epsilon holds. No epsilon-label-DP mechanism keeps more
+    labels; tests check this by linear programming. A class outside the top k never appears among the labels of the second
+    stage, so the model hardly learns it.
 
     Args:
         epsilon: budget, 1e-6 to 100.

@@ -72,19 +72,19 @@ class MarvellNoise:
 class Marvell(Defense):
     """Adds to the cut gradients of each class the Gaussian noise that minimises the sum of both KL divergences.
 
-    Li et al. 2022 (Label leakage and protection in two-party split learning), section 4 and appendix: for gradients N(m0, uI)
-    and N(m1, vI) the optimal noise has one variance along the difference of the means and another across it, per class; its
-    mean squared norm over the batch is power * |m1 - m0|^2. The paper alternates between two of the variances in float32; here
+    Li et al. 2022 (Label leakage and protection in two-party split learning), section 4 and appendix. For gradients N(m0, uI)
+    and N(m1, vI) the optimal noise of a class has one variance along the difference of the means and another across it. Its mean
+    squared norm over the batch is power * |m1 - m0|^2. The paper alternates between two of the variances in float32; here
     one is 0, another has a closed form, and the last is searched on a line, in float64.
 
     Threat model: a feature party that follows the protocol, models one batch's gradients as two Gaussians and scores its rows.
     Guarantee: no formal guarantee. The error bound of ``MarvellNoise`` holds for the Gaussian model of one batch; rows come
-    again in every epoch. Not protected: cut embeddings; labels, because one class gets noise in all directions and the other none
-    where real gradients are silent, so a row's energy there names its class: do not count on it.
+    again in every epoch. Not protected: cut embeddings; labels. Where real gradients are silent one class gets noise and the
+    other none, so a row's energy there names its class: do not count on this defence.
 
-    What the paper leaves open: a batch of one class, or whose class means are equal, has no difference to take the power
-    from, so every row gets isotropic noise of power times the batch's largest squared gradient norm instead (in dynamic mode,
-    as much as hides classes that far apart). A batch whose gradients are all zero is sent as it is: its rows are alike.
+    The paper leaves open what happens to a batch of one class, or with equal class means: it has no difference to take the
+    power from. Here every row gets isotropic noise of power times the batch's largest squared gradient norm then, or in dynamic
+    mode as much as hides classes that far apart. A batch whose gradients are all zero is sent as it is: its rows are alike.
 
     Args:
         power: s, mean squared norm of the noise in units of the squared distance of the class means.
@@ -248,8 +248,8 @@ def _best_along(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return both classes' total variance along the difference (gradient and noise), for each variance across.
 
-    With A and H the low and the high class's, c = low_share A + (1 - low_share) H is given and (A + 1)/H + (H + 1)/A is convex
-    in e = H / A with its minimum at e^2 = (c + low_share) / (c + 1 - low_share), so e is that, or the nearest that leaves
+    Let A and H be the low and the high class's. c = low_share A + (1 - low_share) H is given. (A + 1)/H + (H + 1)/A is convex in
+    e = H / A, with its minimum at e^2 = (c + low_share) / (c + 1 - low_share). So e is that, or the nearest that leaves
     A >= low + x and H >= high.
     """
     high_share = 1 - low_share

@@ -24,9 +24,9 @@ class NoiseStream:
     """Pseudorandom numbers from AES-256 in counter mode: one stream per secret, step and what is to be hidden.
 
     Guarantee: without the secret nobody who cannot break AES or BLAKE2 can tell a stream from fresh random bits. The same
-    secret, step and ``hides`` give the same bits, so a resumed run sends what it sent before and keeps no state; where something
-    else is to be hidden at that step, because a peer's columns have changed meanwhile, say, the noise is another one, and the
-    difference of the two tells nothing. A fresh run takes a fresh secret.
+    secret, step and ``hides`` give the same bits, so a resumed run sends what it sent before and keeps no state. A peer's columns
+    may have changed meanwhile. Then something else is to be hidden at that step, and the noise is another one, so the difference
+    of the two tells nothing. A fresh run takes a fresh secret.
 
     Args:
         secret: at least 16 bytes from the operating system's generator; they must never leave this party.

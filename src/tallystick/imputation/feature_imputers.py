@@ -65,8 +65,8 @@ class SamplingFeatures(FeatureImputer):
 
     FLORIST, section 2.4 (theorem 2: of all draws that ignore the label, the marginal is nearest to the truth),
     fea-sampling. No formal guarantee. Not protected: an imputed row has the same embedding as its donor, in one batch to
-    the bit and elsewhere nearly so; drawn anew each epoch, an imputed row's embedding jumps where a real row's drifts;
-    and the pair of embedding and label is independent, where a real pair is not.
+    the bit and elsewhere nearly so. Donors are drawn anew each epoch, so an imputed row's embedding jumps where a real row's
+    drifts. An imputed row's embedding and label are independent, and a real row's are not.
 
     Args:
         distinct: choose donors that neither occur in the batch themselves nor serve twice in it, as far as there are enough.

@@ -88,8 +88,9 @@ class RandomPredictedLabels(LabelImputer):
 
     FLORIST, section 3.1 and appendix H, label-random-pred; table 5 for k. The expected gradient of an imputed row is 0, so
     imputed rows do not pull the model. No formal guarantee. Not protected: with k > 1 the averaged gradients shrink
-    towards 0, which marks them; drawn anew each step, an imputed row's gradient changes sign between epochs, which a real
-    row's never does (draw once per row: the target then changes only where the prediction crosses the row's number).
+    towards 0, which marks them. If labels are drawn anew each step, an imputed row's gradient changes its sign between epochs,
+    and a real row's never does. If they are drawn once per row, the target changes only where the prediction crosses the row's
+    number.
 
     Args:
         k: draws to average, at least 1.
@@ -179,9 +180,9 @@ class SettledLabels(LabelImputer):
     Not in FLORIST. The feature party embeds the training rows once before training; the label party trains a model of its own on
     these embeddings and its real labels, sends nothing of it, and draws every absent label from its predictions by its secret.
     So an imputed label follows x, as random-pred's does, and never changes, as a real one never does. No formal guarantee.
-    Not protected: the model knows less than the one that is trained, so real labels go with x a little more than imputed ones do:
-    a feature party that reads labels off gradients and boosts its own columns on them tells real ones with an AUC of .54 to .56.
-    An audit, which has its embeddings and not its columns, finds .52 to .53.
+    Not protected: the model knows less than the one that is trained, so real labels go with x a little more than imputed ones do.
+    A feature party that reads labels off gradients and boosts its own columns on them tells real ones with an AUC of .54 to .56.
+    An audit has its embeddings and not its columns, and finds .52 to .53.
     """
 
     name: ClassVar[str] = "settled"

@@ -1,8 +1,8 @@
 """The logistic function as a sum of sines, by which shares of its values follow from dealt shares of sines of a mask.
 
-sigmoid(z) = 1/2 + sum_k a_k sin(2 pi k z / P), and sin(k(m - r)) = sin(km) cos(kr) - cos(km) sin(kr): once m = z + r is open, the
-rest is a sum of public numbers times shares of cos(kr) and sin(kr), which the helper dealt. r is uniform modulo P, so m tells
-nothing of z.
+sigmoid(z) = 1/2 + sum_k a_k sin(2 pi k z / P), and sin(k(m - r)) = sin(km) cos(kr) - cos(km) sin(kr). The helper deals shares of
+cos(kr) and sin(kr). Once m = z + r is open, the rest is a sum of public numbers times these shares. r is uniform modulo P, so m
+tells nothing of z.
 
 For |z| up to 28 a value is within .0036 of the logistic function, and over the whole period within [-.0013, 1.0013]. Beyond
 |z| = 32 the sum repeats itself: a score of 40 would count as -24. So the same dealt numbers give shares of sin^32(pi z / P), too:

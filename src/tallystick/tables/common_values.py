@@ -34,10 +34,10 @@ class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
     """Common values: they replace all that stands in a few rows only of a party's encoded columns. They are fitted on its rows.
 
     Made-up rows that copy cells of real ones are told by them: a number that one row has is no copied one. So real rows and
-    made-up rows alike get a number drawn within the bin of theirs (a hundred and twenty-eighth of the rows, and at least 8; a
-    number that so many rows have stays as it is, and where fewer rows lie between two such numbers they get one of them), and a
-    code that fewer than 10 rows have becomes that of unseen ones. No formal guarantee: what several columns say together stays
-    what it is.
+    made-up rows alike get a number drawn within the bin of theirs. A bin has a hundred and twenty-eighth of the rows, and at
+    least 8. A number that so many rows have stays as it is. Where fewer rows lie between two such numbers they get one of them.
+    A code that fewer than 10 rows have becomes that of unseen ones. No formal guarantee: what several columns say together
+    stays what it is.
     """
 
     numbers: tuple[NumberBins, ...]

@@ -18,9 +18,9 @@ WHOLE_NUMBER = r"^([+-]?[0-9]+)\.0+$"
 def as_text(column: pl.Series) -> pl.Series:
     """Spell every cell as text. Nulls, NaN and infinities become null.
 
-    1, 1.0, "1", "1.0" and decimal 1.00 are all "1", and "007" stays; 0.1 is the shortest spelling that reads back the same;
-    true is "true"; dates are ISO 8601, and a time stamp at midnight is its date; time stamps with a zone are moved to UTC
-    first. Raises DataError for a type that has no spelling (list, struct, binary), and for times beyond the years 1 to 9999.
+    1, 1.0, "1", "1.0" and decimal 1.00 are all "1", and "007" stays. A float is the shortest spelling that reads back the same.
+    True is "true". Dates are ISO 8601, and a time stamp at midnight is its date. Time stamps with a zone are moved to UTC first.
+    Raises DataError for a type that has no spelling (list, struct, binary), and for times beyond the years 1 to 9999.
     """
     kind = column.dtype
     refuse_beyond_years(column)

@@ -30,12 +30,12 @@ def _log(probability: float) -> float:
 class LogitShift:
     """The map from D(y=1|x) on real rows to D'(y=1|x) on the union with its synthetic rows, in logits.
 
-    FLORIST, appendices E, F and G (equations 1-3), as one formula that is exact on a union: D' = shared·D + positive,
-    with shared = P11 the share of rows that both sides have, positive = P10·π + (1 - P11 - P10)·q the share whose label
-    is 1 whatever x is, and negative the rest. P10 is the share that only the label party has, π its rate of positives
-    and q the rate of positives among imputed labels (0 for majority). It holds if absence is independent of x and y,
-    absent features are drawn from their marginal (sampling) and the label party has no features of its own.
-    A statistic about three sizes and one rate: it reveals no row, and protects none.
+    FLORIST, appendices E, F and G (equations 1-3), as one formula that is exact on a union: D' = shared·D + positive. Here
+    shared = P11 is the share of rows that both sides have. positive = P10·π + (1 - P11 - P10)·q is the share whose label is 1
+    whatever x is. negative is the rest. P10 is the share that only the label party has, π its rate of positives, and q the rate
+    of positives among imputed labels (0 for majority). It holds if absence is independent of x and y, absent features are drawn
+    from their marginal (sampling) and the label party has no features of its own. A statistic about three sizes and one rate:
+    it reveals no row, and protects none.
 
     Args:
         shared: P11, in (0, 1].

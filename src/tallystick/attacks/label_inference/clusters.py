@@ -22,8 +22,8 @@ class ClusterAttack:
 
     FedAds, section 5.2.1, attack (2), whose clustering algorithm is not named; several classes: Sun et al., appendix E. Knows
     no label, only that positives are the rarer class. With several classes the clusters stay unnamed, and the evaluator names
-    them as fits best, which is more than the attacker can; or they are named by size, as the paper's appendix does, by somebody
-    who knows which class is how frequent: then it may well be that clusters are found and named wrongly.
+    them as fits best, which is more than the attacker can. Or they are named by size, as in the paper's appendix, by somebody who
+    knows how frequent each class is. Then clusters may be right and their names wrong.
 
     Args:
         target: what is read: own cut embeddings, or cut gradients.

@@ -27,15 +27,15 @@ LEAST_STEPS = 3  # the model moves with each, and with it the order of the rows
 class FirstSteps:
     """Rank targets by which way the first gradients point, and read all other rows off by a curve that is fitted to these.
 
-    After Xie et al. (arXiv 2301.07284), of whose text only the abstract was at hand. Squared error sends 2 (p - y) J back, and of
-    an untrained model p is about the same for all rows and J points about the same way: along the first principal direction of a
-    step's gradients lies y, but for sign, place and scale. The rows of the first three steps have targets then; kernel ridge
-    regression (``kernel_ridge``) takes these to all other rows, from their embeddings (and the attacker's own columns, where the
-    view has them), or from what came back in later epochs: a row's mean gradient tells of p - y, and which way its
-    gradients point, whatever their length, of p.
+    After Xie et al. (arXiv 2301.07284), of whose text only the abstract was at hand. Squared error sends 2 (p - y) J back. Of
+    an untrained model p is about the same for all rows, and J points about the same way. So y lies along the first principal
+    direction of a step's gradients, but for sign, place and scale. This gives targets to the rows of the first three steps.
+    Kernel ridge regression (``kernel_ridge``) takes them to all other rows. It reads their embeddings, and the attacker's own
+    columns where the view has them, or what came back in later epochs: a row's mean gradient tells of p - y, and which way its
+    gradients point tells of p.
 
-    Knows no target. Which way is up is one bit, which no gradient tells: the longer tail is taken for the high one, and where the
-    tails are alike it is the evaluator who says. Place and scale likewise. Reads cut gradients, and embeddings if asked for.
+    Knows no target. No gradient tells which way is up: the longer tail is taken for the high one, and where the tails are alike
+    the evaluator says. So it does of place and scale. Reads cut gradients, and embeddings if asked for.
     Numbers only.
 
     Args:

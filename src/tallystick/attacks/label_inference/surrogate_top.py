@@ -25,19 +25,19 @@ class SurrogateTop:
     """Fit a small top model and the rows' labels together, so that its gradients are those received, and read the labels off.
 
     After ExPLoit (Kariyappa and Qureshi, arXiv 2112.01299), which matches gradients by a surrogate model with surrogate labels
-    and adds regularisers, and the label inference of UnSplit (Erdoğan et al., arXiv 2108.09033); of both texts only the abstracts
-    were at hand, so that what follows is our own. Needs no starting weights, as ``LabelEnumeration`` does.
+    and adds regularisers, and the label inference of UnSplit (Erdoğan et al., arXiv 2108.09033). Only the abstracts of both were
+    at hand, so what follows is our own. Unlike ``LabelEnumeration`` it needs no starting weights.
 
-    Cross-entropy sends (p - y) J back, p being the surrogate's softmax at the row's own cut embedding, J its logits' slopes there
+    Cross-entropy sends (p - y) J back. p is the surrogate's softmax at the row's own cut embedding, J its logits' slopes there
     and y the row's label. Of two classes the surrogate is a linear model and, beside it, one with a hidden layer, whose share
-    starts at 0; of several it is linear. The label in turn is taken to follow from the embedding by a softmax of its own, which
-    ties embeddings to gradients and stands for the label prior, and the gradient to lie about that of its label with noise of
-    one deviation. What is fitted is the likelihood of the gradients, summed over labels; per row the labels that are optimal for
-    it follow in closed form. One vector per row is read: mean gradients, in which noise that is drawn anew averages out, and last
-    embeddings. Of some starts the likeliest is fitted to the end, for a few are bad ones, and find nothing.
+    starts at 0. Of several it is linear. The model of the view has two parts. A label follows from the embedding by a softmax of
+    its own, which ties embeddings to gradients and stands for the label prior. A gradient lies about that of its label, with
+    noise of one deviation. The likelihood of the gradients is fitted, summed over labels; the best labels of each row then follow
+    in closed form. One vector per row is read: mean gradients, in which noise that is drawn anew averages out, and last
+    embeddings. A few starts are bad and find nothing, so the likeliest of some is fitted to the end.
 
-    Needs no label; of two classes it knows which is rarer, the clusters of several stay unnamed, and the evaluator names them as
-    fits best. Known labels of several classes give the start, and their likelihood counts as much as that of all gradients; of
+    Needs no label. Of two classes it knows which is rarer. The clusters of several stay unnamed, and the evaluator names them as
+    fits best. Known labels of several classes give the start, and their likelihood counts as much as that of all gradients. Of
     two classes they made it no better, and are not used. Does not simulate what other parties send into the top model. Reads
     embeddings, too: where gradients tell nothing, what it finds is theirs.
 

@@ -16,10 +16,10 @@ class SecureSum(CountingMechanism):
 
     Goryczka and Xiong 2017, section 4 (discrete Laplace as a sum of Polya shares); Bonawitz et al. 2017 (masks). Threat model: an
     honest-but-curious server that colludes with no client, or with so few that ``honest`` clients are left. Guarantee: the inner
-    mechanism's, for the sum (the shares' table is within 2^-140 of exact in total variation). Not protected: from another
-    client, which knows its own share and faces the others' alone (at epsilon 1, ranks among 3 clients: 2.2), unless ``honest`` is
-    at most K - 1; nor from a server that invents clients, unless ``honest`` is as low as the number that it does not invent.
-    ``honest`` makes every share large enough for that many to be the whole noise; with 2 clients nothing helps.
+    mechanism's, for the sum (the shares' table is within 2^-140 of exact in total variation). ``honest`` makes every share large
+    enough for that many clients to bring the whole noise. Not protected: from another client, unless ``honest`` is at most K - 1.
+    It knows its own share, and the others' alone hide the sum (at epsilon 1, ranks among 3 clients: 2.2). Among 2 clients nothing
+    helps. Nor from a server that invents clients, unless ``honest`` is as low as the number that it does not invent.
     The error does not depend on the number of clients (it grows as sqrt(K / honest) where ``honest`` is set).
 
     An epsilon whose noise is too wide for shares (below about 2e-4 for ``two-statistics``) is refused before anything is sent.

@@ -227,9 +227,9 @@ def order_within_counts(pos_B: Floats, neg_B: Floats) -> float:
     """Say how far half credit within bins may be off where positives and negatives per bin are known, noise apart.
 
     The order that bin b hides moves the AUC by at most pos_b neg_b / (2 P N) either way. Scores crowd at both ends of a grid, and
-    the orders there point the same way: the two heaviest bins count in full, the others as independent of each other. (All
-    as independent did not cover an over-confident model's two ends; all in full is far too wide for smooth scores.)
-    Merging neighbours moves the AUC by about three times the error of smooth scores; half of that counts where it is more.
+    the orders there point the same way. So the two heaviest bins count in full, and the others as independent of each other. All
+    as independent would not cover an over-confident model's two ends; all in full would be far too wide for smooth scores.
+    Merging neighbours moves the AUC by about three times the error of smooth scores. Half of that counts where it is more.
     """
     bounds_B = np.sort(np.maximum(pos_B, 0) * np.maximum(neg_B, 0))[::-1]
     pairs = max(float(np.maximum(pos_B, 0).sum() * np.maximum(neg_B, 0).sum()), 1.0)

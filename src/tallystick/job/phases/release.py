@@ -110,8 +110,9 @@ def privacy_section(
 ) -> results.PrivacySummary | None:
     """Build the report's section on what was released. ``budget`` is the label party's own, whose ledger knows the total.
 
-    What the defences promise is in the contract, so every party can list it; ``trainings``: in how many labels were used, each a
-    release of its own; ``shared``: whether exact figures were sent; ``weighted``: whether weights of rows shaped gradients.
+    What the defences promise is in the contract, so every party can list it. ``trainings`` is in how many labels were used;
+    each is a release of its own. ``shared`` says whether exact figures were sent, and ``weighted`` whether weights of rows
+    shaped gradients.
     """
     party = contract.label_party
     used = "the values that were chosen, which stand in the contract" if alone else "what training sends"
