@@ -45,9 +45,9 @@ def nearest_keys(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig)
 def alike_enough(links: Neighbors, own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig) -> Neighbors:
     """Leave out the links whose keys are less alike than the contract's ``least_similarity``.
 
-    How alike two keys are is 1 less their distance over that of keys which have nothing in common: of one text filter Dice's
-    coefficient of the bits (Christen, Ranbaduge and Schnell 2020, section 7), of a text in the clear the normalised Levenshtein
-    similarity, of a number 1 where it is the same and 0 from twice the window on.
+    The similarity of two keys is 1 less their distance over that of keys which have nothing in common. Of one text filter it is
+    Dice's coefficient of the bits (Christen, Ranbaduge and Schnell 2020, section 7). Of a text in the clear it is the normalised
+    Levenshtein similarity. Of a number it is 1 where the two are the same, and 0 from twice the window on.
     """
     if terms.least_similarity is None:
         return links

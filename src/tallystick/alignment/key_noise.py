@@ -27,8 +27,8 @@ def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, secret: bytes) -> 
     key on the grid: the same key has one noisy key, in all its rows, in every table and run, so nobody averages the noise away.
 
     Threat model: anyone who sees anything of the linkage, whatever else it knows, but not the keys.
-    Guarantee: planar-laplace: epsilon-geo-indistinguishability, two keys at most ``radius`` apart are alike to within
-    exp(epsilon), and those r apart to within exp(epsilon (r / radius + 1 / 2893)), where the share is for the rounding. gaussian:
+    Guarantee: planar-laplace: epsilon-geo-indistinguishability. Two keys at most ``radius`` apart are alike to within
+    exp(epsilon), and those r apart to within exp(epsilon (r / radius + 1 / 2893)), where 1 / 2893 is for the rounding. gaussian:
     (epsilon, delta)-DP for one key that moves by at most ``radius``. Both are drawn in integers (``privacy/exact.py``). Noisy
     keys outside the contract's range are moved to its edge. A key is protected with all rows that have it.
     Not protected: which rows have the same key, to within the grid (equal stays equal), also beside earlier tables; that a

@@ -60,10 +60,10 @@ class Alignment:
     """One party's side of an alignment. Position n means the same id for every party.
 
     The order of the positions is common to all parties and tells nothing beyond what the method tells anyway.
-    Intersection: sorted by a public hash of the id, which every party holds for every position, so two runs on the same
-    tables train in the same order; by any of several keys, one key's rows after the other's. Union: sorted by universal id,
-    a group element under both sides' secret keys, which looks random to each; fresh keys give a fresh order. Union with a
-    helper: drawn by the helper.
+    Intersection: sorted by a public hash of the id. Every party holds it for every position, so two runs on the same tables train
+    in the same order. By any of several keys one key's rows come after the other's. Union: sorted by universal id, a group
+    element under both sides' secret keys, which looks random to each. Fresh keys give a fresh order. Union with a helper: drawn
+    by the helper.
 
     Similarity: a position for each row of the label party; ``candidates`` says which rows of a feature party are linked to it,
     whose own ``rows_N`` are then -1.

@@ -71,8 +71,8 @@ def intersect_label_party(
     Threat model: peers that follow the protocol and may study all they received (honest but curious), alone or together; with
     ``security`` "malicious" peers that deviate as they like.
     Guarantee: that of the protocol; nothing is learnt beyond ``learnt``. Not protected: with several feature parties this side
-    learns its intersection with each of them, not only the joint one; any side may lie about its ids, and so ask whether the
-    others have them; docs/results/deviations.md says what else a peer gains that deviates.
+    learns its intersection with each of them, not only the joint one. Any side may lie about its ids, and so ask whether the
+    others have them. docs/results/deviations.md says what else a peer gains that deviates.
 
     Args:
         ids: this party's ids, unique.

@@ -128,10 +128,11 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
 
     Threat model: peers that deviate as they like, alone or together. Guarantee: under computational Diffie-Hellman on
     ristretto255, AES-128 as a pseudorandom function and BLAKE2b as a random oracle, each side learns which of the ids in its
-    store the other brought, and nothing else; each side's common ids are ones that the other brought, and settled on before it
-    knew any common id, also where the alignment breaks off and goes on. Nobody outside has reviewed this. Not protected: any side
-    may lie about its ids, bring some more than it says (``most_ids`` has the bound), or end the run when it knows its outcome,
-    and bring other ids to a new one; with several feature parties the label party may leave out matches.
+    store the other brought, and nothing else. Each side's common ids are ones that the other brought. The other settled on them
+    before it knew any common id, also where the alignment breaks off and goes on. Nobody outside has reviewed this. Not
+    protected: any side may lie about its ids, and bring some more than it says (``most_ids`` has the bound). It may end the run
+    when it knows its outcome, and bring other ids to a new one. With several feature parties the label party may leave out
+    matches.
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """

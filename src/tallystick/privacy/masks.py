@@ -3,14 +3,14 @@
 Bonawitz et al. 2017, sections 3 and 4.0.1 (pairwise masks without the recovery of dropped clients): each pair of clients
 agrees on a key over X25519, both expand it to the same stream of 64-bit words, one adds the stream and the other subtracts it.
 
-Threat model: an honest-but-curious server that relays the keys, and clients that do not collude with it; whoever holds K - 1
-clients' terms learns the last one. Not protected: a server that swaps the relayed keys for its own reads every term; where
+Threat model: an honest-but-curious server that relays the keys, and clients that do not collude with it. Whoever holds K - 1
+clients' terms learns the last one. Not protected: a server that swaps the relayed keys for its own reads every term. Where
 that is a worry, sign the keys. Noise inside the terms (polya_share) bounds what the sum itself tells.
 
-A client that drops out leaves its masks in the sum, which is then uniformly random: the server raises and tells the rest,
-and the round may start again among those that remain, with new keys and noise shares for the new number of clients. A sum with
-a share of noise missing is never produced. Where a round has an exact sum before the noisy one, and a client drops out between
-the two, the server holds that exact sum over all: a new round without the lost client would show its own by the difference.
+A client that drops out leaves its masks in the sum, which is then uniformly random. The server raises and tells the rest. The
+round may start again among those that remain, with new keys and noise shares for the new number of clients. A sum with a share of
+noise missing is never produced. A round may have an exact sum before the noisy one. If a client drops out between the two, the
+server holds that exact sum over all, and a new round without the lost client would show its own by the difference.
 """
 
 import hashlib

@@ -24,15 +24,15 @@ class UnflippedAttack:
     """Read the replaced labels, fit a model to them, un-flip what it predicts, and add the row's own evidence.
 
     In no paper; the correction is randomised response's own (Warner 1965). Labels that are replaced once with a known chance f
-    leak as labels without a defence do, and as they do behind any defence that is chained to the first: by themselves they are
-    read as the side of a gradient on its batch's main direction, the fewer being positive; behind noise by whatever attack reads
-    through it (``reader``), its scores cut into two groups. What rows alike have in common is not replaced alike: a logistic
-    head on the embeddings (and the attacker's own columns, where the view has them) predicts the replaced label with chance p,
-    and so the true one with q = (p - f) / (1 - 2 f). The row's own replaced label adds log((1 - f) / f), the epsilon, one way or
-    the other: the two together are its posterior log odds. Each row is predicted by the heads of other folds. Without a reader
-    the head is given which way a row's gradients point, too, whatever their length: behind noise that way is the noise's.
+    leak as labels without a defence do, and as they do behind any defence that is chained to the first. Without such a defence
+    they are read as the side of a gradient on its batch's main direction; the rarer side is positive. Behind noise they are read
+    by an attack that reads through it (``reader``), whose scores are cut into two groups. Then the chance f is taken out again. A
+    logistic head on the embeddings, and on the attacker's own columns where the view has them, predicts the replaced label with
+    chance p, and so the true one with q = (p - f) / (1 - 2 f). The row's own replaced label adds log((1 - f) / f), the epsilon,
+    one way or the other. The two together are its posterior log odds. Each row is predicted by the heads of other folds. Without
+    a reader the head is also given which way a row's gradients point. Behind noise that way is the noise's.
 
-    The guarantee stands: epsilon bounds what a row's own label adds, and not what rows like it tell. Knows no label, only f,
+    The guarantee stands: epsilon bounds what a row's own label adds, and not what rows like it tell. Knows no label. Knows f,
     which the contract says (``View.flip``), and which class is rarer. Reads cut gradients and embeddings. Binary targets only.
 
     Args:

@@ -25,7 +25,7 @@ class LabelAgreement:
     """Attack by how much likelier a row's mean embedding makes its label. A row made without its label makes it no likelier.
 
     Not in the paper. Needs no known row. A logistic regression from embeddings to labels is fitted to one half of the label
-    party's rows, imputed ones among them, and scores the other by log p(y|f) - log p(y): if the regression were the truth, no
+    party's rows, imputed ones among them. It scores the other half by log p(y|f) - log p(y). If the regression were the truth, no
     other score that reads one row's embedding and label would rank pairs (f, y) better against independent ones. So no
     filling that ignores the label holds against it: the more the embeddings are worth, the more it finds. For the label party's
     view; it scores no rows where the labels are not in the view.
@@ -134,10 +134,10 @@ class OwnColumnAgreement:
     all.
 
     Not in the paper. Needs no known row. A ridge regression from own columns, and labels where they are in the view, to
-    embeddings is fitted to one half of the label party's rows, imputed ones among them, and scores the other by
-    log p(f|c, y) - log p(f), both normal: as for ``LabelAgreement`` the best ranking of pairs against independent ones if the
-    regression were the truth. A filling that does not know these columns cannot hold against it, and columns tell of columns
-    what a label does not. For the view of a label party with own columns; elsewhere it scores no rows.
+    embeddings is fitted to one half of the label party's rows, imputed ones among them. It scores the other half by
+    log p(f|c, y) - log p(f), both normal. As for ``LabelAgreement`` this is the best ranking of pairs against independent ones
+    if the regression were the truth. A filling that does not know these columns cannot hold against it, and columns tell of
+    columns what a label does not. For the view of a label party with own columns; elsewhere it scores no rows.
 
     Args:
         most: rows of each half that it is fitted to, at least 1.

@@ -15,11 +15,12 @@ from tallystick.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class IdenticalEmbeddings:
-    """Is there another row with (nearly) the same embedding nearby? A synthetic row has its donor's.
+    """Attack by whether another row nearby has (nearly) the same embedding. A synthetic row has its donor's.
 
-    FLORIST's fea-sampling feeds a real row's features for an absent one, so both have one embedding: to the bit in one batch,
-    nearly in batches a few steps apart, and to the bit over the whole union in any pass that does not train (validation,
-    prediction). Both rows of a pair look the same, so a donor is suspected with its copies. For the label party's view.
+    FLORIST's fea-sampling feeds a real row's features for an absent one, so both have one embedding. In one batch it is the
+    same to the bit, and nearly so in batches a few steps apart. In any pass that does not train (validation, prediction) it is
+    the same to the bit over the whole union. Both rows of a pair look the same, so a donor is suspected with its copies. For
+    the label party's view.
 
     Rows are compared with those that lie next to them in the order of a few random projections: copies always do, and for
     the rest an upper bound of the distance will do. This costs O(N log N) where all pairs would cost N^2.

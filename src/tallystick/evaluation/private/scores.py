@@ -20,8 +20,9 @@ class NoisyScores:
     """Every score with Laplace noise of scale 1/epsilon, sent with its label (DPAUC, "Utility and Privacy Analysis", Table 3).
 
     Threat model: a server that sees noisy scores with their labels. Guarantee: epsilon DP for a single score given that its
-    label is known; **none for labels**, which go in the clear (the paper flips them beforehand), so the ledger counts it as
-    not private; and floating-point noise on top, for the comparison's sake. The AUC it gives is far too low at any usual epsilon.
+    label is known, and **none for labels**. They go in the clear (the paper flips them beforehand), so the ledger counts it as
+    not private. The noise is in floating point: this mechanism is for comparison. The AUC it gives is far too low at any usual
+    epsilon.
     """
 
     name: ClassVar[str] = "noisy-scores"

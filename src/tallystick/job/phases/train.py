@@ -302,8 +302,8 @@ def settling(job: Job, objective: Objective, run: TrainingRun) -> StepRule:
 def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelModel, joint: TrainingState) -> LogitLine:
     """Train what scores rows without a partner's row: own columns of every row, by the labels that trained the joint model.
 
-    Gives what calibrates its logits, which needs rows that taught it nothing: of a network that is trained anew with all of them
-    it is fitted before, and a joint model that is kept from before its own refit then has this part's weights too.
+    Return what calibrates its logits. That needs rows that taught it nothing, so it is fitted before a network is trained anew
+    with all rows. A joint model that is kept from before its own refit then has this part's weights of that time, too.
     """
     job.logbook.watcher.say("training the model of own columns, for rows without a partner's row")
     own = replace(dataset.own_part(), labels=dataset.known_labels)
