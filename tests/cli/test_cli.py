@@ -146,6 +146,15 @@ def test_init_takes_key_and_label_from_the_header_where_they_are_plain(tmp_path,
     assert contract.target.classes == (3 if contract.target.type == "multiclass" else 2)
 
 
+def test_init_shows_the_key_as_the_text_that_a_run_reads(tmp_path):
+    (tmp_path / "rows.csv").write_text("customer,postcode\n00123,01067\n00456,01069\n")
+    done = call("init", tmp_path / "new", "--role", "feature", "--table", tmp_path / "rows.csv", "--json")
+    columns = json.loads(done.stdout.splitlines()[-1])["columns"]
+    assert "customer: String, such as 00123, 00456" in columns
+    assert [line for line in columns if "zero or a plus in front" in line and "'postcode'" in line]
+    assert not [line for line in columns if "'customer'" in line]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -84,7 +84,11 @@ def init(
             from tallystick.tables.table import read_table
 
             try:
-                frame = read_table(validate(TableConfig, {"path": str(table.absolute())}, source="--table"))
+                own_table = validate(TableConfig, {"path": str(table.absolute())}, source="--table")
+                frame = read_table(own_table)
+                guesses = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
+                if guesses.key is not None:  # which is text wherever it is read again: 00123 stays 00123
+                    frame = read_table(own_table, text={guesses.key})
             except DataError as error:  # there is no party file yet in which anything could be wrong
                 reason = str(error).replace("check table.path, or the option that names it", "check --table")
                 how = "; to have a party file to say it in, leave --table out" if "party file" in reason else ""
@@ -94,8 +98,8 @@ def init(
                 column = frame.get_column(name)
                 samples = ", ".join(samples_of(column))
                 columns.append(f"{name}: {column.dtype}{f', such as {samples}' if samples else ', without a value'}")
-                columns += [warning] if (warning := digits_warning(column) or text_warning(column)) is not None else []
-            guesses = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
+                warning = digits_warning(column) or text_warning(column) if name != guesses.key else None
+                columns += [warning] if warning is not None else []
             place = table if table.is_absolute() else Path(os.path.relpath(table, folder))
             request = replace(request, columns=guesses, table=place)
         folder.mkdir(parents=True, exist_ok=True)
