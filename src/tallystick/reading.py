@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -94,13 +95,10 @@ class Variant(Model):
     @classmethod
     def absent(cls) -> dict[str, Any]:
         """Return the keys that only other choices have, and what stands for them here, as JSON has it."""
-        values = {}
-        for choice in cls.choices():
-            for name, field in choice.model_fields.items():
-                if name not in cls.model_fields and name not in values:
-                    value = vars(cls)[name] if name in vars(cls) else field.get_default(call_default_factory=True)
-                    values[name] = list(value) if isinstance(value, tuple) else value
-        return values
+        return {
+            name: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, dict) else value
+            for name, value in _absent(cls, cls.choices())
+        }
 
     @model_validator(mode="before")
     @classmethod
@@ -120,16 +118,32 @@ class Variant(Model):
         if info.exclude_unset:
             return values
         every = values | self.absent()
-        choice = type(self)
-        keys: list[str] = []
-        for each in choice.choices():
-            place = len(keys)
-            for name in reversed(each.model_fields):
-                if name in keys:
-                    place = keys.index(name)
-                else:
-                    keys.insert(place, name)
-        return {key: every[key] for key in keys if key in every}
+        return {key: every[key] for key in _keys_of_all(self.choices()) if key in every}
+
+
+@cache
+def _absent(choice: type[Variant], choices: tuple[type[Variant], ...]) -> tuple[tuple[str, Any], ...]:
+    """Return each key that only others of the choices have, with what stands for it in this one."""
+    values: dict[str, Any] = {}
+    for each in choices:
+        for name, field in each.model_fields.items():
+            if name not in choice.model_fields and name not in values:
+                values[name] = vars(choice)[name] if name in vars(choice) else field.get_default(call_default_factory=True)
+    return tuple(values.items())
+
+
+@cache
+def _keys_of_all(choices: tuple[type[Variant], ...]) -> tuple[str, ...]:
+    """Return the keys of all choices, each beside those that it stands with in its class."""
+    keys: list[str] = []
+    for each in choices:
+        place = len(keys)
+        for name in reversed(each.model_fields):
+            if name in keys:
+                place = keys.index(name)
+            else:
+                keys.insert(place, name)
+    return tuple(keys)
 
 
 def _leaves(family: type[Variant]) -> Iterator[type[Variant]]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -332,10 +333,16 @@ class Contract(Model):
             values["alignment"].pop("alternatives", None)
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Return the SHA-256 of the agreed contract's canonical JSON, in hex."""
         return hashlib.sha256(self.agreed.canonical_json().encode()).hexdigest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "Contract":
+        """Copy the contract, with other values of some keys. The copy has a hash of its own."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop("hash", None)
+        return copy
 
 
 def load_contract(path: Path | str) -> Contract:
