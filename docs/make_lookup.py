@@ -66,7 +66,7 @@ CONTRACT = {
     "`tallystick init` writes has `warm-start`.",
     "split": "`validation` and `test` together are below 1. With `validation: 0`, `training.patience` must be `null`.",
     "model": "`cut_after` is at most the number of layers in `hidden`. [Numbers](data.md#numbers) and "
-    "[normalisation](data.md#normalisation-of-layers) explain two of the keys.",
+    "[normalisation](rules.md#normalisation-of-layers) explain two of the keys.",
     "model.merge": "[Linking](../explanation/linking.md#how-links-become-one-row) explains these keys.",
     "training": "`warm_up` goes with `schedule: cosine` only. [Training without "
     "gradients](../explanation/what-crosses-the-cut.md#training-without-gradients) says what `gradients: none` promises. It is "

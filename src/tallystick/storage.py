@@ -2,9 +2,9 @@
 
 A file is written beside its place, flushed to disk and renamed, and then its folder is flushed. A full disk, a kill or a power
 cut leaves the last good version. A *sealed* file carries a field ``seal`` in its JSON; in a safetensors file it stands in the
-header's metadata. The seal has the SHA-256 of all bytes of the file, taken with zeros in the seal's own place. It also says what
-the file is: its place in the run's folder, which says kind and step, the run and the party. So the file stays plain JSON or
-safetensors, and one rename brings content and seal together. Whatever reads a sealed file back checks both first.
+header's metadata. The seal has the SHA-256 of all bytes of the file, taken with zeros in the seal's own place. It also says
+what the file is: its place in the run's folder, which says kind and step, the run and the party. Whatever reads a sealed file
+back checks both first.
 
 Where the party file names a key, sealed files are encrypted as a whole (``tallystick.encryption``), all but ``origin.json``.
 
@@ -177,7 +177,7 @@ def written(path: Path, *, private: bool = False, shared: bool = False) -> Itera
 
 
 def write_sealed(path: Path, content: bytes, *, origin: Origin, private: bool = False) -> None:
-    """Write content that has a blank seal, with the digest in its place. Raises StorageError like write_bytes."""
+    """Write content that has a blank seal, with the digest in its place: one rename brings both. Raises as write_bytes."""
     at = content.index(_FIELD + _BLANK.encode()) + len(_FIELD)
     digest = hashlib.sha256(content).hexdigest().encode()
     whole = memoryview(content)

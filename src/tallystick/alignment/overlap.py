@@ -180,12 +180,12 @@ def overlap_permuting_side(
 ) -> Overlap:
     """Count the common ids with the other side: the permuting side, which may have groups.
 
-    Threat model: a peer that follows the protocol and may study all it received (honest but curious). Guarantee: under
-    computational Diffie-Hellman on ristretto255, AES-128 as a pseudorandom function and as an ideal cipher, and BLAKE2b as a
-    random oracle, a side learns the sizes of both sets, the names and sizes of the groups and the counts, nothing more. With
-    noise all counts that a side learns are together (epsilon, delta)-DP for the other side's ids, given these sizes. Not
-    protected: exact counts, of which two on sets that differ by one id tell whether it is common (the comparing side's process
-    sees the exact one also where it is withheld); a peer that lies about its ids or deviates.
+    Threat model: an honest-but-curious peer. Guarantee: under computational Diffie-Hellman on ristretto255, AES-128 as a
+    pseudorandom function and as an ideal cipher, and BLAKE2b as a random oracle, a side learns the sizes of both sets, the
+    names and sizes of the groups and the counts, nothing more. With noise all counts that a side learns are together (epsilon,
+    delta)-DP for the other side's ids, given these sizes. Not protected: exact counts, of which two on sets that differ by one
+    id tell whether it is common (the comparing side's process sees the exact one also where it is withheld); a peer that lies
+    about its ids or deviates.
 
     Args:
         ids: this side's ids (M), unique.

@@ -68,8 +68,7 @@ def intersect_label_party(
 ) -> Alignment:
     """Align with one or more feature parties on the ids that all have: the label party's side.
 
-    Threat model: peers that follow the protocol and may study all they received (honest but curious), alone or together; with
-    ``security`` "malicious" peers that deviate as they like.
+    Threat model: honest-but-curious peers, alone or together; with ``security`` "malicious" peers that deviate as they like.
     Guarantee: that of the protocol; nothing is learnt beyond ``learnt``. Not protected: with several feature parties this side
     learns its intersection with each of them, not only the joint one. Any side may lie about its ids, and so ask whether the
     others have them. docs/results/deviations.md says what else a peer gains that deviates.

@@ -55,10 +55,10 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
 
     Diffie-Hellman private set intersection (Meadows 1986; Huberman, Franklin and Hogg 1999) on ristretto255 (RFC 9496).
 
-    Threat model: peers that follow the protocol and may study all they received (honest but curious), alone or together.
-    Guarantee: under the decisional Diffie-Hellman assumption, with the hash as a random oracle, nothing is learnt beyond the
-    common ids. Not protected: any side may lie about its ids. With one feature party neither side can add a match, though it
-    may move one to another row; with several the label party may claim single rows that do not match.
+    Threat model: honest-but-curious peers, alone or together. Guarantee: under the decisional Diffie-Hellman assumption, with
+    the hash as a random oracle, nothing is learnt beyond the common ids. Not protected: any side may lie about its ids. With
+    one feature party neither side can add a match, though it may move one to another row; with several the label party may
+    claim single rows that do not match.
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """

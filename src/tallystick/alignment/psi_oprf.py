@@ -128,14 +128,13 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
     Private set intersection by an oblivious pseudorandom function (Kolesnikov, Kumaresan, Rosulek and Trieu 2016, section 5),
     for more than some 260,000 ids bucket by bucket.
 
-    Threat model: peers that follow the protocol and may study all they received (honest but curious), alone or together.
-    Guarantee: under computational Diffie-Hellman on ristretto255, AES-128 as a pseudorandom function and BLAKE2b as a random
-    oracle, nothing is learnt beyond the common ids. A wrong match has a chance of 2^-40. Not protected: any side may lie about
-    its ids. A feature party that deviates may ask for three ids in the place of one. A label party that deviates may learn of
-    the secret choices, and so of other ids. A label party cannot claim a match that it does not have. Each may fill the room
-    that buckets have beyond the ids that it announced: 1.02 times as many. The label party may fill its empty bins, too: 1.34
-    times as many, and for 1,000 ids beside ten million 13.6 times. Where an alignment goes on, a side may run a bucket again with
-    other ids.
+    Threat model: honest-but-curious peers, alone or together. Guarantee: under computational Diffie-Hellman on ristretto255,
+    AES-128 as a pseudorandom function and BLAKE2b as a random oracle, nothing is learnt beyond the common ids. A wrong match
+    has a chance of 2^-40. Not protected: any side may lie about its ids. A feature party that deviates may ask for three ids in
+    the place of one. A label party that deviates may learn of the secret choices, and so of other ids. A label party cannot
+    claim a match that it does not have. Each may fill the room that buckets have beyond the ids that it announced: 1.02 times
+    as many. The label party may fill its empty bins, too: 1.34 times as many, and for 1,000 ids beside ten million 13.6 times.
+    Where an alignment goes on, a side may run a bucket again with other ids.
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """

@@ -44,10 +44,10 @@ def union_label_party(
 ) -> Alignment:
     """Assign every id of the union a universal id that tells neither side whether the other has it: the label party's side.
 
-    Threat model: a peer that follows the protocol and may study all it received (honest but curious). Guarantee: that of the
-    protocol; a side learns the sizes of both sets and of the intersection and the positions of its own ids, nothing more. Not
-    protected: the sizes (``dummies`` blur them, without a formal guarantee); a peer that lies about its ids or deviates; and
-    what training on the union shows of membership, which attacks measure after the run.
+    Threat model: an honest-but-curious peer. Guarantee: that of the protocol; a side learns the sizes of both sets and of the
+    intersection and the positions of its own ids, nothing more. Not protected: the sizes (``dummies`` blur them, without a
+    formal guarantee); a peer that lies about its ids or deviates; and what training on the union shows of membership, which
+    attacks measure after the run.
 
     Args:
         ids: this party's ids, unique.

@@ -61,9 +61,8 @@ def merge_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Chan
 
     FLORIST, section 2.3 and Algorithm 1, on ristretto255 (RFC 9496) and with a cheaper order of exponentiations.
 
-    Threat model: a peer that follows the protocol and may study all it received (honest but curious).
-    Guarantee: under the decisional Diffie-Hellman assumption, with the hash as a random oracle, a side learns the sizes of both
-    sets and of the intersection and the positions of its own ids, nothing more.
+    Threat model: an honest-but-curious peer. Guarantee: under the decisional Diffie-Hellman assumption, with the hash as a
+    random oracle, a side learns the sizes of both sets and of the intersection and the positions of its own ids, nothing more.
 
     Raises DataError where the sizes tell who is in the intersection; ProtocolError, naming peer and step, for what the protocol
     does not allow.

@@ -67,11 +67,10 @@ def union_with_helper_party(
 
     Not in the papers; the usual server-aided protocol with a pseudorandom function (Kamara et al. 2014, section 3).
 
-    Threat model: peer and helper follow the protocol (honest but curious), and the helper colludes with neither.
-    Guarantee: as BLAKE2b with a key is a pseudorandom function, the helper learns the sizes of both sets and of
-    the intersection; each party learns these sizes and the positions of its own ids. Not protected: everything, if
-    the helper colludes with a party (that one then learns the other's ids that it can guess); the sizes, which
-    ``dummies`` blur without a formal guarantee.
+    Threat model: honest-but-curious peer and helper, and the helper colludes with neither. Guarantee: as BLAKE2b with a key is
+    a pseudorandom function, the helper learns the sizes of both sets and of the intersection; each party learns these sizes and
+    the positions of its own ids. Not protected: everything, if the helper colludes with a party (that one then learns the
+    other's ids that it can guess); the sizes, which ``dummies`` blur without a formal guarantee.
 
     Args:
         ids: this party's ids, unique.

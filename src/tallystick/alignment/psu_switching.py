@@ -76,11 +76,10 @@ _HIDDEN = "hidden pseudonyms"
 def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
     """Assign every id of the union a universal id: the role of the side with fewer ids, S, which permutes.
 
-    Threat model: a peer that follows the protocol and may study all it received (honest but curious). Guarantee: under
-    computational Diffie-Hellman on ristretto255, AES-128 as a pseudorandom function and (under public keys, for the transfers
-    of switches) as an ideal cipher, and BLAKE2b as a random oracle, a side learns the sizes of both sets and of the
-    intersection and the positions of its own ids, nothing more. Not protected: a peer that deviates can learn which ids are
-    common.
+    Threat model: an honest-but-curious peer. Guarantee: under computational Diffie-Hellman on ristretto255, AES-128 as a
+    pseudorandom function and (under public keys, for the transfers of switches) as an ideal cipher, and BLAKE2b as a random
+    oracle, a side learns the sizes of both sets and of the intersection and the positions of its own ids, nothing more. Not
+    protected: a peer that deviates can learn which ids are common.
 
     Raises DataError where the sizes tell who is in the intersection; ProtocolError, naming peer and step, for what the protocol
     does not allow.

@@ -94,10 +94,10 @@ def link_label_party(
     FedSim, section 4.1, with the order of the links hidden from the feature party, the links of both sides compared, and noise on
     keys as a choice beside the published noise on similarities.
 
-    Threat model: peers and helper follow the protocol (honest but curious), and the helper colludes with neither.
-    Guarantee: none for similarities with noise from tau (``sigma_of_tau``); what noise on keys promises, where the contract asks
-    for it (``key_noise.py``). Not protected: everything from a helper that sees keys in the clear, or ranks, off which keys can
-    nearly be read; the places of either side's keys from the other where similarities are many (``attacks/linkage``).
+    Threat model: honest-but-curious peers and helper, and the helper colludes with neither. Guarantee: none for similarities
+    with noise from tau (``sigma_of_tau``); what noise on keys promises, where the contract asks for it (``key_noise.py``). Not
+    protected: everything from a helper that sees keys in the clear, or ranks, off which keys can nearly be read; the places of
+    either side's keys from the other where similarities are many (``attacks/linkage``).
 
     Args:
         keys: of this party's rows, with noise already where the contract asks for it.

@@ -6,8 +6,7 @@ are replaced by the row's own. What is left out comes from the reference row, so
 EXACT_PLAYERS all coalitions are tried. Beyond, orders are drawn at random (Štrumbelj and Kononenko 2014). Contributions add up to
 the score's logit less the reference's mean, exactly in both cases.
 
-It tells what the model did with the row's values, not what would happen if a value changed. Nothing crosses: embeddings that came
-for the score are used again.
+Nothing crosses: embeddings that came for the score are used again.
 
 Shapes: P players, R reference rows, M rows that are put together, D cut width.
 """

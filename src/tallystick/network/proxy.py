@@ -1,7 +1,6 @@
 """The way through an HTTP proxy: CONNECT asks it for a tunnel, in which TLS goes from end to end.
 
-No I/O here: a request to send, and what there is to say of the answer. The proxy sees the peer's address and what an eavesdropper
-sees, no more.
+The proxy sees the peer's address and what an eavesdropper sees, no more.
 """
 
 import base64
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from tallystick.errors import ConfigError
 from tallystick.network.link import LinkBroken
 
+# No I/O here: a request to send, and what there is to say of the answer.
 MAX_ANSWER_BYTES = 16_384
 END = b"\r\n\r\n"
 _SHOWN_CHARACTERS = 80

@@ -1,8 +1,5 @@
 """Links over plain TLS 1.3: a frame is its length and its bytes.
 
-Python's ssl module on sockets that never block, driven by the network's loop. A tensor's bytes are not copied between its memory
-and the cipher.
-
 A listener takes calls as long as it runs, to let a peer back in. It holds at most 64 callers whose TLS handshake is not
 finished, and at most a sixteenth of the process's file descriptors. Each may stay for ``deadline_s``, and the next one takes
 the place of the oldest. Of callers with a good certificate that have not said who they are, it holds four for each party and
@@ -64,7 +61,10 @@ class HandshakeFailed(LinkBroken):
 
 
 class _Link:
-    """A connection, before, during and after its TLS handshake. Raises LinkBroken if it has gone already."""
+    """A connection, before, during and after its TLS handshake. Raises LinkBroken if it has gone already.
+
+    The socket never blocks; the network's loop drives it. A tensor's bytes are not copied between its memory and the cipher.
+    """
 
     def __init__(
         self, raw: socket.socket, context: ssl.SSLContext, driver: Loop, *, server_name: str | None, max_bytes: int

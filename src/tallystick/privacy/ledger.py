@@ -2,9 +2,7 @@
 
 One SQLite file per party, created once and known by its identity: one that is gone is never started anew. A data set has one
 total and one cap, under whatever name a contract gives the party. A release is spent, which means committed and on disk, before
-its noise is drawn: a crash between the two wastes budget and never under-counts. The rollback journal with synchronous=EXTRA is
-chosen over WAL because a WAL cut short loses its last commits silently, while a database file cut short is refused when it is
-opened.
+its noise is drawn: a crash between the two wastes budget and never under-counts.
 """
 
 import hashlib
@@ -209,6 +207,7 @@ class Ledger:
                 os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                 connection = sqlite3.connect(fresh)
                 try:
+                    # No WAL: one that is cut short loses its last commits silently, a database file cut short is refused.
                     connection.execute("PRAGMA synchronous=EXTRA")
                     connection.executescript(_SCHEMA)
                     connection.execute("INSERT INTO head VALUES (1, ?, 0, ?)", (identity, identity))

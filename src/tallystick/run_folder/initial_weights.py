@@ -1,7 +1,6 @@
 """Keep what a run starts from that does not start from scratch: weights, encoder and label coder of a finished run.
 
-A run keeps its own copy: it is resumed to the same bits whatever becomes of the earlier run's folder. The optimizer's state is
-not among it: its moments belong to the last step's weights, while a finished run leaves the best epoch's averages.
+A run keeps its own copy: it is resumed to the same bits whatever becomes of the earlier run's folder.
 """
 
 from dataclasses import dataclass
@@ -97,6 +96,7 @@ def starting_point(folder: RunFolder | None, earlier: RunFolder | None) -> Start
 def keep_starting_point(earlier: RunFolder, folder: RunFolder) -> None:
     """Copy what a new run starts from into its own folder, whole or not at all."""
     point = finished_run(earlier)
+    # Without the optimizer's state: it belongs to the last step's weights, and a finished run leaves the best epoch's averages.
     weights, _ = earlier.advised(earlier.model, lambda: read_tensors(earlier.model, origin=earlier.origin))
     facts = _Facts(
         run_id=point.run_id,

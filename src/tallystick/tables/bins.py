@@ -12,7 +12,7 @@ def bin_edges(values_N: NDArray[np.floating], *, bins: int = MAX_BINS) -> tuple[
 
     Gorishniy, Rubachev and Babenko (2022), "On embeddings for numerical features in tabular deep learning", section 3.2.1, take
     quantiles. Here a value that holds as many rows as a bin would is an edge, and the other edges are quantiles of the remaining
-    rows. With no more than T + 1 distinct values each is an edge. No label is looked at.
+    rows. With no more than T + 1 distinct values each is an edge.
 
     Args:
         values_N: finite numbers of the training rows.
