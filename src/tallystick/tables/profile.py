@@ -116,13 +116,14 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             )
         # Days such as 31.12.2020 or 31/12/20 are no ISO dates, so they stay text
         is_day_first = values.dtype == pl.String and values.null_count() < len(values) and values.str.contains(DAY_FIRST).all()
-        if column.use == "categorical" and is_day_first:
+        is_looked_at = column.use == "categorical" and party.features is None and digits is None
+        if is_looked_at and (doubt := text_warning(values)) is not None:
+            warnings.append(doubt)
+        elif column.use == "categorical" and is_day_first:
             warnings.append(
                 f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; to have them as dates "
                 f"{dates_mend(values)}"
             )
-        elif column.use == "categorical" and party.features is None and digits is None:
-            warnings += [warning] if (warning := text_warning(values)) is not None else []
         if column.use == "categorical" and party.features is None:
             warnings += [warning] if (warning := marks_warning(frame, column.name, party)) is not None else []
         if values.dtype in (pl.Date, pl.Datetime) and (early := int((values.dt.year() < FIRST_YEAR).sum())):
