@@ -1,10 +1,9 @@
 """A party's own files: whole or not at all, safe on disk before they count, and read back only as they were written.
 
-A file is written beside its place, flushed to disk and renamed, and then its folder is flushed. A full disk, a kill or a power
-cut leaves the last good version. A *sealed* file carries a field ``seal`` in its JSON; in a safetensors file it stands in the
-header's metadata. The seal has the SHA-256 of all bytes of the file, taken with zeros in the seal's own place. It also says
-what the file is: its place in the run's folder, which says kind and step, the run and the party. Whatever reads a sealed file
-back checks both first.
+A file is written beside its place, flushed to disk and renamed, and then its folder is flushed: a full disk, a kill or a power
+cut leaves the last good version. A *sealed* file carries a ``seal``, in its JSON or a safetensors file's header: the SHA-256 of
+all bytes of the file, taken with zeros in the seal's own place, and what the file is, by the run, the party and its place in the
+run's folder, which says kind and step. Whatever reads a sealed file back checks both first.
 
 Where the party file names a key, sealed files are encrypted as a whole (``tallystick.encryption``), all but ``origin.json``.
 

@@ -38,6 +38,7 @@ WRITTEN: dict[type[Variant], list[dict[str, Any]]] = {
         {"target": {"type": "regression"}},
         {"target": {"type": "count"}},
         {"target": {"type": "survival"}},
+        {"target": {"type": "quantile"}},
     ],
     TrainingChoice: [
         {"training": {}},

@@ -20,7 +20,7 @@ def columns(codes=6):
 
 
 @pytest.mark.parametrize("codes", short_lane_of([6, 1_000], 1))
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "count"])
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "count", "quantile"])
 def test_logits_are_those_of_the_estimator(kind, codes):
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
@@ -30,14 +30,17 @@ def test_logits_are_those_of_the_estimator(kind, codes):
         kind, score_N.exp().round()
     )
     weights = torch.linspace(0.5, 2, ROWS)
-    found = Boosted(kind, features, labels, weights, seed=3).logits(features.rows, torch.arange(len(features)), classes=3)
+    levels = (0.2, 0.7) if kind == "quantile" else ()
+    boosted = Boosted(kind, features, labels, weights, levels=levels, seed=3)
+    found = boosted.logits(features.rows, torch.arange(len(features)), classes=3)
     table = np.hstack([features.numeric_NF.numpy(), features.categorical_NG.numpy()]).astype(np.float64)
     estimator = HistGradientBoostingRegressor if kind in NUMBERS else HistGradientBoostingClassifier
-    loss = {"loss": "poisson"} if kind == "count" else {}
+    loss = {"count": {"loss": "poisson"}, "quantile": {"loss": "quantile", "quantile": 0.7}}.get(kind, {})
     model = estimator(categorical_features=[2] if codes < 256 else [], random_state=3, **loss)
     model.fit(table, labels.numpy(), sample_weight=weights.numpy())
     if kind in NUMBERS:
         numbers = torch.from_numpy(model.predict(table)).float()
+        found = found[:, 1] if kind == "quantile" else found
         assert torch.allclose(found, numbers.log() if kind == "count" else numbers, atol=1e-5)
         return
     chances = torch.from_numpy(model.predict_proba(table)).float()

@@ -11,7 +11,7 @@ from tallystick.config.sections import EvaluationConfig
 from tallystick.errors import DataError
 from tallystick.evaluation.intervals import bootstrap, percentile_interval
 from tallystick.evaluation.measure import CURVE_POINTS, compare_models
-from tallystick.metrics import auc, auc_statistic, mean_statistic, metric, sigmoid
+from tallystick.metrics import MetricSettings, auc, auc_statistic, mean_statistic, metric, sigmoid
 
 
 def binormal(rng: np.random.Generator, rows: int, shift: float) -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +139,9 @@ def test_results_are_json_and_hold_the_plain_metrics(target) -> None:
     found = compare_models(target, labels, joint, own, weights=weights, evaluation=evaluation, generator=rng)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     for name, value in found["joint"].items():
-        assert value["value"] == pytest.approx(metric(target, name, labels, joint, bins=10, weights_N=weights))
+        assert value["value"] == pytest.approx(
+            metric(target, name, labels, joint, settings=MetricSettings(bins=10), weights_N=weights)
+        )
         assert value["low"] <= value["value"] <= value["high"]
         difference = found["difference"][name]
         assert difference["value"] == pytest.approx(value["value"] - found["local_baseline"][name]["value"])
@@ -198,7 +200,7 @@ def test_unusable_settings_are_refused() -> None:
     with pytest.raises(DataError, match="weights"):
         measure("binary", [0, 1], [0.0, 1.0], weights=[1.0], generator=rng)
     with pytest.raises(DataError, match="bins"):
-        metric("binary", "ace", [0, 1], [0.0, 1.0], bins=0)
+        metric("binary", "ace", [0, 1], [0.0, 1.0], settings=MetricSettings(bins=0))
     with pytest.raises(DataError, match="resamples"):
         bootstrap([], np.ones(2), resamples=-1, generator=rng)
     with pytest.raises(DataError, match="level"):
@@ -211,5 +213,5 @@ def test_two_hundred_resamples_of_65k_rows_are_quick() -> None:
     rng = np.random.default_rng(10)
     labels, logits = binormal(rng, 65_000, 1.0)
     before = time.process_time()
-    measure("binary", labels, logits, resamples=200, generator=rng)
+    measure("binary", labels, logits, evaluation=EvaluationConfig(bootstrap=200), generator=rng)
     assert time.process_time() - before < 4

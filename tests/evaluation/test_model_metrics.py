@@ -11,6 +11,7 @@ from sklearn import metrics as oracle
 from tallystick.errors import DataError
 from tallystick.metrics import (
     METRICS,
+    MetricSettings,
     TargetType,
     UndefinedMetric,
     ace,
@@ -24,6 +25,7 @@ from tallystick.metrics import (
 )
 
 CLOSE = pytest.approx
+LEVELS = (0.1, 0.5, 0.9)
 
 
 def rows(seed: int, n: int = 500, tied: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,7 +93,19 @@ ORACLES = {
     ("count", "rmse"): lambda y, f, w: oracle.root_mean_squared_error(y, f, sample_weight=w),
     ("count", "mae"): lambda y, f, w: oracle.mean_absolute_error(y, f, sample_weight=w),
     ("survival", "concordance"): lambda y, f, w: slow_concordance(y, f, w),
+    ("quantile", "pinball"): lambda y, f, w: np.mean([pinball(y, f[:, i], w, level) for i, level in enumerate(LEVELS)]),
+    ("quantile", "d2"): lambda y, f, w: 1 - np.sum([pinball(y, f[:, i], w, a) for i, a in enumerate(LEVELS)]) / least(y, w),
+    ("quantile", "level_error"): lambda y, f, w: np.mean(np.abs(np.average(y[:, None] <= f, axis=0, weights=w) - LEVELS)),
 }
+
+
+def pinball(labels, predictions, weights, level) -> float:
+    return oracle.mean_pinball_loss(labels, predictions, sample_weight=weights, alpha=level)
+
+
+def least(labels, weights) -> float:
+    """The least losses of constants: one of the labels is best."""
+    return sum(min(pinball(labels, np.full(len(labels), each), weights, level) for each in labels) for level in LEVELS)
 
 
 def slow_concordance(labels, predictions, weights) -> float:
@@ -114,6 +128,10 @@ def case(target: str, tied: bool) -> tuple[np.ndarray, np.ndarray]:
     elif target == "count":
         logits = rng.gamma(2.0, size=300) + 0.1
         labels = rng.poisson(logits).astype(float)
+    elif target == "quantile":
+        labels = rng.normal(size=300)
+        logits = np.sort(labels[:, None] + rng.normal(size=(300, 3)), axis=1)
+        labels = np.round(labels, 1) if tied else labels
     elif target == "survival":
         logits = rng.gamma(2.0, size=300) + 0.1
         labels = np.round(logits * rng.exponential(size=300), 1) + 0.1
@@ -133,7 +151,8 @@ def test_every_metric_has_an_oracle() -> None:
 def test_every_metric_matches_its_oracle(target: TargetType, name: str, tied: bool, weighted: bool) -> None:
     labels, logits = case(target, tied)
     w = np.random.default_rng(3).integers(0, 4, len(labels)).astype(float) if weighted else None
-    assert metric(target, name, labels, logits, weights_N=w) == CLOSE(ORACLES[target, name](labels, logits, w))
+    settings = MetricSettings(levels=LEVELS)
+    assert metric(target, name, labels, logits, settings=settings, weights_N=w) == CLOSE(ORACLES[target, name](labels, logits, w))
 
 
 @pytest.mark.parametrize("tied", [False, True])

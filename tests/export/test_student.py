@@ -36,7 +36,7 @@ def both_tables(rows, *, target="binary", seed=3):
         "regression": 100 + 5 * partner + 3 * rng.normal(size=rows),
         "multiclass": np.digitize(partner + 0.5 * rng.normal(size=rows), [-0.6, 0.6]),
         "count": rng.poisson(np.exp(0.5 * partner)),
-    }[target]
+    }["regression" if target == "quantile" else target]
     ids = [f"id-{number:05}" for number in range(rows)]
     shared = {"id": ids, "noise": rng.normal(size=rows), "kind": rng.choice(["red", "blue"], size=rows)}
     return {"bank": pl.DataFrame({**shared, "x": own, "y": label}), "shop": pl.DataFrame({**shared, "x": partner})}
@@ -141,7 +141,7 @@ def test_a_later_table_in_another_unit_is_scored_and_said_by_whoever_scores_it(s
     }
 
 
-@pytest.mark.parametrize("target", ["regression", "multiclass", "count"])
+@pytest.mark.parametrize("target", ["regression", "multiclass", "count", "quantile"])
 def test_every_target_has_a_student(tmp_path, target):
     scored = scored_job(tmp_path, rows=300, target=target, training__epochs=3)
     figures = made(scored, "student", onnx=False)
@@ -149,7 +149,7 @@ def test_every_target_has_a_student(tmp_path, target):
     assert None not in (headline["own"], headline["student"], headline["joint"])
     score_by_student(scored.home / "student", scored.files[1], table=None, output=scored.home / "alone.parquet")
     names = [name for name in pl.read_parquet(scored.home / "alone.parquet").columns if name.startswith("score")]
-    assert len(names) == (3 if target == "multiclass" else 1)
+    assert len(names) == (3 if target in ("multiclass", "quantile") else 1)
 
 
 def test_a_distilled_loss_is_that_of_mixed_targets_by_hand():

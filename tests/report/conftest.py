@@ -40,6 +40,11 @@ def evaluation(target: TargetType, rows: int = 4000, seed: int = 0) -> Any:
     if target == "count":
         counts = rng.poisson(np.exp(0.4 + 0.5 * own + 0.3 * more))
         return compare_models(target, counts, np.exp(0.4 + 0.5 * own + 0.28 * more), np.exp(0.44 + 0.5 * own), generator=rng)
+    if target == "quantile":
+        levels, edges = (0.1, 0.5, 0.9), np.array([-1.3, 0.0, 1.3])
+        middle, labels = 300 + 90 * own, 300 + 90 * own + 60 * more + 40 * rng.normal(size=rows)
+        joint, alone = (middle + 55 * more)[:, None] + 40 * edges, middle[:, None] + 72 * edges
+        return compare_models(target, labels, joint, alone, levels=levels, generator=rng)
     if target == "multiclass":
         labels = rng.integers(0, 3, rows)
         hint = np.eye(3)[labels]

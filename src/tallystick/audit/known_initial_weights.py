@@ -58,7 +58,7 @@ class KnownStart:
 
     def seen_by(self, number: int, contract: Contract) -> Start:
         """Return the model as a feature party simulates it: its own cut embeddings in, 0 for all that others send."""
-        outputs = contract.target.classes if contract.target.type == "multiclass" else 1
+        outputs = contract.target.outputs
         settings = {"own_width": self.own_width, "outputs": outputs, "seed": contract.seed}
         top = top_at_start(contract.model, contract.label_party, self.widths, **settings)
         before, after = sum(self.widths[:number]), sum(self.widths[number + 1 :]) + self.own_width

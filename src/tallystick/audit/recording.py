@@ -5,17 +5,19 @@ that it sent. Recording changes no bit of the training. What an interrupted run 
 sums over the training only, of at most 4,096 rows for labels and 1,000 for columns; labels that are numbers are recorded as with
 ``audit: true``.
 
-- Steps, for attacks that look at a batch (``PEER/epoch-*.safetensors``). At most five epochs are kept, the first and the last
-trained among them; with ``union.audit`` six, the second among them. Together they have about 12,288 rows, in batches spread
-evenly; with ``union.audit`` at most 50,000 of each epoch. They take at most 256 MiB per feature party. - Sums over the whole
-training, for attacks that read one vector per row (``rows-*.safetensors``). At most 12,288 rows are kept, spread evenly; 4,096
-of epochs before the last are read. Each has the sum of its gradients, how often it came, and its last embedding, as they were
-by the end of at most five epochs. They take at most 256 MiB, and in memory 8 bytes per row and column of the cut. - A feature
-party's own embeddings. At most 4,000 training rows are kept. Each has its last and its mean embedding, and those of several
-epochs (two of a wide cut, up to 64 of a narrow one), as they were by the end of at most five epochs. They take at most 256 MiB.
-Of more than 100 columns 100 are attacked, evenly spread, 32 numbers of a vector among them. - What crosses without a gradient
-coming back (``validation/``, ``test/``, ``shuffled.safetensors``): validation rows in each pass, test rows, and rows whose
-columns are measured. At most 2,000 rows of each part are kept, 500 for a quick audit. - The true labels, when recording begins.
+Of at most five epochs, the first and the last trained among them, there are, in at most 256 MiB each:
+
+- Steps, for attacks that look at a batch (``PEER/epoch-*.safetensors``): about 12,288 rows together, in batches spread evenly;
+  with ``union.audit`` of six epochs, the second among them, and at most 50,000 rows of each.
+- Sums over the training until then, for attacks that read one vector per row (``rows-*.safetensors``): at most 12,288 rows,
+  spread evenly; 4,096 of epochs before the last are read. Each has the sum of its gradients, how often it came, and its last
+  embedding. In memory they take 8 bytes per row and column of the cut.
+- A feature party's own embeddings: at most 4,000 training rows, each with its last and its mean embedding, and those of several
+  epochs (two of a wide cut, up to 64 of a narrow one). Of more than 100 columns 100 are attacked, evenly spread, 32 numbers of a
+  vector among them.
+
+What crosses without a gradient coming back (``validation/``, ``test/``, ``shuffled.safetensors``) is kept of at most 2,000 rows
+of each part, 500 for a quick audit. The true labels are kept when recording begins.
 
 Shapes: N aligned positions.
 """

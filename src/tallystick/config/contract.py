@@ -158,7 +158,7 @@ class Contract(Model):
     @property
     def scores_of_a_row(self) -> int:
         """Count the scores that a head on shares gives a row: one, of several classes one each."""
-        return self.target.classes if self.target.type == "multiclass" else 1
+        return self.target.outputs
 
     @property
     def needs_helper(self) -> bool:
@@ -572,8 +572,8 @@ def _serving_problems(contract: Contract) -> list[str]:
         problems.append(f"serving.ways: by {ways} the feature party asks, and by the others the label party; give those of one")
     if len(contract.feature_parties) > 1:
         problems.append(f"serving.ways: by {ways} one feature party asks, and this contract has {len(contract.feature_parties)}")
-    if contract.target.type == "multiclass":
-        problems.append(f"serving.ways: {ways} give one number for a row, and target.type = multiclass has several")
+    if contract.target.outputs > 1:
+        problems.append(f"serving.ways: {ways} give one number for a row, and target.type = {contract.target.type} has several")
     if "embedding" in of_feature_party and serving.questions_a_day_per_row is not None:
         problems.append(
             "serving.questions_a_day_per_row: by embedding nothing says which row is asked for; bound questions_a_day instead"
@@ -662,7 +662,7 @@ def _shared_head_problems(contract: Contract) -> list[str]:
         for key in sorted(training.model_fields_set - allowed)
         if getattr(training, key) != type(training).model_fields[key].default
     ]
-    if contract.target.type in ("count", "survival"):
+    if contract.target.type in ("count", "survival", "quantile"):
         problems.append(
             f"{where}, target.type = {contract.target.type}: a head on shares has squared and logistic loss only; take regression"
         )

@@ -1,9 +1,10 @@
 """The parts of a contract, with every key: parties, target, split, model, training, evaluation, network."""
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tallystick.config.imputation import (
     FEATURES,
@@ -26,6 +27,7 @@ Epochs = Annotated[int, Field(strict=True, ge=1, le=65_535)]
 Validations = Annotated[int, Field(strict=True, ge=1, le=64)]
 Rate = Annotated[float, Field(strict=True, ge=1e-9, le=1e6)]
 ReleaseEpsilon = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
+Level = Annotated[float, Field(strict=True, ge=0.001, le=0.999)]
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
@@ -65,6 +67,11 @@ class TargetKeys(Variant):
     is_number: ClassVar[bool] = False
     """Whether labels are numbers and no classes."""
 
+    @property
+    def outputs(self) -> int:
+        """Count the outputs of a model of it."""
+        return 1
+
 
 class BinaryTarget(TargetKeys):
     """One of two classes."""
@@ -79,6 +86,11 @@ class MulticlassTarget(TargetKeys):
 
     type: Literal["multiclass"] = Field(description="kind of label")
     classes: int = Field(strict=True, ge=3, le=100_000, description="number of classes")
+
+    @property
+    def outputs(self) -> int:
+        """Count the classes."""
+        return self.classes
 
 
 class RegressionTarget(TargetKeys):
@@ -108,8 +120,32 @@ class SurvivalTarget(TargetKeys):
     is_number: ClassVar[bool] = True
 
 
+def _ascending(levels: tuple[float, ...]) -> tuple[float, ...]:
+    if any(upper <= lower for lower, upper in pairwise(levels)):
+        raise ValueError(f"are {', '.join(f'{level:g}' for level in levels)}; give each level once, the lowest first")
+    return levels
+
+
+class QuantileTarget(TargetKeys):
+    """Numbers that a label stays below with given probabilities."""
+
+    type: Literal["quantile"] = Field(description="kind of label")
+    levels: Annotated[tuple[Level, ...], Field(min_length=1, max_length=99), AfterValidator(_ascending)] = Field(
+        default=(0.1, 0.5, 0.9),
+        description="chances that a label is at most the predicted number, ascending; each has a score of its own",
+    )
+
+    classes: ClassVar[int] = 2
+    is_number: ClassVar[bool] = True
+
+    @property
+    def outputs(self) -> int:
+        """Count the levels."""
+        return len(self.levels)
+
+
 TargetConfig: TypeAlias = Annotated[
-    BinaryTarget | MulticlassTarget | RegressionTarget | CountTarget | SurvivalTarget,
+    BinaryTarget | MulticlassTarget | RegressionTarget | CountTarget | SurvivalTarget | QuantileTarget,
     Field(discriminator="type"),
     usual("type", "binary"),
 ]
@@ -123,6 +159,8 @@ def target_of(kind: TargetType, *, classes: int) -> TargetConfig:
         return CountTarget(type=kind)
     if kind == "survival":
         return SurvivalTarget(type=kind)
+    if kind == "quantile":
+        return QuantileTarget(type=kind)
     return RegressionTarget(type=kind) if kind == "regression" else BinaryTarget()
 
 

@@ -165,7 +165,7 @@ class IntersectionDataset(Dataset):
     def objective(self) -> Objective:
         """Build the loss by the labels to train on."""
         labels = self.known_labels
-        each = Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N)
+        each = Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N, levels=labels.coder.levels)
         return self.folds.objective(each) if self.folds is not None else each
 
     def own_part(self) -> "IntersectionDataset":

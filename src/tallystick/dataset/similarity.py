@@ -239,7 +239,7 @@ class SimilarityDataset(Dataset):
     def objective(self) -> Objective:
         """Build the loss by the labels to train on."""
         labels = self.known_labels
-        return Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N)
+        return Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N, levels=labels.coder.levels)
 
     def own_part(self) -> IntersectionDataset:
         """Return the same rows without links, with the true labels."""

@@ -1,10 +1,12 @@
 """Gradient boosting on the label party's own columns: the baseline that a data scientist without a partner would take.
 
-scikit-learn's HistGradientBoosting at its defaults, over the encoded columns. Local: nothing is sent. Shapes: N rows, C classes.
+scikit-learn's HistGradientBoosting at its defaults, over the encoded columns. Local: nothing is sent.
+
+Shapes: N rows, C classes, L levels.
 """
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ class Boosted:
         features: the training rows.
         labels: theirs, as the label coder gives them.
         weights: theirs, if rows have any.
+        levels: of a quantile target; each is a model of its own.
         seed: of what it draws.
     """
 
@@ -48,6 +51,7 @@ class Boosted:
         labels: Tensor,
         weights: Tensor | None = None,
         *,
+        levels: Sequence[float] = (),
         seed: int,
     ) -> None:
         assert kind != "survival", "gradient boosting has no loss of survival times"
@@ -62,30 +66,34 @@ class Boosted:
         estimator = HistGradientBoostingRegressor if is_number else HistGradientBoostingClassifier
         # Rows to stop by are drawn of each class, and of a class of one row they cannot be.
         lone = not is_number and int(labels.long().bincount().eq(1).sum()) > 0
-        loss = {"loss": "poisson"} if kind == "count" else {}
-        self._model: Any = estimator(
-            categorical_features=few, random_state=seed, early_stopping=False if lone else "auto", **loss
-        )
+        losses: list[dict[str, Any]] = [{"loss": "poisson"} if kind == "count" else {}]
+        if kind == "quantile":
+            losses = [{"loss": "quantile", "quantile": level} for level in levels]
         weights_N = weights.cpu().numpy() if weights is not None else None
+        self._models: list[Any] = []
         with threadpool_limits(torch.get_num_threads(), user_api="openmp"):
-            self._model.fit(_table(features), labels.cpu().numpy(), sample_weight=weights_N)
+            for loss in losses:
+                model = estimator(categorical_features=few, random_state=seed, early_stopping=False if lone else "auto", **loss)
+                self._models.append(model.fit(_table(features), labels.cpu().numpy(), sample_weight=weights_N))
 
     def logits(self, source: Callable[[Tensor], Features], index_N: Tensor, *, classes: int) -> Tensor:
         """Compute what a network would give at these positions, read a part of them at a time.
 
-        These are logits (N,) or (N, C), standardised numbers or log counts (N,).
+        These are logits (N,) or (N, C), standardised numbers or log counts (N,), or standardised quantiles (N, L).
         """
-        parts = []
+        parts, model = [], self._models[0]
         for index_B in torch.split(index_N, SCORED_AT_A_TIME):
             table = _table(source(index_B))
             if self._kind == "count":
-                values = np.log(self._model.predict(table))
+                values = np.log(model.predict(table))
             elif self._kind == "regression":
-                values = self._model.predict(table)
+                values = model.predict(table)
+            elif self._kind == "quantile":
+                values = np.stack([each.predict(table) for each in self._models], axis=1)
             else:
                 chances = np.zeros((len(table), classes))
-                class_codes = self._model.classes_.astype(int)
-                chances[:, class_codes] = self._model.predict_proba(table) if len(class_codes) > 1 else 1.0
+                class_codes = model.classes_.astype(int)
+                chances[:, class_codes] = model.predict_proba(table) if len(class_codes) > 1 else 1.0
                 values = np.log(chances.clip(CERTAIN, 1 - CERTAIN))
                 values = values[:, 1] - values[:, 0] if self._kind == "binary" else values
             parts.append(torch.from_numpy(values).float())

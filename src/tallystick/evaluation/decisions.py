@@ -207,13 +207,15 @@ def by_group(
     groups: Subgroups,
     rows: ScoredRows,
     *,
+    levels: tuple[float, ...] = (),
     smallest: int = 100,
     resamples: int = 200,
     generator: np.random.Generator,
 ) -> Grouping:
     """Measure a model on each group of rows.
 
-    A group of fewer than ``smallest`` rows is refused: its figures would be of single people, and noise.
+    A group of fewer than ``smallest`` rows is refused: its figures would be of single people, and noise. ``levels`` are those of
+    a quantile target.
     Raises DataError for codes that do not fit, UndefinedMetric for logits that are not finite.
     """
     labels_N, logits = metrics.check_rows(target, rows.labels_N, rows.logits)
@@ -235,8 +237,8 @@ def by_group(
         labels_G, logits_G, weights_G = labels_N[inside_N], logits[inside_N], weights_N[inside_N]
         keys_G = rows.keys_N[inside_N] if rows.keys_N is not None else None
         statistics: dict[str, Statistic] = {}
-        reasons = dict.fromkeys(("label_mean", "score_mean", "gap"), "a multiclass target has no mean")
-        if target != "multiclass":
+        reasons = dict.fromkeys(("label_mean", "score_mean", "gap"), f"a {target} target has no mean score")
+        if target not in ("multiclass", "quantile"):
             scores_G = metrics.sigmoid(logits_G) if target == "binary" else logits_G
             means = {"label_mean": labels_G, "score_mean": scores_G, "gap": scores_G - labels_G}
             statistics |= {what: metrics.mean_statistic(values_G) for what, values_G in means.items()}
@@ -245,7 +247,7 @@ def by_group(
             reasons["metric"] = f"fewer than {SMALLEST_CLASS} rows of one class"
         else:
             try:
-                statistics["metric"] = metric.prepare(labels_G, logits_G, 1)
+                statistics["metric"] = metric.prepare(labels_G, logits_G, metrics.MetricSettings(bins=1, levels=levels))
             except UndefinedMetric as error:
                 reasons["metric"] = str(error)
         values = {what: float(statistic(weights_G)) for what, statistic in statistics.items()}

@@ -2,9 +2,10 @@
 
 The results are plain dictionaries, ready for JSON: no NaN, a metric without a value says why. Everything here is
 computed from labels and stays with the label party; no formal guarantee protects the labels if it is passed on.
-Shapes: N rows, C classes.
+Shapes: N rows, C classes, L levels.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NotRequired, TypedDict
 
@@ -14,10 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from tallystick import metrics
 from tallystick.config.sections import EvaluationConfig
 from tallystick.evaluation import intervals
-from tallystick.metrics import METRICS, Floats, Statistic, TargetType, UndefinedMetric
+from tallystick.metrics import METRICS, Floats, MetricSettings, Statistic, TargetType, UndefinedMetric
 
 _LEVEL = 0.95
 CURVE_POINTS = 200
+BETWEEN = "between"
 _DIGITS = 6  # of the curves' points
 
 
@@ -52,12 +54,22 @@ class ReliabilityCurve(TypedDict):
     count: list[float]
 
 
+class QuantileShares(TypedDict):
+    """How often labels are at most the predicted quantiles, with intervals; and how often they lie between the outermost two."""
+
+    level: list[float]
+    observed: list[MetricValue]
+    between: MetricValue | None  # None of a single level
+    width: float | None  # mean distance between these two
+
+
 class MetricCurves(TypedDict):
     """A model's curves. One is None where the target or the rows have none, or where the label party kept it to itself."""
 
     roc: RocCurve | None
     reliability: ReliabilityCurve | None
     precision_recall: NotRequired[PrecisionRecallCurve | None]
+    quantiles: NotRequired[QuantileShares | None]
 
 
 class Comparison(TypedDict):
@@ -83,6 +95,7 @@ def compare_models(
     *,
     weights: ArrayLike | None = None,
     keys_N: NDArray[np.int64] | None = None,
+    levels: tuple[float, ...] = (),
     evaluation: EvaluationConfig | None = None,
     generator: np.random.Generator,
 ) -> Comparison:
@@ -91,8 +104,8 @@ def compare_models(
     The interval of a difference comes from the paired bootstrap: both models see the same resampled rows, so what
     makes a draw of rows easy or hard for both cancels out. ``keys_N`` says which key each row has: those of one are drawn
     together. ``labels_N`` are 0/1, class numbers or real numbers; logits are (N,) or, for classes, (N, C), and for regression
-    the predictions in the label's unit; without ``own_logits`` the joint model is measured alone. ``weights`` are per row.
-    ``evaluation`` says how many bins and resamples there are.
+    the predictions in the label's unit, (N, L) for the ``levels`` of a quantile target; without ``own_logits`` the joint model is
+    measured alone. ``weights`` are per row. ``evaluation`` says how many bins and resamples there are.
 
     Raises DataError for labels, weights or shapes that do not fit; logits that are not finite give metrics without a value.
     """
@@ -101,10 +114,12 @@ def compare_models(
     labels = np.asarray(labels_N).reshape(-1)
     weights_N = metrics.row_weights(weights, len(labels))
     table = METRICS[target]
-    models = {"joint": _Model(target, labels, joint_logits, weights_N, bins)}
+    settings = metrics.MetricSettings(bins=bins, levels=levels)
+    models = {"joint": _Model(target, labels, joint_logits, weights_N, settings)}
     if own_logits is not None:
-        models["local_baseline"] = _Model(target, labels, own_logits, weights_N, bins)
+        models["local_baseline"] = _Model(target, labels, own_logits, weights_N, settings)
     statistics = {(model, name): each for model in models for name, each in models[model].statistics.items()}
+    statistics |= {(model, name): each for model in models for name, each in models[model].shares.items()}
     replicates_RM = (
         intervals.bootstrap(list(statistics.values()), weights_N, keys_N=keys_N, resamples=resamples, generator=generator)
         if statistics
@@ -140,7 +155,7 @@ def compare_models(
         joint=by_model["joint"],
         local_baseline=own,
         difference=difference,
-        curves={model: each.curves() for model, each in models.items()},
+        curves={model: each.curves({name: replicates[model, name] for name in each.shares}) for model, each in models.items()},
         weighted=weights is not None,
     )
 
@@ -148,11 +163,12 @@ def compare_models(
 class _Model:
     """One model's prepared statistics, values and reasons on the rows that are measured."""
 
-    def __init__(self, target: TargetType, labels: Any, logits: ArrayLike, weights_N: Floats, bins: int) -> None:
+    def __init__(self, target: TargetType, labels: Any, logits: ArrayLike, weights_N: Floats, settings: MetricSettings) -> None:
         self.statistics: dict[str, Statistic] = {}
         self.values: dict[str, float] = {}
         self.reasons: dict[str, str] = {}
-        self._target, self._weights_N, self._bins = target, weights_N, bins
+        self.shares: dict[str, Statistic] = {}  # of a quantile target, by what is counted
+        self._target, self._weights_N, self._settings = target, weights_N, settings
         self._rows: tuple[Any, Floats] | None = None
         try:
             self._rows = metrics.check_rows(target, labels, logits)
@@ -161,7 +177,7 @@ class _Model:
             return
         for name, chosen in METRICS[target].items():
             try:
-                statistic = chosen.prepare(*self._rows, bins)
+                statistic = chosen.prepare(*self._rows, settings)
             except UndefinedMetric as error:
                 self.reasons[name] = str(error)
                 continue
@@ -170,9 +186,34 @@ class _Model:
                 self.statistics[name], self.values[name] = statistic, float(value)
             else:
                 self.reasons[name] = chosen.undefined
+        if target == "quantile" and self.statistics:  # rows with weight
+            labels_N, values_NL = self._rows
+            lowest_N, highest_N = values_NL[:, 0], values_NL[:, -1]
+            for place, level in enumerate(settings.levels):
+                self.shares[f"at most {level:g}"] = metrics.mean_statistic(labels_N <= values_NL[:, place])
+            if len(settings.levels) > 1:
+                self.shares[BETWEEN] = metrics.mean_statistic((labels_N >= lowest_N) & (labels_N <= highest_N))
 
-    def curves(self) -> MetricCurves:
-        """Compute the curves ROC, reliability and precision-recall, for a binary target."""
+    def curves(self, replicates: Mapping[str, Floats]) -> MetricCurves:
+        """Compute the curves ROC, reliability and precision-recall of a binary target, or the shares of a quantile target, whose
+        resamples are given.
+        """
+        if self.shares:
+            assert self._rows is not None
+            shares = {name: valued(share(self._weights_N), replicates[name], 0.0, 1.0) for name, share in self.shares.items()}
+            between, values_NL = shares.pop(BETWEEN, None), self._rows[1]
+            width = metrics.mean_statistic(values_NL[:, -1] - values_NL[:, 0])(self._weights_N)
+            return MetricCurves(
+                roc=None,
+                reliability=None,
+                precision_recall=None,
+                quantiles=QuantileShares(
+                    level=list(self._settings.levels),
+                    observed=list(shares.values()),
+                    between=between,
+                    width=width if between is not None else None,
+                ),
+            )
         if self._rows is None or self._target != "binary":
             return MetricCurves(roc=None, reliability=None, precision_recall=None)
         labels_N, logits_N = self._rows
@@ -194,7 +235,7 @@ class _Model:
                 picks = np.unique(picks)
                 precision_G, recall_G = precision_G[picks], recall_G[picks]
             precision_recall = PrecisionRecallCurve(recall=_rounded(recall_G), precision=_rounded(precision_G))
-        bins = metrics.equal_mass_bins(labels_N, metrics.sigmoid(logits_N), bins=self._bins)(self._weights_N)
+        bins = metrics.equal_mass_bins(labels_N, metrics.sigmoid(logits_N), bins=self._settings.bins)(self._weights_N)
         reliability = bins and ReliabilityCurve(
             predicted=_rounded(bins.predicted),
             observed=_rounded(bins.observed),

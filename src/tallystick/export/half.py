@@ -151,6 +151,12 @@ def meaning_of(coder: LabelCoder) -> dict[str, Any]:
             "deviation": coder.deviation,
             "mean": coder.mean,
         },
+        "quantile": {
+            "output": "output * deviation + mean, sorted within a row, are the quantiles of these levels",
+            "deviation": coder.deviation,
+            "mean": coder.mean,
+            "levels": list(coder.levels),
+        },
     }
     return meanings[coder.type]
 

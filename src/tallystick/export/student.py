@@ -244,7 +244,7 @@ class _Rows:
     def objective(self, share: float | None) -> Objective:
         """Build the loss: by labels alone, or by so much of the scores."""
         labels, own = self.own.known_labels, self.own
-        each: Objective = Supervised(labels.coder.type, labels.true_N, labels.weight_N)
+        each: Objective = Supervised(labels.coder.type, labels.true_N, labels.weight_N, levels=labels.coder.levels)
         if share is not None:
             assert isinstance(each, Supervised)
             each = Distilled(labels=each, teacher_N=self.teacher_N, has_score_N=self.has_score_N, share=share)
@@ -263,7 +263,7 @@ def _teacher(
 ) -> tuple[Tensor, Tensor]:
     """Return the joint logits at each position, and where there are any; raises ConfigError for scores of something else."""
     table = read_table(TableConfig(path=scores), text=party.text_columns)
-    names = [f"score_{name}" for name in coder.classes] if coder.type == "multiclass" else ["score"]
+    names = coder.score_names
     if lacking := [name for name in names if name not in table.columns]:
         raise ConfigError(f"--scores {scores}: has no column {shown(lacking[0])}; give what `tallystick predict` wrote")
     if RUN in table.columns and (others := set(require_column(table, RUN, use="scores").unique()) - {folder.run_id}):
@@ -289,7 +289,7 @@ def _teacher(
     elif coder.type == "count":
         logits = (values_NC[:, 0] / coder.mean).clamp(min=_LEAST).log()
     else:
-        logits = (values_NC[:, 0] - coder.mean) / coder.deviation
+        logits = (values_NC.squeeze(1) - coder.mean) / coder.deviation  # (N,), or (N, L) for several levels
     return logits.to(torch.float32), torch.from_numpy(has_score_N.to_numpy().copy())
 
 
@@ -337,6 +337,7 @@ def _figures(rows: _Rows, own: _Trained, student: _Trained) -> dict[str, Kept]:
             better,
             worse,
             weights=weights_T,
+            levels=labels.coder.levels,
             evaluation=rows.contract.evaluation,
             generator=np.random.default_rng(rows.contract.seed),
         )

@@ -14,6 +14,7 @@ HEADLINES: dict[TargetType, str] = {
     "regression": "rmse",
     "count": "deviance",
     "survival": "concordance",
+    "quantile": "pinball",
 }
 
 

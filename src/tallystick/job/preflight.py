@@ -291,7 +291,7 @@ def _check_features(
                 candidates = [terms.links] * len(widths) if terms is not None else []
                 architecture.label_model(encoder, widths, candidates=candidates)
             if GaussianGradients in [entry.defense for entry in contract.defense]:
-                outputs = contract.target.classes if contract.target.type == "multiclass" else 1
+                outputs = contract.target.outputs
                 check_top_rows(model, outputs=outputs, claim=GaussianGradients.method)
     if encoder is None:
         return

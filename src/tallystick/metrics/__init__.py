@@ -5,7 +5,7 @@ Each metric comes in two forms. The plain one (``auc(labels, scores)``) gives a 
 a bootstrap evaluates hundreds of reweightings of the same rows cheaply (intervals.py).
 
 A statistic returns NaN where it has no value under the given weights; a plain metric raises UndefinedMetric,
-which says why. Shapes: N rows, C classes.
+which says why. Shapes: N rows, C classes, L levels.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,11 @@ from tallystick.metrics.statistics import (
     equal_mass_bins,
     gini_statistic,
     ks_statistic,
+    level_error_statistic,
     log_softmax,
     mean_statistic,
+    pinball_explained_statistic,
+    pinball_loss,
     poisson_deviance,
     r2_statistic,
     sigmoid,
@@ -52,6 +55,7 @@ __all__ = [
     "REGRESSION",
     "Floats",
     "Metric",
+    "MetricSettings",
     "ReliabilityBins",
     "Statistic",
     "TargetType",
@@ -69,9 +73,12 @@ __all__ = [
     "finite_values",
     "gini_statistic",
     "ks_statistic",
+    "level_error_statistic",
     "log_softmax",
     "mean_statistic",
     "metric",
+    "pinball_explained_statistic",
+    "pinball_loss",
     "poisson_deviance",
     "precision_recall_curve",
     "r2_statistic",
@@ -82,15 +89,23 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
+class MetricSettings:
+    """What metrics need besides labels and logits."""
+
+    bins: int = 20  # of equal mass, for calibration
+    levels: tuple[float, ...] = ()  # of a quantile target
+
+
+@dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One metric as the report shows it, and how to prepare it from labels, logits and the number of bins."""
+    """One metric as the report shows it, and how to prepare it from labels, logits and settings."""
 
     title: str
     higher_is_better: bool
     low: float  # range of values
     high: float
     undefined: str  # what is missing when there is no value
-    prepare: Callable[[Any, Floats, int], Statistic]
+    prepare: Callable[[Any, Floats, MetricSettings], Statistic]
 
     @property
     def words(self) -> str:
@@ -138,7 +153,7 @@ BINARY = {
         low=0.0,
         high=1.0,
         undefined=_NO_ROWS,
-        prepare=lambda y, logits, bins: ace_statistic(y, sigmoid(logits), bins=bins),
+        prepare=lambda y, logits, settings: ace_statistic(y, sigmoid(logits), bins=settings.bins),
     ),
     "accuracy": Metric(  # share of rows where [l > 0] = y
         title="Accuracy",
@@ -204,8 +219,8 @@ MULTICLASS = {
         low=0.0,
         high=1.0,
         undefined=_NO_ROWS,
-        prepare=lambda y, logits, bins: _per_class(
-            y, logits, lambda one, scores: ace_statistic(one, np.exp(scores), bins=bins), "calibration error"
+        prepare=lambda y, logits, settings: _per_class(
+            y, logits, lambda one, scores: ace_statistic(one, np.exp(scores), bins=settings.bins), "calibration error"
         ),
     ),
 }
@@ -268,12 +283,40 @@ SURVIVAL = {
     ),
 }
 
+QUANTILE = {
+    "pinball": Metric(
+        title="Mean pinball loss",
+        higher_is_better=False,
+        low=0.0,
+        high=np.inf,
+        undefined=_NO_ROWS,
+        prepare=lambda y, predictions, settings: mean_statistic(pinball_loss(y, predictions, levels=settings.levels)),
+    ),
+    "d2": Metric(
+        title="D², pinball loss explained",
+        higher_is_better=True,
+        low=-np.inf,
+        high=1.0,
+        undefined="the labels are constant",
+        prepare=lambda y, predictions, settings: pinball_explained_statistic(y, predictions, levels=settings.levels),
+    ),
+    "level_error": Metric(  # mean over levels of |share of labels that are at most the prediction - level|
+        title="Mean error of levels",
+        higher_is_better=False,
+        low=0.0,
+        high=1.0,
+        undefined=_NO_ROWS,
+        prepare=lambda y, predictions, settings: level_error_statistic(y, predictions, levels=settings.levels),
+    ),
+}
+
 METRICS: dict[TargetType, dict[str, Metric]] = {
     "binary": BINARY,
     "multiclass": MULTICLASS,
     "regression": REGRESSION,
     "count": COUNT,
     "survival": SURVIVAL,
+    "quantile": QUANTILE,
 }
 
 
@@ -294,13 +337,19 @@ def ace(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int, weights_N: 
 
 
 def metric(
-    target: TargetType, name: str, labels_N: ArrayLike, logits: ArrayLike, *, bins: int = 20, weights_N: ArrayLike | None = None
+    target: TargetType,
+    name: str,
+    labels_N: ArrayLike,
+    logits: ArrayLike,
+    *,
+    settings: MetricSettings | None = None,
+    weights_N: ArrayLike | None = None,
 ) -> float:
     """Compute any metric of the tables above, by name, from logits (of numbers, predictions). Raises UndefinedMetric."""
     labels, logits = check_rows(target, labels_N, logits)
     metric_facts = METRICS[target][name]
     return _value(
-        metric_facts.prepare(labels, logits, bins),
+        metric_facts.prepare(labels, logits, settings or MetricSettings()),
         row_weights(weights_N, len(logits)),
         metric_facts.title,
         metric_facts.undefined,
@@ -359,6 +408,10 @@ def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tu
             raise DataError(
                 f"logits have shape {logits.shape}; a multiclass target needs (rows, classes) with at least 2 classes"
             )
+    elif target == "quantile":
+        if logits.ndim not in (1, 2):
+            raise DataError(f"predictions have shape {logits.shape}; a quantile target needs (rows, levels)")
+        logits = logits.reshape(len(logits), -1)
     elif logits.ndim == 2 and logits.shape[1] == 1:
         logits = logits[:, 0]
     elif logits.ndim != 1:

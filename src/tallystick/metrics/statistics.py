@@ -1,9 +1,9 @@
 """Compute what metrics are made of: statistics that are prepared from rows once, and evaluated under many weights.
 
-Shapes: N rows, C classes, G groups of rows with equal scores, R calibration bins.
+Shapes: N rows, C classes, L levels, G groups of rows with equal scores, R calibration bins.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tallystick.errors import DataError
 
-TargetType = Literal["binary", "multiclass", "regression", "count", "survival"]
-NUMBERS: tuple[TargetType, ...] = ("regression", "count", "survival")
+TargetType = Literal["binary", "multiclass", "regression", "count", "survival", "quantile"]
+NUMBERS: tuple[TargetType, ...] = ("regression", "count", "survival", "quantile")
 """Targets whose labels are numbers and no classes."""
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], float]
@@ -247,6 +247,54 @@ def deviance_explained_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) 
             return np.nan
         whole = _dot(weights_N, poisson_deviance(labels_N, np.full(len(labels_N), sum_of_labels / total)))
         return np.nan if whole <= 1e-12 * sum_of_labels else 1.0 - _dot(weights_N, deviance_N) / whole
+
+    return statistic
+
+
+def pinball_loss(labels_N: ArrayLike, predictions_NL: ArrayLike, *, levels: Sequence[float]) -> Floats:
+    """Compute each row's pinball loss, max(a (y - q), (a - 1) (y - q)) for the predicted quantile q of level a, as the mean over
+    levels.
+
+    Koenker and Bassett 1978. Raises DataError for another number of predictions than levels.
+    """
+    labels_N, predictions_NL = np.asarray(labels_N, dtype=np.float64), np.asarray(predictions_NL, dtype=np.float64)
+    if predictions_NL.shape != (len(labels_N), len(levels)):
+        raise DataError(
+            f"predictions have shape {predictions_NL.shape}; {len(labels_N)} rows and {len(levels)} levels need "
+            f"({len(labels_N)}, {len(levels)})"
+        )
+    above_NL, level_L = labels_N[:, None] - predictions_NL, np.asarray(levels)
+    loss_NL: Floats = np.maximum(level_L * above_NL, (level_L - 1.0) * above_NL)
+    return np.asarray(loss_NL.mean(axis=1))
+
+
+def pinball_explained_statistic(labels_N: ArrayLike, predictions_NL: ArrayLike, *, levels: Sequence[float]) -> Statistic:
+    """Make the share of pinball loss explained, 1 - sum w p(y, f) / sum w p(y, c), where c are the quantiles of the labels
+    themselves, the best constants.
+    """
+    labels_N, loss_N = np.asarray(labels_N, dtype=np.float64), pinball_loss(labels_N, predictions_NL, levels=levels)
+    order_N, level_L = np.argsort(labels_N, kind="stable"), np.asarray(levels)
+    sorted_N = labels_N[order_N]
+
+    def statistic(weights_N: Floats) -> float:
+        mass_N = np.cumsum(weights_N[order_N])
+        if len(mass_N) == 0 or mass_N[-1] == 0:
+            return np.nan
+        best_L = sorted_N[np.searchsorted(mass_N, level_L * mass_N[-1]).clip(max=len(mass_N) - 1)]
+        constants_NL = np.broadcast_to(best_L, (len(labels_N), len(best_L)))
+        whole = _dot(weights_N, pinball_loss(labels_N, constants_NL, levels=levels))
+        return np.nan if whole == 0 else 1.0 - _dot(weights_N, loss_N) / whole
+
+    return statistic
+
+
+def level_error_statistic(labels_N: ArrayLike, predictions_NL: ArrayLike, *, levels: Sequence[float]) -> Statistic:
+    """Make the mean over levels of |share of labels that are at most the predicted quantile - level|."""
+    labels_N, predictions_NL = np.asarray(labels_N, dtype=np.float64), np.asarray(predictions_NL, dtype=np.float64)
+    shares = [mean_statistic(labels_N <= predictions_NL[:, place]) for place in range(len(levels))]
+
+    def statistic(weights_N: Floats) -> float:
+        return float(np.mean([abs(share(weights_N) - level) for share, level in zip(shares, levels, strict=True)]))
 
     return statistic
 

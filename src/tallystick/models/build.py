@@ -105,7 +105,8 @@ class BranchParts:
         party: the label party's name.
         own: its columns.
         cut_width: of all feature parties together.
-        outputs: 1, or the number of classes.
+        outputs: 1, or the number of classes or levels.
+        label_width: of a label as a condition, if it is not the outputs: a number with several levels is one number.
         seed: the contract's, or the party's secret.
     """
 
@@ -114,6 +115,7 @@ class BranchParts:
     own: FeatureShape
     cut_width: int
     outputs: int
+    label_width: int | None = None
     seed: Seed = field(repr=False)
 
     def bottom(self, name: str = "") -> nn.Module:

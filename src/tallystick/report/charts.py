@@ -150,6 +150,11 @@ def reliability_plot(lines: Sequence[Line], summary: str) -> Plot:
     return _square("Reliability", summary, labels, lines, top=min(top, 1.0), dotted=True)
 
 
+def quantile_plot(lines: Sequence[Line], summary: str) -> Plot:
+    """Plot how many labels are at most the predicted quantile against its level, beside the diagonal where both agree."""
+    return _square("Quantiles", summary, ("level", "share of labels at or below"), lines, top=1.0, dotted=True)
+
+
 def precision_recall_plot(lines: Sequence[Line], summary: str) -> Plot:
     """Plot precision against recall."""
     labels = ("recall", "precision")

@@ -18,6 +18,9 @@ from tallystick.report.summary import headline, party_names, verdict
 from tallystick.report.templating import render_template, script_json, write_page
 from tallystick.results import ColumnFall, ImportanceSummary, Result, read_result
 
+MODELS = (("local_baseline", "own columns only", "own"), ("joint", "joint", "joint"))
+"""Of an evaluation's curves: key, name and colour."""
+
 
 def render(result: Result | dict[str, Any], path: str | os.PathLike[str]) -> Path:
     """Write the report of ``result`` to ``path``, replacing what was there only once the page is complete.
@@ -55,6 +58,14 @@ def to_html(result: Result | dict[str, Any]) -> str:
             gain=charts.gain_plot(decisions, f"The highest-scored tenth of the rows holds {first['gain']:.0%} of the positives."),
             scores=charts.score_plot(decisions, "Shares of the positives and of the negatives per score."),
         )
+    # Of a quantile target: the shares of each model, and their lines
+    curves = evaluation["curves"] if evaluation is not None else {}
+    quantiles = {model: shares for model in curves if (shares := curves[model].get("quantiles")) is not None}
+    quantile_lines = [
+        charts.Line(name=name, colour=colour, xs=shares["level"], ys=[each["value"] or 0.0 for each in shares["observed"]])
+        for model, name, colour in MODELS
+        if (shares := quantiles.get(model)) is not None
+    ]
     linkage, linked = shown_result.sections.linkage, None
     if linkage is not None:
         weights = shown_result.sections.link_weights
@@ -98,6 +109,10 @@ def to_html(result: Result | dict[str, Any]) -> str:
             ys="precision",
             text="Precision against recall: {}. The metrics table holds the average precision.",
         ),
+        quantiles=quantiles,
+        coverage=charts.quantile_plot(quantile_lines, "Share of labels at or below each predicted quantile, against its level.")
+        if quantile_lines
+        else None,
         deciding=deciding,
         falls=[_falls(one) for one in shown_result.sections.importance if one.columns],
         titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
@@ -191,7 +206,7 @@ def _curve_plot(
     curves: dict[str, Any] = result.evaluation["curves"] if result.evaluation else {}
     lines = [
         charts.Line(name=name, colour=colour, xs=points[xs], ys=points[ys])
-        for model, name, colour in (("local_baseline", "own columns only", "own"), ("joint", "joint", "joint"))
+        for model, name, colour in MODELS
         if model in curves and (points := curves[model].get(curve)) is not None
     ]
     return plot(lines, text.format(" and ".join(line.name for line in lines))) if lines else None

@@ -111,7 +111,7 @@ class Architecture:
             )
         if self.top is not None:
             return LabelModel(self.top, bottom=self.bottom).to(self.device)
-        outputs = self.target.classes if self.target.type == "multiclass" else 1
+        outputs = self.target.outputs
         own = encoder.feature_shape if encoder is not None else None
         if encoder is not None and own is not None and widths and self.unaligned.used:
             columns = tuple(column.name for column in encoder.categorical)
@@ -122,6 +122,7 @@ class Architecture:
                 own=replace(own, screened=False),  # branches share columns, and none says for the others what to close
                 cut_width=sum(widths),
                 outputs=outputs,
+                label_width=1 if self.target.is_number else outputs,
                 seed=self.seed,
             )
             branched = method.model(parts)
@@ -143,7 +144,7 @@ class Architecture:
         return model.to(self.device)
 
     def _folded(self, own: FeatureShape | None, widths: Sequence[int], *, folds: int) -> LabelModel:
-        outputs = self.target.classes if self.target.type == "multiclass" else 1
+        outputs = self.target.outputs
         return build_folded_label_model(self.model, self.party, own, widths, outputs=outputs, seed=self.seed, folds=folds)
 
 

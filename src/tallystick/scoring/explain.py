@@ -30,6 +30,8 @@ def check_explained(contract: Contract, party: str) -> None:
         why = f"rows are linked by {contract.alignment.method}, where a row is more than one row of each party"
     elif contract.target.type == "multiclass":
         why = "a score of several classes has no single logit"
+    elif contract.target.outputs > 1:
+        why = "several quantiles have no single output"
     elif contract.shares_head:
         why = "it takes more scores of a row, and training.gradients = shared opens each once"
     if why is not None:

@@ -72,7 +72,7 @@ def predict_label_party(
     rows: int,
     progress: Progress = no_progress,
 ) -> pl.DataFrame:
-    """Score the linked rows: a ``score`` column (probability of the positive class, or the value), or one per class.
+    """Score the linked rows: a ``score`` column (probability of the positive class, or the value), or one per class or level.
 
     They are the first ``rows`` positions of the batches (``tiled_batches``).
 
@@ -106,7 +106,7 @@ def predict_alone(trained: TrainedLabelParty, dataset: Dataset) -> pl.DataFrame:
 
 
 def scores_of(coder: LabelCoder, logits: Tensor) -> pl.DataFrame:
-    """Return what outputs mean: a ``score`` column, or one per class."""
+    """Return what outputs mean: a ``score`` column, or one per class or level."""
     return pl.DataFrame(score_columns(coder, logits))
 
 
@@ -116,7 +116,11 @@ def score_columns(coder: LabelCoder, logits: Tensor) -> dict[str, NDArray[np.flo
     whole = logits[whole_tiles(torch.arange(rows))]
     if coder.type == "multiclass":
         shares_NC = torch.softmax(whole, dim=1)[:rows].numpy()
-        return {f"score_{name}": shares_NC[:, c] for c, name in enumerate(coder.classes)}
+        return {name: shares_NC[:, c] for c, name in enumerate(coder.score_names)}
+    if coder.type == "quantile":
+        sorted_NL = whole.reshape(len(whole), len(coder.levels)).sort(dim=1).values
+        values_NL = (sorted_NL * coder.deviation + coder.mean)[:rows].numpy()
+        return {name: values_NL[:, place] for place, name in enumerate(coder.score_names)}
     if coder.type == "binary":
         return {"score": torch.sigmoid(whole)[:rows].numpy()}
     if coder.type == "count":

@@ -66,8 +66,7 @@ class Scorer:
     @property
     def names(self) -> list[str]:
         """Return the names of the columns."""
-        coder = self.trained.coder
-        return [f"score_{name}" for name in coder.classes] if coder.type == "multiclass" else ["score"]
+        return self.trained.coder.score_names
 
     @torch.inference_mode()
     def joint(self, cuts_BD: Sequence[Tensor], own_B: Features | None) -> Columns:

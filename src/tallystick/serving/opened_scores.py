@@ -154,7 +154,7 @@ class HeadScorer:
     @property
     def names(self) -> list[str]:
         """Return the names of the columns."""
-        return [f"score_{name}" for name in self.coder.classes] if self.coder.type == "multiclass" else ["score"]
+        return self.coder.score_names
 
     def joint(self, cuts_BD: Sequence[Tensor], own_B: Features | None) -> Columns:  # noqa: ARG002
         """Return what the opened logits mean."""

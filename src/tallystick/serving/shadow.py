@@ -153,7 +153,7 @@ class Shadow:
             changed = int((one != other).sum())
         else:
             threshold = self._options.threshold
-            if threshold is None and self._target != "binary":
+            if len(served_scores) > 1 or (threshold is None and self._target != "binary"):
                 changed = None
             else:
                 at = np.float32(0.5 if threshold is None else threshold)

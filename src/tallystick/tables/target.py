@@ -3,17 +3,18 @@
 - ``binary``: exactly two values. The larger is the positive class, whose probability a score is: 1 of 0 and 1, "yes" of "no" and
   "yes", but "nein" of "ja" and "nein". ``check`` names it.
 - ``multiclass``: exactly ``target.classes`` values, sorted: numbers by value, text by code point.
-- ``regression``: standardised with the training rows' mean and deviation. Results are in the label's own unit again.
-- ``count``: whole numbers from 0 on, divided by the training rows' mean. The model's output is the logarithm of a row's expected
-  count over that mean, so results are expected counts, of at most 10^12, the largest count that a label may be.
-- ``survival``: the time of an event, or minus the time until which there was none; 0 is an error. The model's output is the
-  logarithm of a time over ``mean``, in units of ``deviation``: the middle and the scale of the log-logistic distribution that
-  fits the training rows best. Results are the times by which half of such rows have had their event, of at most 10^12 times
-  ``mean``.
+- ``regression``: standardised by the training rows. Results are in the label's own unit.
+- ``count``: whole numbers from 0 on, over the training rows' mean. Results are expected counts, of at most 10^12.
+- ``survival``: the time of an event, or minus the time until which there was none; 0 is an error. It is coded as a logarithm, by
+  the log-logistic distribution that fits the training rows best. Results are the times by which half of such rows have had their
+  event, of at most 10^12 times that distribution's median.
+- ``quantile``: less the training rows' median, over their mean distance from it. Results, in the label's own unit and one for
+  each of ``target.levels``, are sorted within a row, so they never cross. Sorting never makes the loss larger (Chernozhukov,
+  Fernández-Val and Galichon 2010).
 - A missing or infinite label is an error, and so is a label that is constant on the training rows.
 - Weights must be finite, not negative, and not all zero. They count in training and in all metrics, and the report says so.
 
-Shapes: N rows.
+Shapes: N rows, L levels.
 """
 
 import math
@@ -57,8 +58,9 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
 
     type: TargetType
     classes: tuple[str, ...] = ()  # class c is classes[c]; for binary, classes[1] is the positive one
-    mean: float = 0.0  # regression: label = mean + deviation * encoded; count: label = mean * encoded
+    mean: float = 0.0  # regression, quantile: label = mean + deviation * encoded; count: label = mean * encoded
     deviation: float = 1.0  # survival: time = mean * exp(deviation * (|encoded| - SURVIVAL_SHIFT)), with the sign of encoded
+    levels: tuple[float, ...] = ()  # of a quantile target
 
     @classmethod
     def fit(
@@ -101,6 +103,11 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             if target.type == "count":
                 return cls(type="count", mean=mean or 1.0)  # hidden labels may all be 0 in training
             is_flat = _is_constant(training_T) or deviation < _LEAST_DEVIATION  # of hidden labels
+            if target.type == "quantile":
+                # A few far labels move neither by much, where the loss hardly heeds them either
+                middle = float(np.median(training_T))
+                apart = 1.0 if is_flat else float(np.abs(training_T - middle).mean())
+                return cls(type="quantile", mean=middle, deviation=apart, levels=target.levels)
             return cls(type="regression", mean=mean, deviation=1.0 if is_flat else deviation)
         _refuse_infinite(column)
         values = classes_of(column)
@@ -121,7 +128,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         Raises DataError for missing labels and for values that were not there at fitting.
         """
         _refuse_missing(column)
-        if self.type == "regression":
+        if self.type in ("regression", "quantile"):
             values = torch.from_numpy(_finite(column).to_numpy().copy())
             return ((values - self.mean) / self.deviation).to(torch.float32)
         if self.type == "survival":
@@ -147,6 +154,13 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         return as_text(column).replace_strict(self.classes, list(range(len(self.classes))), default=None, return_dtype=pl.Int64)
 
     @property
+    def score_names(self) -> list[str]:
+        """Return the names of the columns of scores: one, or one for each class or level."""
+        if self.type == "quantile":
+            return [f"score_{level:g}" for level in self.levels]
+        return [f"score_{name}" for name in self.classes] if self.type == "multiclass" else ["score"]
+
+    @property
     def is_number(self) -> bool:
         """Tell whether labels are numbers and no classes."""
         return self.type in NUMBERS
@@ -160,10 +174,15 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             times_N = self._time(np.abs(encoded) - SURVIVAL_SHIFT)
             times_N[encoded < 0] *= -1
             return times_N
-        return labels.astype(np.float64) * self.deviation + self.mean if self.type == "regression" else labels
+        in_own_unit = self.type in ("regression", "quantile")
+        return labels.astype(np.float64) * self.deviation + self.mean if in_own_unit else labels
 
     def predictions(self, outputs: NDArray[Any]) -> NDArray[Any]:
-        """Convert a model's outputs to predicted numbers in the label's own unit. Of classes they stay logits."""
+        """Convert a model's outputs to predicted numbers in the label's own unit: (N,), or (N, L). Of classes they stay
+        logits.
+        """
+        if self.type == "quantile":
+            outputs = np.sort(outputs.reshape(len(outputs), len(self.levels)), axis=1)
         if self.type == "count":
             return self.mean * np.exp(np.minimum(outputs.astype(np.float64), self.most_output))
         if self.type == "survival":

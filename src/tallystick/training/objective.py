@@ -1,6 +1,6 @@
 """Objectives: the loss that the label party computes from logits and the batch's positions, and the targets it is about.
 
-Shapes: N aligned positions, B batch, C classes.
+Shapes: N aligned positions, B batch, C classes, L levels.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,12 +39,15 @@ class Objective(Protocol):
 class Supervised:
     """Cross-entropy for classes, squared error for numbers, Poisson loss for counts, log-logistic likelihood for survival.
 
-    Means are weighted where rows have weights.
+    Of quantiles it is the pinball loss of ``levels``. Means are weighted where rows have weights.
     """
 
-    def __init__(self, kind: TargetType, target_N: Tensor, weight_N: Tensor | None = None) -> None:
+    def __init__(
+        self, kind: TargetType, target_N: Tensor, weight_N: Tensor | None = None, *, levels: Sequence[float] = ()
+    ) -> None:
         self._kind = kind
-        self._loss = _LOSSES[kind]
+        self._loss = partial(pinball_loss, levels=levels) if kind == "quantile" else _LOSSES[kind]
+        self._has_columns = kind == "multiclass" or len(levels) > 1
         self._target_N = target_N
         self._weight_N = weight_N
 
@@ -64,10 +67,12 @@ class Supervised:
         target_B = self._target_N.index_select(0, index_B)
         likely = _LIKELY[self._kind](prior.detach())
         hard = functional.one_hot(target_B, likely.shape[1]).to(likely.dtype) if self._kind == "multiclass" else target_B
+        if self._kind == "quantile" and likely.ndim == 2:
+            hard = target_B[:, None].expand_as(likely)  # a quantile of this mixture is the same mixture of both quantiles
         return self._mean(logits, torch.lerp(hard, likely, share), index_B), target_B
 
     def _mean(self, logits: Tensor, target: Tensor, index_B: Tensor) -> Tensor:
-        if logits.ndim > (2 if self._kind == "multiclass" else 1):  # of an ensemble: each member has to be right by itself
+        if logits.ndim > (2 if self._has_columns else 1):  # of an ensemble: each member has to be right by itself
             members = logits.shape[1]
             logits, target = logits.flatten(0, 1), target.repeat_interleave(members, dim=0)
             index_B = index_B.repeat_interleave(members)
@@ -118,6 +123,18 @@ def log_logistic_loss(output: Tensor, target: Tensor, reduction: str = "mean") -
     return loss.mean() if reduction == "mean" else loss
 
 
+def pinball_loss(output: Tensor, target: Tensor, reduction: str = "mean", *, levels: Sequence[float]) -> Tensor:
+    """Compute the pinball loss of quantiles (B, L), or (B,) of one level, as the mean over levels; no row's gradient is above 1.
+
+    Koenker and Bassett 1978. ``target`` is the label (B,), or one for each level.
+    """
+    output_BL = output.reshape(len(output), len(levels))
+    above_BL = (target[:, None] if target.ndim == 1 else target) - output_BL
+    level_L = torch.tensor(levels, dtype=above_BL.dtype, device=above_BL.device)
+    loss_B = torch.maximum(level_L * above_BL, (level_L - 1) * above_BL).mean(dim=1)
+    return loss_B.mean() if reduction == "mean" else loss_B
+
+
 _LOSSES: dict[str, Callable[..., Tensor]] = {
     "binary": functional.binary_cross_entropy_with_logits,
     "multiclass": functional.cross_entropy,
@@ -131,4 +148,5 @@ _LIKELY: dict[str, Callable[[Tensor], Tensor]] = {
     "multiclass": partial(torch.softmax, dim=1),
     "regression": torch.Tensor.detach,
     "count": torch.exp,
+    "quantile": torch.Tensor.detach,
 }

@@ -156,6 +156,7 @@ class _Scored:
             labels_here.coder.predictions(baseline_T.cpu().numpy()) if baseline_T is not None else None,
             weights=weights,
             keys_N=self.rows.key_at(self.own.test_N),
+            levels=labels_here.coder.levels,
             evaluation=self.job.contract.evaluation,
             generator=np.random.default_rng(self.job.contract.seed),
         )
@@ -239,6 +240,7 @@ def _measure(
                 job.contract.target.type,
                 Subgroups(column=column, names=names, codes_N=codes_T),
                 ScoredRows(labels_N=labels, logits=joint, weights_N=weights, keys_N=rows.key_at(own.test_N)),
+                levels=labels_here.coder.levels,
                 smallest=options.smallest_group,
                 resamples=job.contract.evaluation.bootstrap,
                 generator=np.random.default_rng(job.contract.seed),
@@ -315,6 +317,7 @@ def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty | None, data
                 job.contract.target.type,
                 Subgroups(column=column, names=names, codes_N=codes),
                 ScoredRows(labels_N=labels, logits=predictions, weights_N=weights, keys_N=rows.key_at(index_N)),
+                levels=labels_here.coder.levels,
                 smallest=options.smallest_group,
                 resamples=job.contract.evaluation.bootstrap,
                 generator=generator,
@@ -398,6 +401,12 @@ def _boosted(job: Job, own: Dataset) -> tuple[Boosted, int]:
     labels_here, seed = own.known_labels, job.contract.seed
     fitted_N = sampled_rows(own.train_N, MOST_ROWS, seed=seed)
     weights = labels_here.weight_N[fitted_N] if labels_here.weight_N is not None else None
-    return Boosted(job.contract.target.type, own.features_at(fitted_N), labels_here.true_N[fitted_N], weights, seed=seed), len(
-        fitted_N
+    boosted = Boosted(
+        job.contract.target.type,
+        own.features_at(fitted_N),
+        labels_here.true_N[fitted_N],
+        weights,
+        levels=labels_here.coder.levels,
+        seed=seed,
     )
+    return boosted, len(fitted_N)

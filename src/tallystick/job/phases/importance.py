@@ -113,7 +113,8 @@ def measure_columns(
     def scorer(logits_V: Tensor) -> float:
         try:
             logits = dataset.known_labels.coder.predictions(logits_V.cpu().numpy())
-            return sign * metrics.metric(contract.target.type, name, labels_V, logits, weights_N=weights_V)
+            settings = metrics.MetricSettings(levels=dataset.known_labels.coder.levels)
+            return sign * metrics.metric(contract.target.type, name, labels_V, logits, settings=settings, weights_N=weights_V)
         except metrics.UndefinedMetric:
             return np.nan
 

@@ -199,7 +199,7 @@ def train_as_label_party(
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
     if job.top is not None:
         # A simulation's top that does not take what the bottoms give is refused before a step fails in the middle of it
-        outputs = job.contract.target.classes if job.contract.target.type == "multiclass" else 1
+        outputs = job.contract.target.outputs
         own_width = width_of(job.bottom) if job.bottom is not None else 0
         parts = ", ".join(f"{name} {width}" for name, width in zip(job.contract.feature_parties, widths, strict=True))
         cuts = f"{parts}, own {own_width}" if own_width else parts

@@ -66,7 +66,7 @@ def _shared(
         party=job.name,
         own=own,
         cut_widths=cut_widths,
-        outputs=target.classes if target.type == "multiclass" else 1,
+        outputs=target.outputs,
         batch_rows=rows,
         in_flight=late + batches_per_message(training) if late else 1,
         workers=workers,

@@ -50,7 +50,8 @@ class DiffuAT(Synthesis):
         """Build the denoiser, with a copy of the bottom."""
         bottom = parts.bottom("condition")
         with seeded(self.seed, "diffusion"):
-            return Diffusion(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
+            classes = parts.label_width or parts.outputs
+            return Diffusion(bottom, cut_width=parts.cut_width, classes=classes, with_label=self.settings.label_condition)
 
     def fit(self, model: LabelModel, objective: Objective, own: FeatureSource, index_N: Tensor, cuts_ND: Tensor) -> None:
         """Fit the generator to the aligned training rows."""

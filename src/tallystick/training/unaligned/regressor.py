@@ -42,7 +42,8 @@ class Regressor(Synthesis):
         """Build the regression, with a copy of the bottom."""
         bottom = parts.bottom("condition")
         with seeded(self.seed, "regressor"):
-            return Regression(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
+            classes = parts.label_width or parts.outputs
+            return Regression(bottom, cut_width=parts.cut_width, classes=classes, with_label=self.settings.label_condition)
 
     def fit(self, model: LabelModel, objective: Objective, own: FeatureSource, index_N: Tensor, cuts_ND: Tensor) -> None:
         """Fit the generator to the aligned training rows."""

@@ -32,7 +32,7 @@ class WorkerPlan:
         party: whose part it is.
         own: its columns; None for a label party without any.
         cut_widths: of the feature parties, for the label party's model; None for a feature party's bottom.
-        outputs: 1, or the number of classes.
+        outputs: 1, or the number of classes or levels.
         batch_rows: most rows of a batch.
         in_flight: most batches that are embedded while the gradients of the first are not back.
         workers: W, this process included.
