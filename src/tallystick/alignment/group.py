@@ -109,8 +109,9 @@ def elements_of(wide: Sequence[bytes]) -> Elements:
 def generated(scalars: Sequence[Scalar]) -> Elements:
     """Multiply the group's generator by each scalar (N, 32)."""
     elements_N32 = np.empty((len(scalars), ELEMENT_BYTES), dtype=np.uint8)
+    out = elements_N32.ctypes.data
     for row, scalar in enumerate(scalars):
-        if _generate(elements_N32.ctypes.data + row * ELEMENT_BYTES, scalar.address):
+        if _generate(out + row * ELEMENT_BYTES, scalar.address):
             raise ValueError("a scalar of 0 generates the identity")
     return elements_N32
 
@@ -137,8 +138,9 @@ def _pairwise(operation: Callable[..., int], first_N32: Elements, second_N32: El
     for elements_N32 in (first_N32, second_N32):
         _require_low_top_bits(elements_N32)
     result_N32 = np.empty_like(first_N32)
+    first, second, out = first_N32.ctypes.data, second_N32.ctypes.data, result_N32.ctypes.data
     for offset in range(0, first_N32.nbytes, ELEMENT_BYTES):
-        if operation(result_N32.ctypes.data + offset, first_N32.ctypes.data + offset, second_N32.ctypes.data + offset):
+        if operation(out + offset, first + offset, second + offset):
             raise InvalidElement(offset // ELEMENT_BYTES)
     return result_N32
 

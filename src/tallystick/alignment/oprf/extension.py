@@ -82,7 +82,8 @@ class Streams:
     """A pseudorandom stream of bits for each seed."""
 
     def __init__(self, seeds_T16: Seeds) -> None:
-        self._streams = [Cipher(algorithms.AES(seed.tobytes()), modes.CTR(bytes(16))).encryptor() for seed in seeds_T16]
+        from_zero = modes.CTR(bytes(16))
+        self._streams = [Cipher(algorithms.AES(seed.tobytes()), from_zero).encryptor() for seed in seeds_T16]
 
     def next_words(self, bits: int) -> Words:
         """Return the next words (T, W), enough for so many bits of each."""
