@@ -18,7 +18,7 @@ LEVELS := default $(shell grep -qsw avx2 /proc/cpuinfo && echo avx2) $(shell gre
 ifndef CAPABILITY
 CAPABILITY := $(shell printf '%s\n' $(LEVELS) | shuf -n 1 2>/dev/null || echo default)
 endif
-UNITS := OMP_NUM_THREADS=$(THREADS) ATEN_CPU_CAPABILITY=$(CAPABILITY)
+UNITS := OMP_NUM_THREADS=$(THREADS) POLARS_MAX_THREADS=$(THREADS) ATEN_CPU_CAPABILITY=$(CAPABILITY)
 ifeq ($(CAPABILITY)-$(shell uname -m),default-x86_64)
 UNITS += MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem NPY_DISABLE_CPU_FEATURES=X86_V3
 endif

@@ -4,8 +4,9 @@ import atexit
 import gc
 import os
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: PyTorch's own threads would only be in each other's way
+if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: threads of PyTorch's and Polars' own would only be in the way
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 import pytest
 from hypothesis import settings
@@ -43,8 +44,9 @@ def _turn(nodeid):
     """Return (turn, group) of a test: what goes by the clock begins, then whole runs, then all else, a file at a time."""
     if nodeid.startswith(BY_THE_CLOCK):
         return 0, "by the clock"
-    if nodeid.startswith("tests/export/"):
-        return 1, "tests/export/"  # ONNX takes seconds to load
+    for folder in ("tests/export/", "tests/serving/"):
+        if nodeid.startswith(folder):
+            return 1, folder  # ONNX takes seconds to load, and the job that is served is trained once
     return 1 if nodeid.startswith(LONG) else 2, nodeid.partition("::")[0]
 
 
