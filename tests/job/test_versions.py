@@ -45,6 +45,6 @@ def test_a_version_is_a_peers_words():
 
 def test_the_report_has_the_note(monkeypatch):
     """Each party of a simulation has a thread of its own; here each has another release of NumPy and of PyTorch."""
-    monkeypatch.setattr("tallystick.job.handshake._release_of", lambda library: f"{library}-{threading.get_ident()}")
+    monkeypatch.setattr("tallystick.job.handshake.release_of", lambda library: f"{library}-{threading.get_ident()}")
     result = run(rows=300, training__epochs=1)
     assert [note for note in result.sections.notes if note.startswith("shop computes with torch")]

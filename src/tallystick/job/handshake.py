@@ -256,8 +256,8 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
             complete=list(resume_state.complete),
             start_from=resume_state.start_from,
             promoted=list(resume_state.promoted),
-            torch=_release_of("torch"),
-            numpy=_release_of("numpy"),
+            torch=release_of("torch"),
+            numpy=release_of("numpy"),
         )
     )
     greeting = channel.receive(Greeting)
@@ -286,7 +286,7 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
 
 
 @cache
-def _release_of(library: str) -> str:
+def release_of(library: str) -> str:
     """Return a version without the name of its build: the CPU build and CUDA's of one release compute alike on a CPU.
 
     It is empty for a library that is not installed: whoever only aligns needs no PyTorch.
@@ -298,7 +298,7 @@ def _release_of(library: str) -> str:
 
 
 def _note_versions(peer: str, greeting: Greeting, note: Callable[[str], None]) -> None:
-    own = {name: _release_of(name) for name in ("torch", "numpy")}
+    own = {name: release_of(name) for name in ("torch", "numpy")}
     their_versions = {"torch": printable(greeting.torch, most=40), "numpy": printable(greeting.numpy, most=40)}
     if other := [name for name in own if "" not in (own[name], their_versions[name]) and own[name] != their_versions[name]]:
         one, two = (" and ".join(f"{name} {versions[name]}" for name in other) for versions in (their_versions, own))
