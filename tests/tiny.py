@@ -25,15 +25,19 @@ from tallystick.alignment import group, psi_malicious, psi_oprf, workers
 from tallystick.alignment.oprf import base_transfers
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.evaluate import draws_of_known
 from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.cells import Cells
 from tallystick.attacks.linkage.trilateration import Trilateration
+from tallystick.attacks.membership import evaluate as membership
+from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
 from tallystick.audit import columns as audit_of_columns
 from tallystick.audit import locating
 from tallystick.cli.main import main
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
+from tallystick.dataset import drawn_labels
 from tallystick.demo.homes import write_job
 from tallystick.errors import TallystickError
 from tallystick.job.phases import align
@@ -97,7 +101,7 @@ def contract_values(parties, **changes):
         "split": {"method": "hash", "validation": 0.1, "test": 0.2},
         "model": {"embedding_width": 2, "hidden": [8, 8], "cut_after": 1},
         "training": {
-            **{"epochs": 2, "batch_size": 64, "learning_rate": 0.01, "patience": None, "checkpoint_every": 5},
+            **{"epochs": 2, "batch_size": 128, "learning_rate": 0.01, "patience": None, "checkpoint_every": 5},
             **{"optimizer": "adam", "schedule": "constant", "ema": 0.5, "folds": 1, "validations": 1},
         },
         "evaluation": {
@@ -161,6 +165,15 @@ def short_trainings(patch):
                 patch.setitem(vars(attack), "steps", 20)
 
 
+def short_unions(patch):
+    """Have a union learn the labels that it draws, and the discriminator of its audit, in few steps, and draw few replicates."""
+    for attack in (attack for table in MEMBERSHIP_ATTACKS.values() for attack in table.values()):
+        if vars(attack).get("steps", 0) > 20:
+            patch.setitem(vars(attack), "steps", 20)
+    patch.setitem(vars(membership.EVALUATOR), "replicates", 20)
+    patch.setattr(drawn_labels, "LEAST_STEPS", 30)
+
+
 def few_places(patch, most=60):
     """Attacks on links look for so many places of a sample: for tests of what a job says of its links."""
     for row in LINKAGE_ATTACKS.values():
@@ -205,6 +218,11 @@ def remember_products(patch):
         patch.setattr(module, name, remembered)
 
 
+def one_draw_of_known_rows(patch):
+    """Have attacks on columns know one draw of rows, not three: for tests of what an audit says."""
+    patch.setitem(draws_of_known.__kwdefaults__, "draws", 1)
+
+
 def few_column_attacks(patch):
     """Leave a feature party's audit the quick attacks: for tests of labels, to which the others bring nothing but time."""
     quick = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.quick}
@@ -227,6 +245,31 @@ def _command(arguments, folder, out, err, bucket_ids, before=None):
     sys.argv = ["tallystick", *arguments]
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
     main()
+
+
+def _program(text, arguments, out):
+    os.dup2(out.fileno(), 1)
+    out.close()
+    sys.argv, sys.stdout = ["-c", *arguments], os.fdopen(1, "w")
+    exec(text, {"__name__": "__main__"})
+    sys.stdout.flush()
+
+
+def said_by(text, *arguments):
+    """What a program prints in a process that finds the library loaded, which takes longer than most programs; a hang fails."""
+    out, out_end = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=_program, args=(text, arguments, out_end))
+    process.start()
+    out_end.close()
+    process.join(PATIENCE_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    with os.fdopen(os.dup(out.fileno())) as lines:
+        out.close()
+        said = lines.read()
+    assert process.exitcode == 0, (process.exitcode, said)
+    return said
 
 
 class Command:

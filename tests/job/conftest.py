@@ -1,7 +1,7 @@
 """Jobs are tested for what they do and say; how well each attack reads is for tests/attacks."""
 
 import pytest
-from tiny import few_places, short_trainings
+from tiny import few_places, one_draw_of_known_rows, short_trainings, short_unions
 
 from tallystick.job.phases import evaluate, train
 
@@ -10,6 +10,8 @@ from tallystick.job.phases import evaluate, train
 def _short_attacks():
     with pytest.MonkeyPatch.context() as patch:
         short_trainings(patch)
+        short_unions(patch)
+        one_draw_of_known_rows(patch)
         few_places(patch, most=20)
         yield
 

@@ -161,7 +161,7 @@ def test_no_defence_of_steps_claims_an_epsilon_for_a_run(method):
 def test_a_label_that_was_corrected_before_a_resume_is_seen_at_home(changed, tmp_path, monkeypatch):
     """Refused after the greeting, it would tell that some label is another one."""
     frames = tables(PARTIES, rows=160)
-    sides = Sides(tmp_path, monkeypatch, frames, defense=[LABEL_DP], training__checkpoint_every=2)
+    sides = Sides(tmp_path, monkeypatch, frames, defense=[LABEL_DP], training__checkpoint_every=2, training__batch_size=64)
     assert "stopped here" in str(sides.run(stop_at=3))
     linked = pl.col("id").is_in(frames["shop"]["id"].implode())
     where = {"a linked row": linked, "a row without a partner's row": ~linked, "nothing": pl.lit(value=False)}[changed]

@@ -83,7 +83,14 @@ def test_every_row_of_a_common_key_takes_part(method):
 def test_training_on_events_is_training_on_the_joined_table_bit_for_bit(tmp_path):
     """The reference: both tables joined by Polars, and the network trained on that in one process."""
     given = tables()
-    settled = {"split__validation": 0.0, "split__test": 0.2, "training__ema": None, **PUBLIC, **EVENTS}
+    settled = {
+        "split__validation": 0.0,
+        "split__test": 0.2,
+        "training__ema": None,
+        "training__batch_size": 64,
+        **PUBLIC,
+        **EVENTS,
+    }
     contract = parse_contract(contract_values(PARTIES, evaluation=QUICKLY, **settled))
     simulate(contract, given, columns(PARTIES), watcher=Silent(), folder=tmp_path)
     (folder,) = (tmp_path / "bank").glob("*")

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from head_processes import SMALL, short_exploration
 from html_page import Page
+from lanes import short_lane_of
 from test_shared_head import PARTIES, lay_out, shapes_of, shared
 from tiny import columns, contract_values, files_of, tables
 
@@ -52,7 +53,7 @@ def full_baseline():
     """For tests of the gain."""
 
 
-@pytest.mark.parametrize("target", ["binary", "regression"])
+@pytest.mark.parametrize("target", short_lane_of(["binary", "regression"], 1))
 def test_the_gain_on_a_sample_stands_beside_own_columns_with_a_paired_interval(target, full_baseline):
     # Half of the label is in each side's column. The masks alone are not seeded.
     contract = parse_contract(explored(target={"type": target}))
@@ -73,10 +74,23 @@ def test_the_gain_on_a_sample_stands_beside_own_columns_with_a_paired_interval(t
         assert part in page
 
 
+@cache
+def usual():
+    """An exploration of the usual tables, and the kinds of messages that crossed in it."""
+    crossed, send = set(), MemoryChannel.send
+
+    def noted(channel, message):
+        crossed.add(type(message).__name__)
+        send(channel, message)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryChannel, "send", noted)
+        return simulate(parse_contract(explored()), tables(PARTIES, rows=ROWS), columns(PARTIES), explores=True), crossed
+
+
 def test_a_simulation_draws_the_same_sample_again():
-    frames, contract = tables(PARTIES, rows=ROWS), parse_contract(explored())
-    first, again = (simulate(contract, frames, columns(PARTIES), explores=True).sections.sample for _ in range(2))
-    assert first == again
+    again = simulate(parse_contract(explored()), tables(PARTIES, rows=ROWS), columns(PARTIES), explores=True)
+    assert usual()[0].sections.sample == again.sections.sample
 
 
 def message_shapes(frames):
@@ -89,14 +103,16 @@ def usual_shapes():
     return message_shapes(tables(PARTIES, rows=ROWS))
 
 
-@pytest.mark.parametrize("change", ["turned", "one class", "columns"])
+@pytest.mark.parametrize("change", ["turned labels, other columns", "one class"])
 def test_no_message_s_kind_size_or_place_depends_on_labels_or_columns(change):
     frames = tables(PARTIES, rows=ROWS)
     bank, shop = frames["bank"], frames["shop"]
     changed = {
-        "turned": {"bank": bank.with_columns(y=1 - pl.col("y"))},
+        "turned labels, other columns": {
+            "bank": bank.with_columns(y=1 - pl.col("y")),
+            "shop": shop.with_columns(x=pl.col("x").reverse(), noise=pl.col("noise").reverse()),
+        },
         "one class": {"bank": bank.with_columns(y=pl.when(pl.col("id") == bank["id"][0]).then(1).otherwise(0))},
-        "columns": {"shop": shop.with_columns(x=pl.col("x").reverse(), noise=pl.col("noise").reverse())},
     }[change]
     assert usual_shapes() == message_shapes(frames | changed)
 
@@ -122,8 +138,8 @@ def test_not_enough_labels_of_a_class_are_said_beside_the_estimate():
     (line,) = few_of_a_class(result)
     assert "test rows are of the rarer class" in line
     assert line in " ".join(Page(to_html(result)).text)
-    usual = simulate(contract, frames, columns(PARTIES), secret_seed=1, explores=True)
-    assert (usual.evaluation["label_mean"] * usual.evaluation["rows"] < 100) == bool(few_of_a_class(usual))
+    enough, _ = usual()
+    assert (enough.evaluation["label_mean"] * enough.evaluation["rows"] < 100) == bool(few_of_a_class(enough))
 
 
 def test_a_sample_too_small_names_the_least_and_opens_nothing(monkeypatch):
@@ -156,16 +172,8 @@ def test_an_exploration_that_fails_keeps_nothing_by_row(step, tmp_path, monkeypa
         assert {path.name for path in folder.iterdir()} <= set(KEPT)
 
 
-def test_every_message_of_it_is_said_before_and_after(monkeypatch):
-    crossed, send = set(), MemoryChannel.send
-
-    def noted(channel, message):
-        crossed.add(type(message).__name__)
-        send(channel, message)
-
-    monkeypatch.setattr(MemoryChannel, "send", noted)
-    contract = parse_contract(explored())
-    result = simulate(contract, tables(PARTIES, rows=ROWS), columns(PARTIES), secret_seed=1, explores=True)
+def test_every_message_of_it_is_said_before_and_after():
+    contract, (result, crossed) = parse_contract(explored()), usual()
     lines = disclosure_lines(contract, own_columns=None)
     for name in crossed:
         rows = [row for row in DISCLOSURES if any(field.split(".")[0] == name for field in row.fields)]

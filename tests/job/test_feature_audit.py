@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from tiny import columns, contract_values, seed_system, tables, weights
+from tiny import columns, contract_values, few_column_attacks, seed_system, tables, weights
 
 from tallystick.attacks.feature_inference import evaluate
 from tallystick.audit import columns as feature_audit
@@ -80,6 +80,7 @@ def test_the_feature_party_finds_that_its_columns_can_be_rebuilt(undefended):
 
 def test_the_report_counts_the_rows_that_were_attacked(undefended, tmp_path, monkeypatch):
     """Not those that were recorded, which may be more."""
+    few_column_attacks(monkeypatch)
     monkeypatch.setattr(evaluate, "MOST_ROWS", 60)
     monkeypatch.setattr(feature_audit, "MOST_ROWS", 60)
     shutil.copytree(run_folder(undefended[1]), tmp_path / "again")

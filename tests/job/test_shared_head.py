@@ -32,6 +32,7 @@ from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import create_ledger
 from tallystick.run_folder.shared_head import RowScores, keep_row_scores
 from tallystick.scoring.explain import check_explained
 from tallystick.secret_sharing.ring import MaskStream
@@ -73,7 +74,7 @@ def full(_small, monkeypatch):
         monkeypatch.setattr(*each)
 
 
-@pytest.mark.parametrize("target", short_lane_of(["multiclass", "binary", "regression"], 2))
+@pytest.mark.parametrize("target", short_lane_of(["multiclass", "binary", "regression"], 1))
 def test_a_head_on_shares_brings_what_joining_brings(target, full):
     # Half of the label is in each side's column. All draws are seeded but the masks, which only round last places.
     kind = {"type": target} | ({"classes": 3} if target == "multiclass" else {})
@@ -107,18 +108,24 @@ def shapes_of(frames, parties=None, *, values=None, **options):
 
 
 @cache
-def usual_shapes(who="bank", features=("x", "noise", "kind")):
-    """Those of the usual tables, where one party has these features alone."""
+def usual_shapes(who=PARTIES, features=("x", "noise", "kind")):
+    """Those of the usual tables, where these parties have these features alone."""
     return shapes_of(tables(PARTIES, rows=ROWS), with_features(who, features))
 
 
 def with_features(who, names):
     parties = columns(PARTIES)
-    parties[who]["features"] = {
-        "numeric": [name for name in names if name != "kind"],
-        "categorical": [name for name in names if name == "kind"],
-    }
+    for party in who:
+        parties[party]["features"] = {
+            "numeric": [name for name in names if name != "kind"],
+            "categorical": [name for name in names if name == "kind"],
+        }
     return parties
+
+
+def together_or_each(parties):
+    """All parties at once, and in the long lane one by one, which tells whose columns or order a message depends on."""
+    return [tuple(parties), *(pytest.param((name,), marks=pytest.mark.long) for name in parties)]
 
 
 @pytest.mark.parametrize("order", short_lane_of(["y", "id"], 1))
@@ -178,10 +185,10 @@ def test_with_several_feature_parties_each_is_told_what_it_learns():
     assert "even if all of them work together" not in " ".join(disclosure_lines(parse_contract(shared()), own_columns=None))
 
 
-@pytest.mark.parametrize("who", SEVERAL[1:])
+@pytest.mark.parametrize("who", together_or_each(SEVERAL[1:]))
 def test_no_message_s_kind_size_or_place_depends_on_columns_of_one_of_several(who):
     frames, parties = tables(SEVERAL, rows=120), columns(SEVERAL)
-    changed = {**frames, who: frames[who].with_columns(x=pl.lit(1.0), kind=pl.lit("red")).sort("noise")}
+    changed = frames | {name: frames[name].with_columns(x=pl.lit(1.0), kind=pl.lit("red")).sort("noise") for name in who}
     values = shared_by_several()
     assert shapes_of(frames, parties, values=values) == shapes_of(changed, parties, values=values)
 
@@ -209,7 +216,7 @@ CELLS_OF_COMMON_ROWS = {
 """What the common rows hold, all or one of them, in place of what the table has: other parties' ids choose which these are."""
 
 
-@pytest.mark.parametrize("who", PARTIES)
+@pytest.mark.parametrize("who", together_or_each(PARTIES), ids=" and ".join)
 @pytest.mark.parametrize("features", [("x",), ("kind",), ("x", "kind")], ids=" and ".join)
 @pytest.mark.parametrize("cells", short_lane_of(list(CELLS_OF_COMMON_ROWS), 2))
 def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, features, who):
@@ -220,7 +227,7 @@ def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, fea
         name: pl.when(pl.col("id").is_in(changed_ids)).then(value).otherwise(pl.col(name))
         for name, value in CELLS_OF_COMMON_ROWS[cells].items()
     }
-    changed = {**frames, who: frames[who].with_columns(**changes)}
+    changed = frames | {name: frames[name].with_columns(**changes) for name in who}
     assert usual_shapes(who, features) == shapes_of(changed, parties)
 
 
@@ -751,11 +758,9 @@ def test_a_feature_party_bounds_the_scores_of_its_rows_over_runs_and_predictions
     without = job.start("shop")  # there is no ledger to count in, and nobody is told of a run
     assert without.end() != 0
     assert "tallystick ledger PARTY.yaml --create" in without.error
-    made = Command("ledger", "party.yaml", "--create", folder=job.home("shop"))
-    assert made.end() == 0, made.error
+    create_ledger(load_party(job.home("shop") / "party.yaml"))
     job.run_all()
     assert {code for code, _ in predict_all(job, "new.parquet", "scores.csv").values()} == {0}
-    assert {code for code, _ in predict_all(job, "new.parquet", "again.csv").values()} == {0}  # the same scores
     job.run_all("run", "--resume")  # the same scores
     shown = Command("ledger", "party.yaml", folder=job.home("shop"))
     assert shown.end() == 0

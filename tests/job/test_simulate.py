@@ -61,7 +61,7 @@ def test_binary_with_weights_and_two_feature_parties():
 
 
 def test_a_run_against_cheaters_trains_on_the_same_rows_and_says_what_it_rests_on():
-    plain, secure = run(training__epochs=1), run(training__epochs=1, alignment__security="malicious")
+    plain, secure = run(rows=300, training__epochs=1), run(rows=300, training__epochs=1, alignment__security="malicious")
     assert secure.evaluation == plain.evaluation
     assert "a protocol that nobody outside has reviewed" in secure.learnt[0].guarantee
     assert any("it cannot add, move or leave out matches" in note for note in secure.sections.notes)
@@ -116,7 +116,7 @@ def test_a_users_module_by_import_path_and_as_an_object(tmp_path):
 
 def test_two_simulations_give_the_same_bits(tmp_path):
     for name in ("one", "two"):
-        run(folder=tmp_path / name)
+        run(folder=tmp_path / name, rows=400, training__epochs=2)
     one, two = ([weights(path) for path in sorted((tmp_path / name).glob("*/*/model.safetensors"))] for name in ("one", "two"))
     assert len(one) == 2
     assert one == two

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from lanes import short_lane_of
 from tiny import columns, contract_values, seed_system
 
 from tallystick.audit.run import audit_recorded
@@ -69,22 +70,22 @@ def test_and_of_another_feature_partys(run):
     assert "its gradients taken to be like those of shop" in told["shop"].summary
 
 
-def test_gradients_tell_weights_of_rows_which_the_audit_measures_and_what_it_does_not_look_at_is_named(tmp_path, monkeypatch):
+@pytest.mark.parametrize("features", short_lane_of([{"numeric": ["x"], "categorical": ["kind"]}, {}], 1), ids=["listed", "auto"])
+def test_gradients_tell_weights_which_the_audit_measures_and_what_it_does_not_look_at_is_named(features, tmp_path, monkeypatch):
     seed_system(monkeypatch)
     two, rng = ("bank", "shop"), np.random.default_rng(6)
     made = {name: frames()[name] for name in two}
     weight, items = rng.lognormal(size=1600), [["a", "b"][: 1 + row % 2] for row in range(1600)]
     made["bank"] = made["bank"].with_columns(weight=weight, items=pl.Series(items))
-    for features in ({"numeric": ["x"], "categorical": ["kind"]}, {}):
-        parties = columns(two)
-        parties["bank"] |= {"weight": "weight", "features": features, "sequences": {"items": {"length": 2}} if features else {}}
-        contract = contract_values(two, audit="quick", training__epochs=10, defense=[{"method": "label-dp", "epsilon": 1.0}])
-        (told,) = simulate(contract, made, parties, folder=tmp_path / str(len(features)), watcher=Silent()).sections.told
-        assert gain(told, "weight weight") > 0.3
-        assert gain(told, "weight weight", known=20) > 0.3
-        if features:
-            assert "sequence 'items': no attack here infers items" in told.not_measured
-            assert any(note.startswith("1 columns that the model was not given") for note in told.not_measured)
+    parties = columns(two)
+    parties["bank"] |= {"weight": "weight", "features": features, "sequences": {"items": {"length": 2}} if features else {}}
+    contract = contract_values(two, audit="quick", training__epochs=10, defense=[{"method": "label-dp", "epsilon": 1.0}])
+    (told,) = simulate(contract, made, parties, folder=tmp_path, watcher=Silent()).sections.told
+    assert gain(told, "weight weight") > 0.3
+    assert gain(told, "weight weight", known=20) > 0.3
+    if features:
+        assert "sequence 'items': no attack here infers items" in told.not_measured
+        assert any(note.startswith("1 columns that the model was not given") for note in told.not_measured)
 
 
 def test_no_figure_is_below_what_is_told_without_gradients(tmp_path, monkeypatch):

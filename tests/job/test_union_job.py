@@ -16,6 +16,7 @@ from tallystick.audit.membership import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.cut.forward import no_columns
+from tallystick.dataset import drawn_labels
 from tallystick.dataset.drawn_labels import SettlingRule
 from tallystick.dataset.imputed import ImputedFeatures, ImputingBottom, ImputingObjective
 from tallystick.dataset.own_rows import OwnRows
@@ -256,7 +257,8 @@ def test_an_imputing_bottom_resumes_with_the_same_noise():
     assert torch.equal(expected[[0, 1, 2, 5]], 2 * torch.tensor([[0.0], [1.0], [2.0], [5.0]]))
 
 
-def test_settled_labels_follow_the_embeddings_and_the_model_stays_as_it_was():
+def test_settled_labels_follow_the_embeddings_and_the_model_stays_as_it_was(monkeypatch):
+    monkeypatch.setattr(drawn_labels, "LEAST_STEPS", 300)
     generator = torch.Generator().manual_seed(1)
     cuts_ND = torch.randn(400, 3, generator=generator)
     truth_N = (cuts_ND[:, 0] > 0).float()
