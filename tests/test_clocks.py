@@ -2,7 +2,7 @@
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,11 +40,13 @@ WHY = {
 COUNTS = {"network/certificates.py": 3, "tallystick_experiments/speed/table.py": 2}
 
 
-def modules() -> Iterator[tuple[str, ast.AST]]:
-    for source in SOURCES:
-        for path in sorted(source.rglob("*.py")):
-            name = path.relative_to(source).as_posix().removeprefix("tallystick/")
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def modules() -> tuple[tuple[str, ast.AST], ...]:
+    return tuple(
+        (path.relative_to(source).as_posix().removeprefix("tallystick/"), ast.parse(path.read_text(encoding="utf-8")))
+        for source in SOURCES
+        for path in sorted(source.rglob("*.py"))
+    )
 
 
 def readings(tree: ast.AST) -> list[str]:

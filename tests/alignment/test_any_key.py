@@ -2,7 +2,6 @@
 
 import threading
 from functools import partial
-from itertools import product
 
 import numpy as np
 import polars as pl
@@ -216,8 +215,8 @@ def test_a_permuted_table_leaves_every_message_as_it_was(by):
 
     sent, at, (ours, _) = linked(rows)
     assert min(np.bincount(ours.key_N, minlength=3)) > 0
-    for name, order in product(rows, (str, lambda row: str(row[::-1]))):
-        again, at_again, _ = linked({**rows, name: sorted(rows[name], key=order)})
+    for order in (str, lambda row: str(row[::-1])):
+        again, at_again, _ = linked({name: sorted(table, key=order) for name, table in rows.items()})
         assert again == sent
         assert at_again == at
 

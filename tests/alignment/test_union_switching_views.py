@@ -33,21 +33,31 @@ class Run:
     """One union, with both views; the label party permutes and the feature party merges.
 
     Both draw from the operating system. A table without a place for an id, or two ids with one hidden row, would end it: each
-    has a chance below 2^-40, hence both together one below 8e-12 over the four runs here. Each test that looks at what was drawn
+    has a chance below 2^-40, hence both together one below 6e-12 over the three runs here. Each test that looks at what was drawn
     states its own chance beside it; the others hold for whatever is drawn.
     """
 
     def __init__(self, label=LABEL, feature=FEATURE):
         ours, theirs = (Watching(channel) for channel in memory_channels("label", "feature"))
         self.label, self.feature, equal = label, feature, []
-        honest = psu_switching.learn_equal
+        honest = psu_switching.learn_equal, psu_switching.receive_programmed, psu_switching.send_hidden_rows
 
         def kept(*args, **options):
-            equal.append(honest(*args, **options))
+            equal.append(honest[0](*args, **options))
             return equal[0]
+
+        def tabled(*args, **options):
+            self.table, values = honest[1](*args, **options)
+            return self.table, values
+
+        def sent(channel, transfers, rows_J16):
+            self.hidden_rows = rows_J16
+            honest[2](channel, transfers, rows_J16)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(psu_switching, "learn_equal", kept)
+            patch.setattr(psu_switching, "receive_programmed", tabled)
+            patch.setattr(psu_switching, "send_hidden_rows", sent)
             self.ours, self.theirs = in_threads(
                 lambda: union_label_party(label, ours, rng=SecureRandom(), protocol="oblivious-transfer"),
                 lambda: union_feature_party(feature, theirs, rng=SecureRandom(), protocol="oblivious-transfer"),
@@ -116,28 +126,15 @@ def test_positions_do_not_tell_rows(runs):
         assert abs(np.corrcoef(rows, np.arange(len(rows)))[0, 1]) * np.sqrt(len(rows) - 1) < 5.5
 
 
-def test_places_of_hidden_pseudonyms_tell_neither_rows_nor_bins(monkeypatch):
+def test_places_of_hidden_pseudonyms_tell_neither_rows_nor_bins(runs):
     """They stand in an order that the merging side does not know: a correlation beyond 5.5 deviations has a chance of 8e-8."""
-    kept = {}
-    honest = psu_switching.receive_programmed, psu_switching.send_hidden_rows
-
-    def tabled(*args, **options):
-        kept["table"], values = honest[0](*args, **options)
-        return kept["table"], values
-
-    def sent(channel, transfers, rows_J16):
-        kept["rows"] = rows_J16
-        honest[1](channel, transfers, rows_J16)
-
-    monkeypatch.setattr(psu_switching, "receive_programmed", tabled)
-    monkeypatch.setattr(psu_switching, "send_hidden_rows", sent)
-    run = Run()
-    filled = np.flatnonzero(kept["rows"].any(axis=1))
+    run = runs[0]
+    filled = np.flatnonzero(run.hidden_rows.any(axis=1))
     position = {uid.tobytes(): place for place, uid in enumerate(run.ours.uids_N16)}
-    row_of_place = run.ours.rows_N[[position[row.tobytes()] for row in kept["rows"][filled]]]
+    row_of_place = run.ours.rows_N[[position[row.tobytes()] for row in run.hidden_rows[filled]]]
     bin_of_row = np.empty(len(LABEL), dtype=np.int64)
-    bins = np.flatnonzero(kept["table"] >= 0)
-    bin_of_row[kept["table"][bins]] = bins
+    bins = np.flatnonzero(run.table >= 0)
+    bin_of_row[run.table[bins]] = bins
     assert sorted(row_of_place) == list(range(len(LABEL)))
     for order in (row_of_place, bin_of_row[row_of_place]):
         assert abs(np.corrcoef(order, filled)[0, 1]) * np.sqrt(len(order) - 1) < 5.5

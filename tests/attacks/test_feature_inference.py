@@ -369,7 +369,7 @@ def test_without_a_known_row_nothing_is_said_of_an_attacker_without_one():
 
 
 def test_too_few_rows_to_judge_by_are_not_measured():
-    found = rebuilt(drawn(60, 2), drawn(60, 2), columns(60))
+    found = rebuilt(drawn(60, 2), drawn(60, 2), columns(60), attacks=PLAIN)
     assert {column.known for column in found.columns} == {20}
     assert found.not_measured == ("200 known rows of 60: fewer than 10 are left to judge by",)
 
@@ -417,8 +417,8 @@ def test_equations_without_a_solution_cost_their_own_attack():
 
 def test_embeddings_that_do_not_vary_tell_nothing_and_fail_nothing(monkeypatch):
     short_trainings(monkeypatch)
-    same_ND = torch.ones(ROWS, 4)
-    found = rebuilt(same_ND, same_ND, columns())
+    same_ND = torch.ones(300, 4)
+    found = rebuilt(same_ND, same_ND, columns(300), draws=1)
     assert max(column.value for column in found.columns) < 0.05
 
 
@@ -593,6 +593,7 @@ def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_
     assert max(found[False].values()) < 0.05
 
 
+@pytest.mark.long
 def test_other_peoples_rows_tell_what_distributions_leave_open(monkeypatch) -> None:
     """Two columns of one distribution, and their maximum: how columns go together says which is which. Seeded.
 

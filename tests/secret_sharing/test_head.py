@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import by_turns
 from sklearn.metrics import roc_auc_score
 
 from tallystick.errors import DataError
@@ -123,10 +124,11 @@ def edge_count(plan, label_ND, feature_ND, labels_NC, decay=DECAY):
 
 
 @pytest.mark.parametrize(
-    ("loss", "outputs", "rate"), [("logistic", 1, 0.1), ("logistic", 3, 0.1), ("squared", 1, 0.02), ("squared", 2, 0.02)]
+    ("head_of", "weighted"),
+    by_turns([("logistic", 1, 0.1), ("logistic", 3, 0.1), ("squared", 1, 0.02), ("squared", 2, 0.02)], [False, True]),
 )
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_head_on_shares_is_the_head_in_floats(loss, outputs, rate, weighted):
+def test_a_head_on_shares_is_the_head_in_floats(head_of, weighted):
+    loss, outputs, rate = head_of
     # Scores differ by the sum of sines (.0036 in a probability) and by places that are rounded by chance.
     plan = plan_of(loss, outputs=outputs, rate=rate, weighted=weighted)
     label_ND, feature_ND, labels_NC = data(plan)
@@ -139,8 +141,7 @@ def test_a_head_on_shares_is_the_head_in_floats(loss, outputs, rate, weighted):
             assert abs(roc_auc_score(label_N, on_shares_N) - roc_auc_score(label_N, in_floats_N)) < 0.0005
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.001, 1e-4])
-@pytest.mark.parametrize("loss", ["logistic", "squared"])
+@pytest.mark.parametrize(("rate", "loss"), by_turns([0.01, 0.001, 1e-4], ["logistic", "squared"]))
 def test_a_low_rate_keeps_the_precision(loss, rate):
     plan = plan_of(loss, rate=rate, epochs=6)
     label_ND, feature_ND, labels_NC = data(plan)

@@ -127,7 +127,9 @@ def session(monkeypatch, plan, columns, labels_NC, scored, decay, row_weights_N,
     return scores_NC, edges, view, others
 
 
-@pytest.mark.parametrize(("parties", "hidden"), [(2, 0), (2, 1), (4, 0), (4, 2)])
+@pytest.mark.parametrize(
+    ("parties", "hidden"), [*(pytest.param(2, hidden, marks=pytest.mark.long) for hidden in (0, 1)), (4, 0), (4, 2)]
+)
 def test_the_whole_view_of_all_other_parties_together_fits_other_data_of_a_party(parties, hidden, monkeypatch):
     plan = PLANS[parties]
     *columns, labels_NC = data(plan)

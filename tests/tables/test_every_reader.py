@@ -206,7 +206,7 @@ def compared(rows, way, later_ways, *, may_refuse=frozenset(), server=None):
 
 
 @pytest.mark.parametrize("kind", short_lane_of(KINDS, 9))
-@settings(max_examples=5, deadline=None, derandomize=True)
+@settings(max_examples=3, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_column_is_encoded_alike_whichever_reader_brings_it(kind, data):
     rows, way = rows_of(kind, data), data.draw(st.sampled_from(FRAMES))
@@ -237,7 +237,7 @@ TYPES_OF_SQLITE = {"whole", "real", "true", "words", "codes", "digits", "decimal
 
 
 @pytest.mark.parametrize("kind", short_lane_of([kind for kind in KINDS if kind != "durations"], 6))
-@settings(max_examples=4, deadline=None, derandomize=True)
+@settings(max_examples=2, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_column_of_sqlite_is_encoded_alike(kind, data):
     rows, way = rows_of(kind, data), data.draw(st.sampled_from(FRAMES))

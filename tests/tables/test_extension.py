@@ -47,11 +47,11 @@ def table(rows, *, kinds, seed, scale=1.0):
 OLD, NEW = [f"k{number}" for number in range(7)], [f"k{number}" for number in range(20)]  # beyond where auto widens embeddings
 
 
-@pytest.fixture
-def found(tmp_path):
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
     """An encoder, the same for a later table with more categories and a wider range, and both tables."""
     then, now = table(1_500, kinds=OLD, seed=1), table(1_500, kinds=NEW, seed=2, scale=3.0)
-    who = party(tmp_path)
+    who = party(tmp_path_factory.mktemp("party"))
     before = Encoder.of_party(then, who, np.arange(then.height), numbers="auto")
     return before, extended(before, now, who, np.arange(1_000)), then, now
 

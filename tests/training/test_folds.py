@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from lanes import by_turns
 from loops import OWN, ROWS, SHAPES, Setting, assert_same_bits, training, weights_of, weights_of_joined
 from safetensors.torch import load_file
 from test_resume import Unplugged, Until
@@ -41,9 +42,9 @@ def alone(setting, member, how):
     return model.eval()
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "optimizer"), by_turns(KINDS, OPTIMIZERS))
 def test_each_member_learns_as_if_it_were_alone(kind, optimizer, tmp_path):
+    optimizer = OPTIMIZERS[optimizer]
     setting, how = Setting(kind=kind, folds=3, weights=kind == "binary"), training(**{**optimizer, "epochs": 2})
     (bottoms, label), _ = setting.train(how, tmp_path)
     all_N = torch.arange(ROWS)

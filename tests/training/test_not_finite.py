@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lanes import short_lane_of
+from lanes import by_turns, short_lane_of
 from loops import Setting, assert_same_bits, training, weights_of
 from safetensors.torch import load_file
 
@@ -47,10 +47,13 @@ def steps_on_disk(folder):
     return {party: CheckpointStore(folder / party).steps() for party in PARTIES}
 
 
-@pytest.mark.parametrize("mode", [{}, {"mode": "pipelined", "staleness": 4}], ids=["synchronous", "pipelined"])
+MODES = [{}, {"mode": "pipelined", "staleness": 4}]
+
+
+@pytest.mark.parametrize(("crossing", "mode"), by_turns([(CutEmbedding, "shop"), (CutGradient, "bank")], MODES), ids=str)
 @pytest.mark.parametrize("number", short_lane_of([float("nan"), float("inf"), -float("inf")], 1))
-@pytest.mark.parametrize(("kind", "blamed"), [(CutEmbedding, "shop"), (CutGradient, "bank")])
-def test_one_number_that_is_not_finite_is_refused_by_name_and_step_and_the_run_resumes(tmp_path, kind, blamed, number, mode):
+def test_one_number_that_is_not_finite_is_refused_by_name_and_step_and_the_run_resumes(tmp_path, crossing, number, mode):
+    kind, blamed = crossing
     setting = Setting(validation=40)
     how = training(**mode, patience=None)
     step = 17 if mode else 16  # in the second epoch, some steps after a checkpoint

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from lanes import by_turns
 from loops import Setting, assert_same_bits, training, weights_of
 
 from tallystick.errors import PeerLost
@@ -58,11 +59,11 @@ def reference(setting, how):
     return weights_of((bottoms, label))
 
 
-@pytest.mark.parametrize("staleness", [1, 2, 3])
 @pytest.mark.parametrize(
-    "setting", [Setting(), Setting(parties=("club", "shop"), own=False, kind="multiclass")], ids=["one", "two"]
+    ("staleness", "how"), by_turns([1, 2, 3], [{}, {"parties": ("club", "shop"), "own": False, "kind": "multiclass"}]), ids=str
 )
-def test_pipelined_training_equals_the_reference(setting, staleness, tmp_path):
+def test_pipelined_training_equals_the_reference(how, staleness, tmp_path):
+    setting = Setting(**how)
     how = training(mode="pipelined", staleness=staleness, checkpoint_every=7)
     modules, _ = setting.train(how, tmp_path)
     found, expected = weights_of(modules), reference(setting, how)

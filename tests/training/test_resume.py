@@ -52,7 +52,7 @@ def uncut(request, tmp_path_factory):
     return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.parametrize("sends", short_lane_of([2, 5, 11, 12, 13, 29, 32], 3))
+@pytest.mark.parametrize("sends", short_lane_of([2, 5, 11, 12, 13, 29, 32], 2))
 def test_resumed_training_equals_training_that_was_never_interrupted(uncut, sends, tmp_path):
     """Cut before, between and at checkpoints and ends of epochs, with early stopping's counters on the way."""
     setting, how, (whole, (state, *_)) = uncut

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from lanes import short_lane_of
+from lanes import by_turns, short_lane_of
 from loops import BATCH, Setting, assert_same_bits, training, weights_of, weights_of_joined
 from test_resume import Unplugged, Until
 from test_step import Wire, in_process
@@ -79,8 +79,11 @@ def test_nothing_of_a_local_batch_crosses(mode, tmp_path):
         assert min(wire.gradients) == 2 * 3 + 1 + (next(iter(setting.schedule.epoch(2))).is_local)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=["synchronous", "pipelined"])
-@pytest.mark.parametrize("sends", short_lane_of([1, 3, 6, 9, 13], 2))
+@pytest.mark.parametrize(
+    ("sends", "mode"),
+    [*by_turns([1, 13], MODES), *(pytest.param(sends, mode, marks=pytest.mark.long) for sends in (3, 6, 9) for mode in MODES)],
+    ids=str,
+)
 def test_a_run_that_was_cut_goes_on_to_the_same_bits(mode, sends, tmp_path):
     setting, how = scheduled(), training(**mode, patience=3, checkpoint_every=2)
     whole, (state, *_) = setting.train(how, tmp_path / "whole")
@@ -105,7 +108,7 @@ class Failing:
         return self.objective(*arguments)
 
 
-@pytest.mark.parametrize("step", [2, 5, 8, 11, 19])
+@pytest.mark.parametrize("step", short_lane_of([2, 5, 8, 11, 19], 3))
 def test_a_run_whose_label_party_failed_within_a_phase_goes_on_to_the_same_bits(step, tmp_path):
     """In a local phase the feature parties have nothing to do: they must not commit ahead of the label party."""
     setting, how = scheduled(before=3), training(patience=None, checkpoint_every=1)

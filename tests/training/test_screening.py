@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from lanes import short_lane_of
+from lanes import by_turns
 from loops import ROWS, Setting, assert_same_bits, features, training, weights_of
 from scipy.stats import f_oneway
 from test_resume import Unplugged, Until
@@ -181,8 +181,7 @@ def test_closed_columns_have_no_say(tmp_path):
     assert label.bottom.columns.gates.min() == 0
 
 
-@pytest.mark.parametrize("mode", [{}, {"mode": "pipelined", "staleness": 2}], ids=["synchronous", "pipelined"])
-@pytest.mark.parametrize("sends", short_lane_of([6, 10, 25], 2))
+@pytest.mark.parametrize(("sends", "mode"), by_turns([6, 25, 10], [{}, {"mode": "pipelined", "staleness": 2}]), ids=str)
 def test_a_training_that_is_cut_while_it_screens_goes_on_to_the_same_bits(mode, sends, tmp_path):
     setting, how = Noisy(validation=40), training(**mode)
     whole, _ = setting.train(how, tmp_path / "whole")

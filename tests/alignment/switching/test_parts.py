@@ -30,9 +30,8 @@ from tallystick.alignment.switching.transfers import (
 from tallystick.errors import DataError, ProtocolError
 from tallystick.network.channel import memory_channels
 
-from ..roles import Recording, Tampering, in_threads
+from ..roles import RNG, Recording, Tampering, in_threads
 
-RNG = SecureRandom(source=np.random.default_rng(1).bytes)
 SALT = b"s" * 32
 
 
