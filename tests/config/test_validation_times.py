@@ -42,7 +42,7 @@ def test_a_line_that_turns_out_long_has_one_and_a_long_epoch_two():
     settled = contract.training.resolved(1_000)
     modes = [settled.model_copy(update={"mode": mode}) for mode in ("synchronous", "pipelined")]
     assert [contract.validations(each) for each in modes] == [4, 1]
-    assert [contract_of().validations(contract_of().training.resolved(rows)) for rows in (99 * 64, 99 * 64 + 1)] == [4, 2]
+    assert [contract_of().validations(contract_of().training.resolved(rows)) for rows in (99 * 128, 99 * 128 + 1)] == [4, 2]
 
 
 def test_they_need_validation_rows():

@@ -716,7 +716,7 @@ def mutants(text, rng):
         yield "\n".join(lines)
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.long)])
 @pytest.mark.parametrize("file", ["contract.yaml", "party.yaml"])
 def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_out_job, file, count):
     defense = [{"method": "marvell", "power": 4}, {"method": "label-dp", "epsilon": 2.0}]

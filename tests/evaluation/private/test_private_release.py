@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import short_lane_of
 from sklearn.metrics import roc_auc_score
 
 from tallystick.errors import ConfigError, DataError
@@ -97,7 +98,7 @@ CROWDED = {
 }
 
 
-@pytest.mark.parametrize("name", CROWDED)
+@pytest.mark.parametrize("name", short_lane_of(CROWDED, 3))
 def test_the_interval_holds_the_exact_auc_where_scores_crowd_into_few_bins(name):
     """At 95 % fewer than 18 of 20 would hold it with probability .08; the seeds are fixed, and all 20 hold it."""
     mechanism, population = CROWDED[name]
@@ -232,7 +233,7 @@ def test_the_choice_is_the_least_predicted_error_and_shares_no_scores(epsilon, c
         assert isinstance(best, SecureSum)
 
 
-@pytest.mark.parametrize(("rows", "epsilon"), [(40, 1.0), (100, 0.3), (300, 0.1), (1000, 0.03)])
+@pytest.mark.parametrize(("rows", "epsilon"), short_lane_of([(40, 1.0), (100, 0.3), (300, 0.1), (1000, 0.03)], 2))
 def test_much_noise_still_gives_an_auc_whose_interval_holds(rows, epsilon, ledger):
     """At one hidden class in ten releases (measured: 5 of 80) fewer than 14 succeed with probability .003; and at 95 %
     coverage more than 3 of 20 miss with probability .02. The seeds are fixed.
