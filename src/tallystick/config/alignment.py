@@ -62,9 +62,9 @@ Alternatives = Annotated[
         min_length=2,
         max_length=MOST_KEYS,
         description="any of several keys links a row, in the order of trust: each is a list of names from keys, which are "
-        "joined. Two rows go together by the first of these that both have, if it is equal; by a later one never, so people who "
-        "share a telephone and have different e-mail addresses stay apart. nulls is then about rows without any of them, and a "
-        "value that stands in several rows is, by duplicates, that of one or of none. null: all keys must be equal",
+        "joined. Two rows go together by the first of these that both have, if it is equal; by a later one never. nulls is then "
+        "about rows without any of them, and a value that stands in several rows is, by duplicates, that of one or of none. "
+        "null: all keys must be equal",
     ),
     AfterValidator(_different),
 ]

@@ -4,7 +4,7 @@ A party's promotions are a list, the newest first; rollback takes the newest awa
 handshake of whatever uses a model, and the first of the label party's that all others have, too, is taken. So nobody is made to
 use a run that it did not promote.
 
-Besides, a party may name one candidate, which serving scores beside the run in use and answers to nobody, once all have named it.
+Once all parties have named one candidate, serving scores it, too (``serving/shadow.py``).
 
 With each run goes a commitment to this party's own half of it (model, encoder, coding of labels): BLAKE2b with a key of 32 secret
 bytes, so it tells nothing of the half. The label party hashes all commitments into the version, which every party keeps from the

@@ -1,9 +1,5 @@
 """Scores that the feature party asks for (FLORIST, appendix D): it sends embeddings, and the label party sends scores back.
 
-Two cases. By way ``embedding`` a row's embedding crosses, and nothing that says which row it is: for a label party without
-columns of its own. By way ``agreed-batch`` the row hides in a batch of positions that both sides cut alike, for all of which the
-feature party sends embeddings and gets scores.
-
 Shapes: B rows whose scores are wanted, M rows of a batch, N aligned positions, D cut width.
 """
 

@@ -392,11 +392,9 @@ def _said_of_rule(alignment: AlignmentConfig, *, is_label: bool) -> str:
 
 
 def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:
-    """Say what may keep a side's keys from matching those of another, which spells them in its own way.
-
-    One line for each step that the contract does not take and that would change some of the values, one for zeros in front, and
-    one for what most values look like, which people of both sides can compare. Shares and shapes only, for this party's own eyes.
-    """
+    """Say in lines for this party's own eyes what may keep its keys from matching those of another, by shares and shapes."""
+    # A line for each step that the contract does not take and that would change values, one for zeros in front, and one for what
+    # most values look like, which people of both sides can compare.
     lines = []
     for key in alignment.keys:
         column = require_column(frame, columns[key.name], use="key")
