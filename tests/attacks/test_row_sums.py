@@ -165,7 +165,8 @@ def test_a_row_that_stands_twice_in_a_batch_counts_twice():
     torch.testing.assert_close(sums.sum_ND[3], expected_BD[4])
 
 
-def test_steps_summed_together_are_those_summed_one_by_one(monkeypatch):
+@pytest.mark.parametrize("received", ["cut_gradient", "cut_embedding"])
+def test_steps_summed_together_are_those_summed_one_by_one(received, monkeypatch):
     """Of any sizes: the last batch of an epoch is smaller, and one of which no row is chosen is left out."""
     source, found = torch.Generator().manual_seed(3), []
     sizes = (*20 * [40], 7, 40, 1)
@@ -173,12 +174,12 @@ def test_steps_summed_together_are_those_summed_one_by_one(monkeypatch):
     steps.insert(3, (torch.arange(1000, 1040), torch.randn(2, 40, 5, generator=source)))
     for together in (1, 16):
         monkeypatch.setattr("tallystick.attacks.row_sums.PENDING_STEPS", together)
-        sums = RowSums.zero("cut_gradient", torch.arange(0, 300, 3), 5)
+        sums = RowSums.zero(received, torch.arange(0, 300, 3), 5)
         for rows_B, (embedding_BD, gradient_BD) in steps:
             sums.add(rows_B, embedding_BD, gradient_BD)
         sums.epoch_ended(0)
         found.append(sums)
     one_by_one, whole = found
-    for name in ("sum_ND", "last_ND", "length_N", "count_N"):
+    for name in ("sum_ND", "last_ND", "length_N", "count_N", "looks_LND", "looks_at_LN"):
         torch.testing.assert_close(getattr(whole, name), getattr(one_by_one, name))
     assert int(whole.count_N.sum()) == sum(int((rows_B % 3 == 0).sum()) for rows_B, _ in steps[:3] + steps[4:])

@@ -59,3 +59,11 @@ def test_what_a_shuffled_column_takes_away_is_kept_as_a_mean(stores):
     (stores.folder / CONTRAST).write_bytes(b"cut short")
     with pytest.raises(DataError, match="cut short or holds no shuffled columns"):
         stores.contrast()
+
+
+def test_a_pass_is_kept_as_it_was_whatever_became_of_the_memory(stores):
+    index_N, given_ND = torch.arange(3), torch.ones(3, 2)
+    recorder = PassRecorder.of(stores, {"validation": index_N}, width=2)
+    recorder.sent("validation", index_N, given_ND)
+    given_ND.zero_()
+    assert recorder.sums["validation"].sum_ND.tolist() == [[1.0] * 2] * 3

@@ -5,36 +5,26 @@ Shapes: N chosen rows, B rows of a step's batch, D cut width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.attacks.second_moments import HALVES, SecondMoments, StepRows, standing_rows
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
 
-Integers = NDArray[np.int64]
-PENDING_STEPS, PENDING_NUMBERS = 16, 2**19  # of gradients that are summed together, at most
+PENDING_STEPS, PENDING_NUMBERS = 16, 2**19  # that are summed together, at most
 
 
-class _Pending:
-    """Steps that are not summed yet, as they came, in memory that is used again."""
+class _Step(NamedTuple):
+    """A step that is not summed yet: its number in the epoch, the rows of its batch, and what crossed, float32."""
 
-    def __init__(self, rows: int, width: int) -> None:
-        self.shape = rows, width
-        self.most = max(1, min(PENDING_STEPS, PENDING_NUMBERS // max(1, rows * width)))
-        self.gradient_GBD, self.embedding_GBD = torch.empty(2, self.most, rows, width)
-        self.place: list[Integers] = []
-        self.asked: list[Integers] = []
-
-    def add(self, place: Integers, some: Integers, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
-        """Take a step in, of whose batch ``some`` are chosen rows, which stand at ``place`` in the sums."""
-        at = len(self.place)
-        self.gradient_GBD[at], self.embedding_GBD[at] = gradient_BD, embedding_BD
-        self.place.append(place)
-        self.asked.append(some + at * self.shape[0])
+    number: int
+    rows_B: Tensor
+    embedding_BD: Tensor
+    gradient_BD: Tensor
 
 
 @dataclass(kw_only=True)
@@ -88,7 +78,7 @@ class RowSums:
         self._place = torch.full((greatest + 2,), -1, dtype=torch.int32)  # the last is that of rows beyond
         self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
         self._moments = SecondMoments(white_DD=self.white_DD if self.white_DD.numel() else None)
-        self._pending: _Pending | None = None
+        self._pending: list[_Step] = []
         self._step, self._last_at_N = 0, torch.zeros(len(self.rows_N), dtype=torch.int64)
 
     @classmethod
@@ -134,39 +124,61 @@ class RowSums:
         return self.rows_N[self.count_N > 0]
 
     def add(self, rows_B: Tensor, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
-        """Take a step in. Gradients are summed a few steps at a time, for small ones cost calls, not arithmetic."""
-        place = self._place.numpy().take(np.minimum(rows_B.numpy(), len(self._place) - 1))
-        some = np.flatnonzero(place >= 0)  # which of the batch are chosen rows
+        """Take a step in, whose tensors nobody changes from then on.
+
+        It is summed with those that follow: small ones cost calls, not arithmetic, and between two steps of a training nothing
+        of what a call needs is at hand.
+        """
+        if self._pending and embedding_BD.shape != self._pending[-1].embedding_BD.shape:
+            self.settle()
+        self._pending.append(_Step(self._step, rows_B, embedding_BD, gradient_BD))
         self._step += 1
-        if not len(some):
-            return
-        place = place[some].astype(np.int64)
         if self.received == "cut_gradient":
-            if self._pending is None or self._pending.shape != gradient_BD.shape:
-                self.settle()
-                self._pending = _Pending(*gradient_BD.shape)
-            self._pending.add(place, some, embedding_BD, gradient_BD)
             self._moments.find_directions()  # a step later than what they are of: a wait for the peer hides either, not both
-            if len(self._pending.place) == self._pending.most:
-                self.settle()
-            return
-        place_S, some_SD = torch.from_numpy(place), embedding_BD.index_select(0, torch.from_numpy(some))
-        self._last_at_N[place_S] = self._step - 1
-        self.sum_ND.index_add_(0, place_S, some_SD)
-        self.last_ND[place_S] = some_SD
-        self.count_N.index_add_(0, place_S, torch.ones_like(place_S))
+        if len(self._pending) >= min(PENDING_STEPS, PENDING_NUMBERS // max(1, embedding_BD.numel())):
+            self.settle()
 
     def settle(self) -> None:
         """Sum the steps that were taken in since the last time."""
-        pending = self._pending
-        if pending is None or not pending.place:
+        steps, self._pending = self._pending, []
+        if not steps:
             return
-        place_S, asked_S = (torch.from_numpy(np.concatenate(each)) for each in (pending.place, pending.asked))
-        steps, standing = len(pending.place), standing_rows(*pending.shape)
-        gradient_GBD = pending.gradient_GBD[:steps]
-        gradients = StepRows.of(gradient_GBD, standing=standing, asked_S=asked_S)
-        embeddings = StepRows.of(pending.embedding_GBD[:steps], standing=standing, asked_S=asked_S)
-        lengths = StepRows.of(torch.linalg.vector_norm(gradient_GBD, dim=2, keepdim=True), asked_S=asked_S)
+        # Which of the batches' rows are chosen, where they stand here, and the steps that have any
+        rows_R = np.concatenate([step.rows_B.numpy() for step in steps])
+        place_R = self._place.numpy().take(np.minimum(rows_R, len(self._place) - 1))
+        chosen_S = np.flatnonzero(place_R >= 0)
+        if not len(chosen_S):
+            return
+        step_S, some_S = np.divmod(chosen_S, len(steps[0].rows_B))
+        number_G, first_G = np.unique(step_S, return_index=True)
+        steps, place_S = [steps[number] for number in number_G], torch.from_numpy(place_R[chosen_S].astype(np.int64))
+        of_step = [torch.from_numpy(some) for some in np.split(some_S, first_G[1:])]
+        if self.received == "cut_gradient":
+            self._sum_gradients(steps, place_S, of_step)
+        else:
+            asked_SD = torch.cat([step.embedding_BD.index_select(0, some) for step, some in zip(steps, of_step, strict=True)])
+            self.sum_ND.index_add_(0, place_S, asked_SD)
+            self.last_ND[place_S] = asked_SD
+            self._last_at_N[place_S] = torch.tensor([step.number for step in steps]).repeat_interleave(_lengths(of_step))
+        self.count_N.index_add_(0, place_S, torch.ones_like(place_S))
+
+    def _sum_gradients(self, steps: Sequence[_Step], place_S: Tensor, of_step: Sequence[Tensor]) -> None:
+        """Sum what a feature party received of rows that stand at ``place_S``. ``of_step`` are their places in each batch."""
+        standing = standing_rows(*steps[0].gradient_BD.shape)
+        step_S = torch.arange(len(steps)).repeat_interleave(_lengths(of_step))
+
+        def rows_of(matrices_BD: Sequence[Tensor], standing: slice) -> StepRows:
+            return StepRows.scaled(
+                torch.stack([matrix_BD[standing] for matrix_BD in matrices_BD]),
+                torch.cat([matrix_BD.index_select(0, some) for matrix_BD, some in zip(matrices_BD, of_step, strict=True)]),
+                torch.stack([matrix_BD.mean(dim=0) for matrix_BD in matrices_BD]),
+                step_S,
+            )
+
+        gradients_BD = [step.gradient_BD for step in steps]
+        gradients = rows_of(gradients_BD, standing)
+        embeddings = rows_of([step.embedding_BD for step in steps], standing)
+        lengths = rows_of([torch.linalg.vector_norm(each_BD, dim=1, keepdim=True) for each_BD in gradients_BD], slice(None))
         self.sum_ND.index_add_(0, place_S, gradients.asked_SD)
         self.last_ND[place_S] = embeddings.asked_SD
         self.length_N.index_add_(0, place_S, lengths.asked_SD.squeeze(1))
@@ -177,8 +189,6 @@ class RowSums:
             self.white_ND.index_add_(0, place_S, white_SD)
             self.square_N.index_add_(0, place_S, square_S)
             self.white_count_N.index_add_(0, place_S, (square_S != 0).to(place_S.dtype))
-        self.count_N.index_add_(0, place_S, torch.ones_like(place_S))
-        pending.place, pending.asked = [], []
 
     def epoch_ended(self, epoch: int) -> None:
         """Say that the steps since belong to this epoch."""
@@ -252,6 +262,10 @@ class RowSums:
             sightings_B=self.count_N[seen_N],
         )
         return View(received=self.received, steps=(step,), classes=classes)
+
+
+def _lengths(lists: Sequence[Tensor]) -> Tensor:
+    return torch.tensor([len(each) for each in lists])
 
 
 def chosen_rows(train_N: Tensor, *, most: int) -> Tensor:

@@ -41,14 +41,17 @@ class StepRows:
     varies_G: Tensor
 
     @classmethod
-    def of(cls, matrix_GBD: Tensor, *, standing: slice = slice(None), asked_S: Tensor | None = None) -> "StepRows":
-        """Take the rows that stand for a step, and of all steps' rows in one list those that are asked for: all if left out."""
+    def of(cls, matrix_GBD: Tensor) -> "StepRows":
+        """Take all rows of each step."""
         steps, rows, width = matrix_GBD.shape
-        asked_S = torch.arange(steps * rows) if asked_S is None else asked_S
-        step_S = asked_S // rows
-        mean_GD = matrix_GBD.mean(dim=1)
-        standing_GMD = matrix_GBD[:, standing] - mean_GD[:, None]
-        asked_SD = matrix_GBD.reshape(-1, width).index_select(0, asked_S).sub_(mean_GD.index_select(0, step_S))
+        step_S = torch.arange(steps).repeat_interleave(rows)
+        return cls.scaled(matrix_GBD, matrix_GBD.reshape(-1, width), matrix_GBD.mean(dim=1), step_S)
+
+    @classmethod
+    def scaled(cls, standing_GMD: Tensor, asked_SD: Tensor, mean_GD: Tensor, step_S: Tensor) -> "StepRows":
+        """Take the rows that stand for each step, and those that are asked for, as they came, and the mean of all rows."""
+        standing_GMD = standing_GMD - mean_GD[:, None]
+        asked_SD = asked_SD - mean_GD.index_select(0, step_S)
         numbers = standing_GMD[0].numel()
         deviation_G = torch.linalg.vector_norm(standing_GMD, dim=(1, 2)) / numbers**0.5
         if not bool(((deviation_G > SMALL) & (deviation_G < 1 / SMALL)).all()):

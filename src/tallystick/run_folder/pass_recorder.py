@@ -127,6 +127,7 @@ class PassRecorder:
         if part in self.sums:
             cut_BD = cut_BD.detach().cpu().float()
             self.sums[part].add(rows_B.cpu(), cut_BD, cut_BD)  # no gradient came back, and none is read
+            self.sums[part].settle()  # where nothing is trained, a model in the same process may work in this memory
 
     def pass_ended(self, part: Part) -> None:
         """Count a look. Of one pass the weights are the same, so its steps are one."""
