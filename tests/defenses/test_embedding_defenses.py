@@ -1,6 +1,7 @@
 """Defences of a feature party's columns: what each does to embeddings, against slow references; and the defended bottom."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
 from tallystick.errors import ConfigError, DataError
 from tallystick.models.tabular import TabularBottom
 from tallystick.tables.features import Features, FeatureShape
-from tallystick.training.feature_defense import DefendedBottom
+from tallystick.training.feature_defense import DefendedBottom, embeds_by
 from tallystick_experiments.defenses.feature_distance_correlation import FeatureDistanceCorrelation, correlation_of_distances
 from tallystick_experiments.defenses.reconstruction_penalty import RIDGE, ReconstructionPenalty, explained
 
@@ -192,6 +193,11 @@ def test_noise_comes_from_the_secret_and_from_what_it_hides():
     again = DefendedBottom(Bottom(), made, secret=bytes(32))  # as a resumed run, a retrained one and a prediction have it
     again.load_state_dict(other.state_dict())
     assert torch.equal(one(given), again(given))
+    of_runs = [DefendedBottom(Bottom(), made, secret=bytes(32), run=run) for run in ("a", "b", "a", "a")]
+    for place, weights in ((2, "step 3"), (3, "step 4")):
+        embeds_by(of_runs[place], weights)
+    of_each = [model(given) for model in (one, *of_runs)]
+    assert all(bool((some != more).any(dim=1).all()) for some, more in combinations(of_each, 2))
     assert not any(bytes(32) in value.numpy().tobytes() for value in one.state_dict().values())
 
 

@@ -287,3 +287,34 @@ def test_a_prediction_is_one_more_release_and_refused_over_the_cap(lay_out_job):
     assert again.end() == 2
     assert "privacy.cap" in again.error
     assert "a prediction would bring the epsilon of records" in again.error
+
+
+class Closed(torch.nn.Module):
+    """A bottom model whose units are closed for every row, whatever its weights: all embeddings are 0."""
+
+    width = 4
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 4)
+
+    def forward(self, features):
+        return torch.relu(self.layer(features.numeric_NF)) * 0
+
+
+@pytest.mark.parametrize("changes", [{}, {"unaligned": {"method": "regressor", "epochs": 1}}], ids=["training", "a pass before"])
+def test_no_two_models_embeddings_have_the_same_noise(changes, tmp_path, monkeypatch):
+    """Else a row shows past any noise that two models embed it alike: closed units do, and clipping where one alone is open."""
+    sent, send = [], MemoryChannel.send
+
+    def kept(channel, message):
+        if isinstance(message, CutEmbedding) and channel.peer == "bank":
+            sent.append(torch.from_numpy(message.values.numpy().copy()))
+        send(channel, message)
+
+    monkeypatch.setattr(MemoryChannel, "send", kept)
+    contract = contract_values(PARTIES, defense=[NOISE], training__epochs=4, **changes)
+    simulate(contract, tables(PARTIES, rows=200), columns(PARTIES), bottoms={"shop": Closed()}, folder=tmp_path)
+    sent_RD = torch.cat(sent)
+    assert len(sent_RD) > 4 * 100
+    assert len(sent_RD.unique(dim=0)) == len(sent_RD)

@@ -28,14 +28,15 @@ class GaussianEmbeddings(Defense):
     (``privacy/grid.py``), whose rounding is in the sensitivity: the claim holds of the bits that are sent. The network learns
     through the noise, and so to spend what little gets through on what the label needs.
 
-    Where noise follows from a secret (``RowNoise``, in a run), a row that is sent again with the same embedding has the same
-    noise, beside whatever rows: that tells nothing new of it, but that it has not changed.
+    Where noise follows from a secret (``RowNoise``, in a run), a row that the same weights send again with the same embedding has
+    the same noise, beside whatever rows: that tells nothing new of it, but that it has not changed.
 
     Threat model: an honest-but-curious label party that keeps all it receives. Guarantee: one release of a row's embedding is
     (epsilon, delta)-DP for that row's columns *given the bottom model's weights*. So it holds as it stands for rows that the
     model was not trained on (tests, predictions), once per release. No formal guarantee for a training row and the whole run:
     the weights learn from its columns and shape what is sent of all others; its own embeddings cost what ``over`` says, and
-    the encoder's statistics are exact. Not protected: which rows there are; whether a row's embedding is the one sent before.
+    the encoder's statistics are exact. Not protected: which rows there are; whether a row's embedding by the same weights is the
+    one sent before.
 
     Args:
         epsilon: of one release of one row, 1e-6 to 100.

@@ -55,22 +55,27 @@ class NoiseStream:
 
 @dataclass(frozen=True, kw_only=True)
 class RowNoise:
-    """Noise of each row by itself, from a secret, from which row it is and from what it hides.
+    """Noise of each row by itself, from a secret, from which row it is, from what it hides and by which weights it was embedded.
 
-    The same row with the same embedding gets the same noise, whatever rows stand beside it, in every run and table of the same
-    secret: so nobody averages it away by asking again. Two rows with the same embedding get independent noise.
+    The same row with the same embedding by the same weights gets the same noise, whatever rows stand beside it: so nobody
+    averages it away by asking again. Two rows with the same embedding get independent noise, and so does a row that two models
+    embed alike: that they do would show, past any noise, which of a ReLU's units are closed for it.
 
     Args:
         secret: at least 16 bytes from the operating system's generator; they must never leave this party.
         who_B: a number for each row that tells it from others.
+        weights: a name of the weights that embed; without one, all are taken for the same.
     """
 
     secret: bytes = field(repr=False)
     who_B: Ints
+    weights: str = ""
 
     def bits(self, hidden_BD: Ints, *, purpose: bytes) -> KeyedBits:
         """Draw uniform bits for rows that hide these integers."""
         named_rows = np.concatenate([self.who_B[:, None], hidden_BD], axis=1).astype("<i8", order="C")
+        if self.weights:
+            purpose = b"%s by %s" % (purpose, self.weights.encode())
         return KeyedBits(self.secret, purpose=purpose, hidden=(row.data for row in named_rows))
 
 

@@ -1,4 +1,4 @@
-"""Random bits that follow from a secret and from what they are to hide: the same thing has the same noise whenever it is sent.
+"""Random bits that follow from a secret and from what they are to hide: the same thing has the same noise for the same purpose.
 
 Shapes: R rows.
 """

@@ -24,7 +24,7 @@ from tallystick.models.build import BranchParts, build_label_model
 from tallystick.models.folds import build_folded_bottom, build_folded_label_model
 from tallystick.models.split import LabelModel
 from tallystick.privacy.randomness import Seed
-from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.folder import RunFolder, digest_of
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.features import FeatureShape
 from tallystick.tables.target import LabelCoder
@@ -42,8 +42,9 @@ class Architecture:
     """Structure of one party's part of the network. ``bottom`` and ``top`` stand in for the contract's when given.
 
     ``seed`` is what weights are drawn from: of a network that is trained with others, ``start_of`` the run. ``secret`` is what
-    the noise on its embeddings follows from (``run_folder/noise_secret.py``), if any are to leave. ``folds`` is how many networks
-    train side by side, ``own_folds`` how many of own columns alone score rows without a partner's row.
+    the noise on its embeddings follows from (``run_folder/noise_secret.py``), if any are to leave, and ``run`` tells its weights
+    from those of other runs. ``folds`` is how many networks train side by side, ``own_folds`` how many of own columns alone score
+    rows without a partner's row.
     """
 
     model: NetworkModel
@@ -56,6 +57,7 @@ class Architecture:
     unaligned: UnalignedKeys = field(default_factory=NoneConfig)
     defenses: EmbeddingDefenses = NO_EMBEDDING_DEFENSE
     secret: bytes | None = field(default=None, repr=False)
+    run: str = ""
     scores_alone: bool = False  # rows without a link, where rows are linked by similarity
     folds: int = 1
     own_folds: int = 1
@@ -90,6 +92,10 @@ class Architecture:
         """Return the same for a run that had no unaligned row to train on."""
         return replace(self, unaligned=NoneConfig())
 
+    def of_run(self, folder: RunFolder) -> "Architecture":
+        """Return the same for a feature party's own run: noise is drawn for its weights alone, which follow from its start."""
+        return replace(self, run=digest_of(folder.start_secret())) if self.defenses.noisy else self
+
     def bottom_model(self, dataset: Dataset) -> nn.Module:
         """Build a feature party's bottom model, with what its way of linking rows and the defences do to the cut embedding."""
         shape = dataset.known_encoder.feature_shape
@@ -97,7 +103,9 @@ class Architecture:
             self.model, self.party, shape, seed=self.seed, folds=self.folds, cut_width=self.model.cut_width
         )
         wrapped = dataset.wrap(bottom)
-        return (DefendedBottom(wrapped, self.defenses, secret=self.secret) if self.defenses else wrapped).to(self.device)
+        if self.defenses:
+            wrapped = DefendedBottom(wrapped, self.defenses, secret=self.secret, run=self.run)
+        return wrapped.to(self.device)
 
     def label_model(self, encoder: Encoder | None, widths: Sequence[int], *, candidates: Sequence[int] = ()) -> LabelModel:
         """Build the label party's share of the network for these cut widths. A network of own columns alone has none of them.
@@ -169,7 +177,7 @@ class TrainedFeatureParty:
         """
         _require_network(folder)
         folds = kept_folds(folder)
-        bottom = replace(architecture, folds=folds).bottom_model(dataset)
+        bottom = replace(architecture, folds=folds).of_run(folder).bottom_model(dataset)
         _load(folder, bottom)
         return cls(bottom=bottom, encoder=dataset.known_encoder, state=_state(folder), folds=folds)
 

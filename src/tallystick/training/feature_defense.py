@@ -21,26 +21,30 @@ from tallystick.models.tabular import reopening
 from tallystick.tables.features import Features
 
 SECRET_BYTES = 32
+KEPT = "kept"
+"""The weights that training leaves, by which rows are tested, predicted and served."""
 
 
 class DefendedBottom(nn.Module):
     """A bottom model whose cut embeddings are defended before anybody sees them.
 
     A penalty's gradient is added on the backward pass, to the cut gradient that came back. Noise comes from the party's secret,
-    from which row it is and from its embedding (``RowNoise``): a row that is sent again, beside whatever others, in a resumed or
-    another run and in predictions, has the same noise as long as its embedding, rounded to the noise's grid, is the same.
+    from which row it is, from its embedding and from whose it is (``RowNoise``): a row that the same weights embed again, beside
+    whatever others, in a resumed run and in predictions, has the same noise as long as its embedding, rounded to the noise's
+    grid, is the same. Other weights' noise is independent, whatever they embed: ``embeds_by`` names them.
 
     Threat model: an honest-but-curious label party. Guarantee: that of ``defenses``, if any. Not protected: whether a row's
-    embedding is the one that was sent before, for equal stays equal. A bottom model in floating point gives a row
-    slightly different embeddings in batches of different sizes; where that crosses the grid, the row has another draw.
+    embedding by the same weights is the one that was sent before, for equal stays equal. A bottom model in floating point gives
+    a row slightly different embeddings in batches of different sizes; where that crosses the grid, the row has another draw.
 
     Args:
         bottom: the model; on a union the one that imputes.
         defenses: what the contract asks for.
         secret: 32 random bytes, the same for all runs of the party; drawn from the operating system if left out.
+        run: a name that tells its weights from those of other runs; without one, noise is drawn by embedding alone.
     """
 
-    def __init__(self, bottom: nn.Module, defenses: EmbeddingDefenses, *, secret: bytes | None = None) -> None:
+    def __init__(self, bottom: nn.Module, defenses: EmbeddingDefenses, *, secret: bytes | None = None, run: str = "") -> None:
         super().__init__()
         self.bottom = bottom
         self.width = width_of(bottom)
@@ -48,6 +52,7 @@ class DefendedBottom(nn.Module):
             reopening(bottom)
         self._defenses = defenses
         self._secret = secret or secrets.token_bytes(SECRET_BYTES)
+        self._run, self.weights = run, KEPT
 
     def forward(self, features: Features) -> Tensor:
         """Compute the cut embeddings (B, D) that are sent."""
@@ -59,7 +64,14 @@ class DefendedBottom(nn.Module):
         if not self._defenses.embeddings:
             return cut_BD
         who_B = np.arange(len(cut_BD)) if features.who_N is None else features.who_N.cpu().numpy()
-        return self._defenses.defend(cut_BD, RowNoise(secret=self._secret, who_B=who_B))
+        weights = f"{self.weights} of {self._run}" if self._run else ""
+        return self._defenses.defend(cut_BD, RowNoise(secret=self._secret, who_B=who_B, weights=weights))
+
+
+def embeds_by(bottom: nn.Module, weights: str) -> None:
+    """Name the weights that a feature party embeds by from here on. What is not defended needs no name."""
+    if isinstance(bottom, DefendedBottom):
+        bottom.weights = weights
 
 
 class _WithPenalty(torch.autograd.Function):

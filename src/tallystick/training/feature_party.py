@@ -16,6 +16,7 @@ from tallystick.models.folds import networks_in
 from tallystick.network.channel import Channel
 from tallystick.tables.features import Features
 from tallystick.training.checkpoint import TrainingState
+from tallystick.training.feature_defense import KEPT, embeds_by
 from tallystick.training.finite import refuse_lost_weights
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits, staleness_of
@@ -63,6 +64,7 @@ def train_feature_party(
             schedule = run.schedule
             if embedded := schedule.embedded(state.epoch, step=state.step):
                 sending("training", 1)
+                embeds_by(bottom, f"before step {state.step + 1}")
                 send_embeddings(bottom, source, embedded, channel, watch=_watch(passes, "training"))
                 if passes is not None:
                     passes.pass_ended("training")
@@ -95,6 +97,7 @@ def train_feature_party(
             last_commit = reported = state.step
     assert state.best_step is not None, "the first epoch is the best so far"
     run.store.load_best(bottom, step=state.best_step)
+    embeds_by(bottom, KEPT)
     return state
 
 
@@ -114,6 +117,7 @@ def _compare(
     Return whether it improved.
     """
     updates = loop.updates
+    embeds_by(bottom, f"validation after step {state.step}")
     with updates.averaged():
         send_embeddings(bottom, source, run.schedule.validation(), channel, watch=_watch(passes, "validation"))
     if passes is not None:
@@ -209,7 +213,8 @@ class _Loop:
         ``meanwhile`` is called once the message is on its way.
         """
         cuts_BD = []
-        for part in features:
+        for batch, part in zip(group, features, strict=True):
+            embeds_by(self.bottom, f"step {batch.step}")
             # The weights of a batch's forward pass are kept for its backward pass, if weights change in between.
             with weights_kept(self.bottom) if self.staleness else nullcontext():
                 cuts_BD.append(embed(self.bottom, part))

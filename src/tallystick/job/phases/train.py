@@ -370,7 +370,7 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     """
     channel = job.channels[job.contract.label_party]
     start = start_of(job.contract, job.folder)
-    bottom = replace(job.architecture, seed=start).bottom_model(dataset)
+    bottom = replace(job.architecture, seed=start).of_run(job.folder).bottom_model(dataset)
     put_starting_weights(job.folder, bottom)
     is_continued = StartingPoint.of(job.folder) is not None
     channel.send(CutWidth(width=width_of(bottom)))
@@ -394,7 +394,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     """Train the bottom model, or load the trained one. Its width is announced first."""
     channel = job.channels[job.contract.label_party]
     start = start_of(job.contract, job.folder)
-    bottom = replace(job.architecture, seed=start, folds=dataset.networks).bottom_model(dataset)
+    bottom = replace(job.architecture, seed=start, folds=dataset.networks).of_run(job.folder).bottom_model(dataset)
     put_starting_weights(job.folder, bottom)
     is_continued = StartingPoint.of(job.folder) is not None
     is_new = trains(job, agreement)
