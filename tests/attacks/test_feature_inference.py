@@ -24,7 +24,13 @@ from tallystick.attacks.feature_inference import simulator, tasks
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.bootstrap import BootstrapInversion
 from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack
-from tallystick.attacks.feature_inference.evaluate import AttackPlan, PlannedAttack, _ranked, evaluate_feature_inference
+from tallystick.attacks.feature_inference.evaluate import (
+    AttackPlan,
+    PlannedAttack,
+    _JudgedCategories,
+    _ranked,
+    evaluate_feature_inference,
+)
 from tallystick.attacks.feature_inference.inputs import Targets
 from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_initial_weights import read_off, solved
@@ -136,12 +142,20 @@ def test_the_best_ranked_category_is_the_one_that_counting_pairs_finds():
     for code in range(4):
         mine, others = (score_NC[judged_N[here], code] for here in (truth_J == code, truth_J != code))
         gains.append(float((mine[:, None] > others).double().mean() - (mine[:, None] < others).double().mean()))
-    count_C, score_JN = torch.bincount(truth_J, minlength=6), score_NC.T[looked_for]
-    by_code_N = truth_J.numpy().argsort(kind="stable")
-    found = _ranked(score_JN, looked_for, judged_N, truth_J, count_C, by_code_N)
-    assert found is not None
-    assert found[0] == pytest.approx(max(gains), abs=1e-12)
-    assert _ranked(torch.zeros_like(score_JN), looked_for, judged_N, truth_J, count_C, by_code_N) is None
+    score_JN, flat_JN = score_NC.T[looked_for], torch.zeros(5, rows, dtype=torch.float64)
+    truth = ColumnValues(
+        numeric_NF=torch.empty(len(truth_J), 0),
+        categorical_NG=torch.stack([truth_J, truth_J, (truth_J == 3).long()], dim=1),
+        numeric=(),
+        categorical=("told", "flat", "of two"),
+        categories=(6, 6, 2),
+    )
+    columns = [_JudgedCategories.of(truth, g) for g in range(3)]
+    scores, codes = [score_JN, flat_JN, score_JN[3:4]], [looked_for, looked_for, torch.tensor([1])]
+    found = _ranked(scores, codes, judged_N, columns)
+    assert found[0][0] == pytest.approx(max(gains), abs=1e-12)
+    assert 1 not in found  # no category of it is ranked
+    assert found[2] == _ranked(scores[2:], codes[2:], judged_N, columns[2:])[0]  # beside others or alone
 
 
 def test_many_rare_categories_that_nothing_tells_are_a_guess():

@@ -31,6 +31,7 @@ DRAWS = 3
 MOST_ROWS = 5000
 OTHERS = 1000
 SURE = 0.01  # chance that some column is said to come back where embeddings have nothing to do with columns
+RANKED_NUMBERS = 2**20  # about so many scores of categories are sorted at once
 LEAST_OF_CATEGORY = 5  # rows that have a category, and that have not, to judge how they are ranked
 NO_ROW_KNOWN = "without a known row no attack here can be run: nothing is known of what an attacker without one finds"
 KnownRows: TypeAlias = Mapping[int, Sequence[Tensor]]
@@ -335,7 +336,7 @@ class _Tally:
         self.aucs: dict[tuple[str, str], list[float]] = {}  # of the category that is ranked best, where one is beyond luck
         self.cosines: dict[tuple[str, str], list[float]] = {}  # of vectors
         self.missing: dict[str, str] = {}
-        self.by_code: dict[tuple[int, int], tuple[ColumnValues, NDArray[np.int64]]] = {}  # by truth and categorical column
+        self.judged: dict[int, tuple[ColumnValues, list[_JudgedCategories]]] = {}  # by truth, of each categorical column
 
     def add(self, attack: str, reconstruction: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
         truth_NF = truth.numeric_NF.double()
@@ -359,29 +360,26 @@ class _Tally:
                 mean_V = truth_NV.mean(dim=0)
                 cosine_N = torch.nn.functional.cosine_similarity(truth_NV - mean_V, guess_NV - mean_V, dim=1)
                 self.cosines.setdefault((name, attack), []).append(float(cosine_N.mean()))
-        for g, name in enumerate(truth.categorical):
-            code_N = truth.categorical_NG[:, g]
-            count_C = torch.bincount(code_N, minlength=truth.categories[g])
-            majority = float(count_C.max()) / len(code_N)
-            occurring = int((count_C > 0).sum())
-            if occurring < 2:
+        if id(truth) not in self.judged:  # the same for all attacks that are judged by these rows
+            self.judged[id(truth)] = truth, [_JudgedCategories.of(truth, g) for g in range(len(truth.categorical))]
+        columns = self.judged[id(truth)][1]
+        ranked_G = _ranked(reconstruction.scores, reconstruction.codes, rest_N, columns)
+        right_NG = (reconstruction.categorical_NG.index_select(0, rest_N) == truth.categorical_NG).double()
+        by_majority_NG = torch.stack([column.is_majority_N for column in columns], dim=1) if columns else right_NG
+        accuracy_G, error_G = right_NG.mean(dim=0).tolist(), _error(right_NG - by_majority_NG).tolist()
+        for g, (name, column) in enumerate(zip(truth.categorical, columns, strict=True)):
+            majority = column.majority
+            if column.occurring < 2:
                 self.missing[name] = f"column {name!r} has one category on the rows that are judged: there is nothing to rebuild"
                 continue
-            if occurring > self.known > 0:
+            if column.occurring > self.known > 0:
                 self.missing[name] = (
-                    f"column {name!r} has {occurring} categories and {self.known} rows are known: those that none of them has "
-                    "cannot be guessed by any attack here, so its figure is low for that reason"
+                    f"column {name!r} has {column.occurring} categories and {self.known} rows are known: those that none of them "
+                    "has cannot be guessed by any attack here, so its figure is low for that reason"
                 )
-            right_N = (reconstruction.categorical_NG[rest_N, g] == code_N).double()
-            accuracy, gained_N = float(right_N.mean()), right_N - (code_N == count_C.argmax()).double()
-            value, error = (accuracy - majority) / (1 - majority), float(_error(gained_N)) / (1 - majority)
-            ranked = None
-            if reconstruction.scores:
-                if (id(truth), g) not in self.by_code:  # the same for all attacks that are judged by these rows
-                    self.by_code[id(truth), g] = truth, np.argsort(code_N.numpy(), kind="stable")
-                by_code_N = self.by_code[id(truth), g][1]
-                ranked = _ranked(reconstruction.scores[g], reconstruction.codes[g], rest_N, code_N, count_C, by_code_N)
-            if ranked is not None:
+            accuracy = accuracy_G[g]
+            value, error = (accuracy - majority) / (1 - majority), error_G[g] / (1 - majority)
+            if (ranked := ranked_G.get(g)) is not None:
                 self.aucs.setdefault((name, attack), []).append((1 + ranked[0]) / 2)
                 value, error = max((value, error), ranked)
             self._keep(name, attack, value, error)
@@ -441,38 +439,98 @@ def _error(gained_N: Tensor) -> Tensor:
     return error
 
 
+@dataclass(frozen=True, kw_only=True)
+class _JudgedCategories:
+    """A categorical column of the judged rows.
+
+    Args:
+        count_C: how many rows have each category.
+        by_code_N: the rows by category.
+        is_majority_N: which have the most frequent one, as numbers.
+        is_judged_C: which categories enough rows have, and enough have not.
+    """
+
+    count_C: Tensor
+    by_code_N: NDArray[np.int64]
+    is_majority_N: Tensor
+    is_judged_C: Tensor
+
+    @classmethod
+    def of(cls, truth: ColumnValues, g: int) -> "_JudgedCategories":
+        """Take a column of the truth, by its place."""
+        code_N = truth.categorical_NG[:, g]
+        count_C = torch.bincount(code_N, minlength=truth.categories[g])
+        return cls(
+            count_C=count_C,
+            by_code_N=np.argsort(code_N.numpy(), kind="stable"),
+            is_majority_N=(code_N == count_C.argmax()).double(),
+            is_judged_C=(count_C >= LEAST_OF_CATEGORY) & (len(code_N) - count_C >= LEAST_OF_CATEGORY),
+        )
+
+    @property
+    def majority(self) -> float:
+        """Return the share of the most frequent category."""
+        return float(self.count_C.max()) / len(self.is_majority_N)
+
+    @property
+    def occurring(self) -> int:
+        """Count the categories that some row has."""
+        return int((self.count_C > 0).sum())
+
+
 def _ranked(
-    score_JM: Tensor, code_J: Tensor, rest_N: Tensor, code_N: Tensor, count_C: Tensor, by_code_N: NDArray[np.int64]
-) -> tuple[float, float] | None:
-    """Find the category whose rows are ranked highest: 2 AUC - 1 of it, and its standard error for a guess (Mann and Whitney
-    1947).
+    scores: Sequence[Tensor], codes: Sequence[Tensor], rest_N: Tensor, columns: Sequence[_JudgedCategories]
+) -> dict[int, tuple[float, float]]:
+    """Find of each column the category whose rows are ranked highest: 2 AUC - 1 of it, and its standard error for a guess (Mann
+    and Whitney 1947).
 
     A rare category can be ranked well and never be guessed. Only what luck gives to the best category of the column in one of a
-    hundred audits is beyond luck; None where no category is. ``rest_N`` are the judged of the M rows, ``by_code_N`` these by
-    category.
+    hundred audits is beyond luck; a column of which no category is is left out. ``rest_N`` are the judged of all rows.
     """
-    is_judged_C = (count_C >= LEAST_OF_CATEGORY) & (len(code_N) - count_C >= LEAST_OF_CATEGORY)
-    (told_J,) = is_judged_C[code_J].nonzero(as_tuple=True)
-    score_JM = score_JM[told_J]
+    best_G: dict[int, tuple[float, float]] = {}
+    parts: list[tuple[int, Tensor, NDArray[np.int64]]] = []  # which column's, scores of its judged categories, and their codes
+    for g, (score_JM, code_J, column) in enumerate(zip(scores, codes, columns, strict=False)):
+        (told_J,) = column.is_judged_C[code_J].nonzero(as_tuple=True)
+        if len(told_J):
+            parts.append((g, score_JM[told_J], code_J[told_J].numpy()))
+        if parts and (g == len(columns) - 1 or sum(part[1].numel() for part in parts) > RANKED_NUMBERS):
+            best_G |= _best_ranked(parts, rest_N, columns)
+            parts = []
+    return best_G
+
+
+def _best_ranked(
+    parts: Sequence[tuple[int, Tensor, NDArray[np.int64]]], rest_N: Tensor, columns: Sequence[_JudgedCategories]
+) -> dict[int, tuple[float, float]]:
+    """Do it for some columns at once: their categories are sorted in one call, for small ones cost calls."""
+    score_JM = torch.cat([score_JM for _, score_JM, _ in parts])
+    code_J = np.concatenate([each for _, _, each in parts])
+    column_J = np.repeat([g for g, _, _ in parts], [len(each) for _, _, each in parts])
     # In float32, which is sorted in half the time, and centred first, for little may be added to a large mean
     score_JN = (score_JM - score_JM.mean(dim=1, keepdim=True)).float().index_select(1, rest_N).numpy()
     sorted_JN = np.sort(score_JN, axis=1)
     is_ranked_J = sorted_JN[:, 0] < sorted_JN[:, -1]
-    ranked_J, score_JN, sorted_JN = code_J[told_J].numpy()[is_ranked_J], score_JN[is_ranked_J], sorted_JN[is_ranked_J]
-    if not len(ranked_J):
-        return None
-    mine_of_C = count_C.numpy()
-    end_C = np.cumsum(mine_of_C)
     has_ties_J = (sorted_JN[:, 1:] == sorted_JN[:, :-1]).any(axis=1)
-    right = np.empty(len(ranked_J))
-    for place, (code, sorted_N) in enumerate(zip(ranked_J, sorted_JN, strict=True)):
-        mine = score_JN[place].take(by_code_N[end_C[code] - mine_of_C[code] : end_C[code]])
-        below = int(sorted_N.searchsorted(mine).sum())
-        right[place] = below + (sorted_N.searchsorted(mine, side="right").sum() if has_ties_J[place] else below + len(mine))
-    mine_J = mine_of_C[ranked_J].astype(np.float64)
-    others_J = len(code_N) - mine_J
-    auc_J = (right / 2 - mine_J * mine_J / 2) / (mine_J * others_J)  # of pairs within a category half is right
-    gain_J, error_J = 2 * auc_J - 1, np.sqrt((len(code_N) + 1) / (3 * mine_J * others_J))
-    gain_J = np.where(gain_J > -ndtri(SURE / int(is_judged_C.sum())) * error_J, gain_J, -np.inf)
-    best = int(gain_J.argmax())
-    return (float(gain_J[best]), float(error_J[best])) if gain_J[best] > 0 else None
+    best_G = {}
+    for g, _, _ in parts:
+        (place_J,) = np.nonzero((column_J == g) & is_ranked_J)
+        if not len(place_J):
+            continue
+        column, rows = columns[g], len(rest_N)
+        mine_of_C = column.count_C.numpy()
+        end_C = np.cumsum(mine_of_C)
+        right = np.empty(len(place_J))
+        for number, place in enumerate(place_J):
+            code, sorted_N = code_J[place], sorted_JN[place]
+            mine = score_JN[place].take(column.by_code_N[end_C[code] - mine_of_C[code] : end_C[code]])
+            below = int(sorted_N.searchsorted(mine).sum())
+            right[number] = below + (sorted_N.searchsorted(mine, side="right").sum() if has_ties_J[place] else below + len(mine))
+        mine_J = mine_of_C[code_J[place_J]].astype(np.float64)
+        others_J = rows - mine_J
+        auc_J = (right / 2 - mine_J * mine_J / 2) / (mine_J * others_J)  # of pairs within a category half is right
+        gain_J, error_J = 2 * auc_J - 1, np.sqrt((rows + 1) / (3 * mine_J * others_J))
+        gain_J = np.where(gain_J > -ndtri(SURE / int(column.is_judged_C.sum())) * error_J, gain_J, -np.inf)
+        best = int(gain_J.argmax())
+        if gain_J[best] > 0:
+            best_G[g] = float(gain_J[best]), float(error_J[best])
+    return best_G
