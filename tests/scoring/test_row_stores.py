@@ -1,8 +1,10 @@
 """Rows found by key: a table, Redis and PostgreSQL give the same columns; each says what it cannot do."""
 
+import contextlib
 import json
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -10,6 +12,7 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+import flight_server
 import numpy as np
 import polars as pl
 import pytest
@@ -17,12 +20,15 @@ import torch
 
 from tallystick.config.alignment import IntersectionConfig
 from tallystick.config.party import FeatureColumns, SequenceConfig
-from tallystick.config.serving import Postgres, Redis
-from tallystick.errors import StoreError
+from tallystick.config.serving import Adbc, Postgres, Redis
+from tallystick.errors import ConfigError, StoreError
 from tallystick.network.addresses import free_port
+from tallystick.reading import validate
+from tallystick.scoring.stores.adbc import AdbcDatabase
 from tallystick.scoring.stores.boundary import Boundary
 from tallystick.scoring.stores.cells import columns_read
-from tallystick.scoring.stores.postgres import PostgresStore
+from tallystick.scoring.stores.postgres import PostgresDatabase
+from tallystick.scoring.stores.queried import QueriedStore
 from tallystick.scoring.stores.redis import RedisStore
 from tallystick.scoring.stores.table import Snapshot, TableStore
 from tallystick.tables.encoder import Encoder
@@ -131,7 +137,7 @@ def test_postgres_gives_what_the_table_gives_and_is_called_again_after_a_broken_
         def store_of(query):
             values = {"method": "postgres", "database": f"postgresql://me@{address}", "query": query}
             config = Postgres.model_validate({**values, "password": {"file": str(tmp_path / "password")}})
-            return PostgresStore(config, ENCODER, dict(TABLE.schema), text=["items"])
+            return QueriedStore(PostgresDatabase(config, text=["items"]), ENCODER, dict(TABLE.schema))
 
         store = store_of(query)
         assert_same(store.find(KEYS), snapshot().find(KEYS))
@@ -187,10 +193,10 @@ def test_a_server_that_hangs_costs_its_time_and_no_more_and_is_called_anew(at, m
 
     monkeypatch.setattr("tallystick.scoring.stores.postgres.connected", connect)
     monkeypatch.setattr("tallystick.scoring.stores.postgres.query_postgres", ask)
-    monkeypatch.setattr("tallystick.scoring.stores.postgres.CALL_S", 0.2)
-    monkeypatch.setattr("tallystick.scoring.stores.postgres.MOST_LEFT", 3)
+    monkeypatch.setattr("tallystick.scoring.stores.queried.CALL_S", 0.2)
+    monkeypatch.setattr("tallystick.scoring.stores.queried.MOST_LEFT", 3)
     config = Postgres.model_validate({"method": "postgres", "database": "postgresql://me@nowhere", "query": "SELECT $1"})
-    store = PostgresStore(config, ENCODER, dict(TABLE.schema), text=["items"])
+    store = QueriedStore(PostgresDatabase(config, text=["items"]), ENCODER, dict(TABLE.schema))
     for why in ["has not answered within 0.2 s"] * 3 + ["owes 3 answers"]:
         with pytest.raises(StoreError, match=why):
             store.find(KEYS)
@@ -202,6 +208,139 @@ def test_a_server_that_hangs_costs_its_time_and_no_more_and_is_called_anew(at, m
     assert_same(store.find(KEYS), snapshot().find(KEYS))
     store.close()
     assert len(closed) == 4
+
+
+def adbc_store(folder, query, database="sqlite:rows.db", **more):
+    values = {"method": "adbc", "database": database, "query": query, **more}
+    config = validate(Adbc, values, source="party.yaml", context={"folder": folder})
+    return QueriedStore(AdbcDatabase(config), ENCODER, dict(TABLE.schema))
+
+
+@pytest.fixture
+def sqlite_rows(tmp_path):
+    """A folder with a SQLite file of the table."""
+    import adbc_driver_sqlite.dbapi as dbapi
+
+    with dbapi.connect(str(tmp_path / "rows.db")) as connection, connection.cursor() as cursor:
+        cursor.adbc_ingest("rows", TABLE.to_arrow(compat_level=pl.CompatLevel.oldest()))
+        connection.commit()
+    return tmp_path
+
+
+OF_SQLITE = "SELECT id AS key, * FROM rows WHERE id IN (SELECT value FROM json_each(?))"
+
+
+def test_sqlite_gives_what_the_table_gives_and_sees_what_was_written_since(sqlite_rows):
+    store = adbc_store(sqlite_rows, OF_SQLITE)
+    for keys in (KEYS, [b"id-7"], [b"nobody"], [], [b'"id-3"', b"id-3'); DROP TABLE rows; --", b"id-3"]):
+        assert_same(store.find(keys), snapshot().find(keys))
+    with contextlib.closing(sqlite3.connect(sqlite_rows / "rows.db", timeout=1)) as connection:  # no reader holds it
+        connection.execute("UPDATE rows SET x = 5, kind = NULL WHERE id = 'id-3'")
+        connection.commit()
+    changed = TABLE.with_columns(
+        x=pl.when(pl.col("id") == "id-3").then(5.0).otherwise("x"),
+        kind=pl.when(pl.col("id") == "id-3").then(None).otherwise("kind"),
+    )
+    assert_same(store.find([b"id-3"]), snapshot(changed).find([b"id-3"]))
+    assert_same(store.find(KEYS), snapshot(changed).find(KEYS))
+    store.close()
+    assert_same(store.find(KEYS), snapshot(changed).find(KEYS))
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("SELECT id AS key, x FROM rows WHERE id IN (SELECT value FROM json_each(?))", "do not fit"),
+        ("SELECT * FROM rows WHERE id IN (SELECT value FROM json_each(?))", 'no column "key"'),
+        ("SELECT 'id-7' AS key, * FROM rows WHERE length(?) > 0", "several rows of one key"),
+        ("SELECT id AS key, rows.*, x FROM rows WHERE id IN (SELECT value FROM json_each(?))", "several columns 'x'"),
+        ("DELETE FROM rows WHERE id IN (SELECT value FROM json_each(?)) RETURNING id AS key", r"SQLite does not answer .*Error"),
+        ("SELECT nope AS key FROM rows WHERE id = ?", r"SQLite does not answer the query \(ProgrammingError, INVALID_ARGUMENT"),
+        ("SELECT id AS key FROM rows", "SQLite does not answer"),
+    ],
+)
+def test_a_query_that_does_not_find_rows_by_key_is_said_without_cells(sqlite_rows, query, why):
+    before = (sqlite_rows / "rows.db").read_bytes()
+    store = adbc_store(sqlite_rows, query)
+    with pytest.raises(StoreError, match=why) as told:
+        store.find(KEYS)
+    assert "id-" not in str(told.value)
+    store.close()
+    assert (sqlite_rows / "rows.db").read_bytes() == before
+
+
+def test_a_sqlite_file_that_is_not_there_is_said_and_not_made_and_found_once_it_is(sqlite_rows):
+    (sqlite_rows / "rows.db").rename(sqlite_rows / "later.db")
+    store = adbc_store(sqlite_rows, OF_SQLITE)
+    with pytest.raises(StoreError, match="SQLite does not answer"):
+        store.find(KEYS)
+    assert not (sqlite_rows / "rows.db").exists()
+    (sqlite_rows / "later.db").rename(sqlite_rows / "rows.db")
+    assert_same(store.find(KEYS), snapshot().find(KEYS))
+    store.close()
+
+
+def test_a_query_that_takes_long_costs_its_time(sqlite_rows, monkeypatch):
+    monkeypatch.setattr("tallystick.scoring.stores.queried.CALL_S", 0.2)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) AS key, ? FROM n"
+    store = adbc_store(sqlite_rows, endless)
+    began = time.monotonic()
+    with pytest.raises(StoreError, match=r"SQLite has not answered within 0\.2 s"):
+        store.find(KEYS)
+    assert time.monotonic() - began < 2
+    for thread in store._left:
+        thread.join(60)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"database": "mysql:rows"}, r"database.*must be"),
+        ({"database": "adbc:sqlite"}, r"database.*must be"),
+        (
+            {"database": "adbc:nowhere"},
+            r"serving\.store: the driver of nowhere is not installed; run: pip install adbc-driver-nowhere",
+        ),
+        ({"options": {"uri": "x"}}, "options: goes with an adbc: database only"),
+        ({"database": "adbc:flightsql", "options": {"password": "x"}}, "options.*holds"),
+        ({"database": "adbc:flightsql", "options": {"uri": "grpc://me:hunter@db"}}, "holds a password"),
+        ({"database": "adbc:flightsql", "options": {"a": "x"}, "secret_options": {"a": {"env": "A"}}}, "stands in both"),
+    ],
+)
+def test_a_database_that_cannot_be_asked_is_refused_by_name(tmp_path, changes, why):
+    with pytest.raises(ConfigError, match=why) as told:
+        adbc_store(tmp_path, OF_SQLITE, **changes)
+    assert "hunter" not in str(told.value)
+
+
+OF_DUCKDB = """SELECT id AS key, * FROM rows WHERE id IN (SELECT unnest(from_json(?, '["VARCHAR"]')))"""
+
+
+def test_a_flight_sql_server_gives_what_the_table_gives_and_is_called_again_after_it_was_away(tmp_path, monkeypatch):
+    """By a server on loopback that prepares, binds and runs the query, in DuckDB; it stands for every other driver."""
+    pytest.importorskip("adbc_driver_flightsql")
+    monkeypatch.setenv("FLIGHT_TOKEN", flight_server.TOKEN)
+    server = flight_server.PreparingServer(TABLE)
+    how = {
+        "database": "adbc:flightsql",
+        "options": {"uri": f"grpc://127.0.0.1:{server.port}"},
+        "secret_options": {"adbc.flight.sql.authorization_header": {"env": "FLIGHT_TOKEN"}},
+    }
+    store = adbc_store(tmp_path, OF_DUCKDB, **how)
+    try:
+        for keys in (KEYS, [b"nobody"], [b"id-3'); DROP TABLE rows; --", b"id-3"]):
+            assert_same(store.find(keys), snapshot().find(keys))
+        port = server.port
+        server.shutdown()
+        with pytest.raises(StoreError, match=r"adbc:flightsql (does not answer|has not answered)") as told:
+            store.find(KEYS)
+        assert flight_server.TOKEN not in str(told.value)
+        server = flight_server.PreparingServer(TABLE, port=port)
+        assert_same(store.find(KEYS), snapshot().find(KEYS))
+    finally:
+        store.close()
+        server.shutdown()
 
 
 class Failing:

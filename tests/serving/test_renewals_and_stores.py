@@ -6,12 +6,14 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 
 import polars as pl
 import pytest
 from serving_job import Served
+from test_serve import bits
 from tiny import within
 
 from tallystick.network.addresses import free_port
@@ -96,4 +98,31 @@ def test_while_the_own_store_hangs_a_key_is_told_so_in_time_and_a_row_with_its_c
         assert within(30, lambda: by(served.ask({"id": row["id"]})) == JOINT)
     finally:
         store.send_signal(signal.SIGCONT)
+        served.close()
+
+
+def test_rows_of_a_sqlite_file_have_the_bits_of_the_table_and_a_file_that_goes_and_comes_stops_nothing(trained, tmp_path):
+    pytest.importorskip("adbc_driver_sqlite")
+    import adbc_driver_sqlite.dbapi as dbapi
+
+    job, expected = trained
+    file, asked = tmp_path / "rows.db", expected.filter(expected["scored_by"] == JOINT).head(20)
+    table = pl.read_parquet(job.home("bank") / "table.parquet").select("id", "x", "noise", "kind")
+    with dbapi.connect(str(file)) as connection, connection.cursor() as cursor:
+        cursor.adbc_ingest("rows", table.to_arrow(compat_level=pl.CompatLevel.oldest()))
+        connection.commit()
+    query = "SELECT id AS key, x, noise, kind FROM rows WHERE id IN (SELECT value FROM json_each(?))"
+    served = Served(job, way="key", store={"method": "adbc", "database": f"sqlite:{file}", "query": query})
+    try:
+        served.start().until_ready()
+        answers = served.ask(*[{"id": each} for each in asked["id"]]).json()["scores"]
+        assert bits([each["score"] for each in answers]) == bits(asked["score"].to_numpy())
+        assert by(served.ask({"id": "nobody"})) == 404
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.execute("ALTER TABLE rows RENAME TO away")
+        assert by(served.ask({"id": asked["id"][0]})) == 503
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.execute("ALTER TABLE away RENAME TO rows")
+        assert by(served.ask({"id": asked["id"][0]})) == JOINT
+    finally:
         served.close()

@@ -1,11 +1,14 @@
 """Scores online: which ways of asking the contract allows, and how each side answers by its own file."""
 
+import re
+from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from tallystick.config.secret import LITERAL, Secret
-from tallystick.reading import Address, Count, FilePath, Model, Problems, Text, Unshown, WholeShare, redacted
+from tallystick.config.table import DriverOptions, driver_option_problems
+from tallystick.reading import Address, Count, FilePath, Model, Problems, Text, Unshown, WholeShare, redacted, resolved
 
 LabelPartyAsks = Literal["key", "position", "window", "ahead"]
 FeaturePartyAsks = Literal["embedding", "agreed-batch"]
@@ -62,7 +65,7 @@ def _server(*schemes: str) -> AfterValidator:
 class Postgres(Model):
     """Rows that PostgreSQL looks up."""
 
-    method: Literal["postgres"] = Field(description="postgres: rows are found by a query")
+    method: Literal["postgres"] = Field(description="postgres: by a query")
     database: Annotated[str, _server("postgres", "postgresql")] = Field(description="postgresql://user@host/database")
     password: Secret | None = Field(default=None, description="of the user, where PGPASSWORD or ~/.pgpass has none")
     query: Text = Field(
@@ -74,7 +77,7 @@ class Postgres(Model):
 class Redis(Model):
     """Rows that Redis holds: under a prefix and the normalised key a JSON object of columns."""
 
-    method: Literal["redis"] = Field(description="redis: rows are found by key")
+    method: Literal["redis"] = Field(description="redis: by key")
     url: Annotated[str, _server("redis", "rediss", "unix")] = Field(
         description="redis://user@host:port/database, rediss:// for TLS or unix:// for a socket"
     )
@@ -82,7 +85,31 @@ class Redis(Model):
     prefix: str = Field(default="", description="what stands before the key")
 
 
-Store = Annotated[Postgres | Redis, Field(discriminator="method")]
+def _adbc_database(database: str, info: ValidationInfo) -> str:
+    """Return the database, a SQLite file from the party file's folder."""
+    if not re.match(r"(sqlite:.|adbc:[a-z][a-z0-9_]*$)", database, re.DOTALL) or database in ("adbc:sqlite", "adbc:postgresql"):
+        raise Unshown('must be "sqlite:FILE", or "adbc:DRIVER" of another database than SQLite and PostgreSQL')
+    kind, _, place = database.partition(":")
+    return f"sqlite:{resolved(Path(place).expanduser(), info)}" if kind == "sqlite" else database
+
+
+class Adbc(Model):
+    """Rows that a database behind an ADBC driver looks up."""
+
+    method: Literal["adbc"] = Field(description="adbc: by a query")
+    database: Annotated[str, AfterValidator(_adbc_database)] = Field(description="sqlite:FILE or adbc:DRIVER")
+    options: DriverOptions = Field(default_factory=dict, description="as table.options")
+    secret_options: dict[Text, Secret] = Field(default_factory=dict, description="as table.secret_options")
+    query: Text = Field(description="the same, with one parameter, such as ?, for the text of a JSON array of keys")
+
+    @model_validator(mode="after")
+    def _checks(self) -> "Adbc":
+        problems = driver_option_problems(self.database, self.options, self.secret_options)
+        Problems.raise_any(problems)
+        return self
+
+
+Store = Annotated[Postgres | Adbc | Redis, Field(discriminator="method")]
 
 
 class HttpTls(Model):

@@ -1,6 +1,7 @@
 """Locate a party's rows: files here or in an object store, or a query that a database runs."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -49,7 +50,7 @@ def _database(secret: SecretStr) -> SecretStr:
 
 def _option(text: str) -> str:
     if redacted(text) != text:
-        raise Unshown(f"holds a password; {LITERAL}, under table.secret_options")
+        raise Unshown(f"holds a password; {LITERAL}, under secret_options")
     return text
 
 
@@ -57,8 +58,23 @@ def _options(options: dict[str, str]) -> dict[str, str]:
     """Refuse an option whose name says that its value is a secret."""
     for name in options:
         if re.search(r"password|secret|token|credential|private_key|authorization", name, re.IGNORECASE):
-            raise Unshown(f"holds {shown(name)}; {LITERAL}, under table.secret_options")
+            raise Unshown(f"holds {shown(name)}; {LITERAL}, under secret_options")
     return options
+
+
+DriverOptions = Annotated[dict[Text, Annotated[str, AfterValidator(_option)]], AfterValidator(_options)]
+
+
+def driver_option_problems(database: str, options: Mapping[str, str], secret_options: Mapping[str, Secret]) -> list[str]:
+    """List what is wrong with the options of a driver."""
+    problems = [
+        f"{use}: goes with an adbc: database only"
+        for use, given in (("options", options), ("secret_options", secret_options))
+        if given and not database.startswith("adbc:")
+    ]
+    if both := sorted({*options} & {*secret_options}):
+        problems.append(f"options, secret_options: {', '.join(both)} stands in both; give each once")
+    return problems
 
 
 def _codec(name: str) -> str:
@@ -128,7 +144,7 @@ class TableConfig(Model):
         description="duckdb:FILE, sqlite:FILE, postgresql://user@host/database, or adbc:DRIVER for an installed ADBC driver "
         "such as adbc:snowflake; left out, the query reads files",
     )
-    options: Annotated[dict[Text, Annotated[str, AfterValidator(_option)]], AfterValidator(_options)] = Field(
+    options: DriverOptions = Field(
         default_factory=dict, description="options of an adbc: driver, by the driver's names, such as uri"
     )
     secret_options: dict[Text, Secret] = Field(
@@ -174,13 +190,9 @@ class TableConfig(Model):
                 problems.append(f"{use}: goes with path only")
         if self.database is not None and self.query is None:
             problems.append("database: goes with query only")
-        kind = self.database.get_secret_value().partition(":")[0] if self.database is not None else ""
-        if self.password is not None and not kind.startswith("postgres"):
+        database = self.database.get_secret_value() if self.database is not None else ""
+        if self.password is not None and not database.startswith("postgres"):
             problems.append("password: goes with a postgresql:// database only")
-        for use in ("options", "secret_options"):
-            if getattr(self, use) and kind != "adbc":
-                problems.append(f"{use}: goes with an adbc: database only")
-        if both := sorted({*self.options} & {*self.secret_options}):
-            problems.append(f"options, secret_options: {', '.join(both)} stands in both; give each once")
+        problems += driver_option_problems(database, self.options, self.secret_options)
         Problems.raise_any(problems)
         return self

@@ -19,7 +19,7 @@ from tallystick.alignment.pairwise import LocalOptions
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.party_checks import check_party
-from tallystick.config.serving import MOST_ALIGNMENTS, Postgres, Redis, ServingConfig
+from tallystick.config.serving import MOST_ALIGNMENTS, Adbc, Postgres, Redis, ServingConfig
 from tallystick.config.table import TableConfig
 from tallystick.errors import ConfigError, DataError, PeerError, StorageError, TallystickError
 from tallystick.job.handshake import Agreement, PromotedHalf, ResumeState
@@ -37,8 +37,10 @@ from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.noise_secret import row_noise_secret
 from tallystick.run_folder.trained import Architecture, kept_encoder
 from tallystick.scoring.answering import Gate
+from tallystick.scoring.stores.adbc import AdbcDatabase
 from tallystick.scoring.stores.boundary import Boundary
-from tallystick.scoring.stores.postgres import PostgresStore
+from tallystick.scoring.stores.postgres import PostgresDatabase
+from tallystick.scoring.stores.queried import QueriedStore
 from tallystick.scoring.stores.redis import RedisStore
 from tallystick.scoring.stores.store import KeyedRows
 from tallystick.scoring.stores.table import Snapshot, TableStore
@@ -266,7 +268,9 @@ class ServingSide:
             return RedisStore(config, encoder, _types(self.frame, encoder))
         if isinstance(config, Postgres):
             text = (*self.party.text_columns, *(encoder.text_columns if encoder is not None else ()))
-            return PostgresStore(config, encoder, _types(self.frame, encoder), text=text)
+            return QueriedStore(PostgresDatabase(config, text=text), encoder, _types(self.frame, encoder))
+        if isinstance(config, Adbc):
+            return QueriedStore(AdbcDatabase(config), encoder, _types(self.frame, encoder))
 
         said = set[str]()
 

@@ -12,8 +12,7 @@ one in use. Once it is on all sides, later requests are for it, and earlier ones
 - The alignment and the windows are the same for all runs. By ``ahead``, the new run's embeddings cross in pieces before it
   scores.
 - All this has a thread of its own, which waits for no batch. By ``ahead`` its messages are all that a partner sees. Each leaves
-  up to a quarter of LOOK_S late, by a draw: a partner who notes many arrivals may still make out how busy the machine is. A
-  single request does not show.
+  up to a quarter of LOOK_S late, by a draw: a single request does not show, though many may tell how busy the machine is.
 - A run of another contract text is no version. With ``--run``, and where the feature party asks, a side keeps the run that it
   began with.
 

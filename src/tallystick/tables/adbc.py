@@ -3,9 +3,9 @@
 import importlib
 import importlib.resources
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tallystick.errors import DataError
@@ -34,30 +34,49 @@ def read_by_driver(
     Raises DataError if the driver is not installed. Raises DriverError, with the driver's own words, which may quote options
     and cells, if the database does not answer or refuses.
     """
+    errors = driver_errors(driver, use="table.database")
+    try:
+        with lasting_connection(driver, options) as connection:
+            return fetched(connection, query, of_query=of_query)
+    except errors as error:
+        raise DriverError(error) from None
+
+
+def driver_errors(driver: str, *, use: str) -> tuple[type[Exception], ...]:
+    """Return what an installed driver may raise. Raises DataError for one that is not installed, as ``use`` in the party file."""
     import pyarrow as pa
 
-    package = f"adbc_driver_{driver}"
     try:
         import adbc_driver_manager
-        import adbc_driver_manager.dbapi as dbapi
 
-        importlib.import_module(package)
+        importlib.import_module(f"adbc_driver_{driver}")
     except ImportError:
         raise DataError(
-            f"table.database: the driver of {driver} is not installed; run: pip install adbc-driver-{driver.replace('_', '-')}"
+            f"{use}: the driver of {driver} is not installed; run: pip install adbc-driver-{driver.replace('_', '-')}"
         ) from None
+    return (adbc_driver_manager.Error, pa.ArrowException, OSError)
+
+
+def lasting_connection(driver: str, options: Mapping[str, str]) -> Any:
+    """Connect through an installed driver, in a transaction where it has them. Raises its errors."""
+    import adbc_driver_manager.dbapi as dbapi
+
+    package = f"adbc_driver_{driver}"
     library = importlib.resources.files(package).joinpath(f"lib{package}.so")  # under this name on every system
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some drivers have no transactions, and say so
-            connection = dbapi.connect(driver=str(library) if library.is_file() else package, db_kwargs=dict(options))
-        with connection, connection.cursor() as cursor:
-            if of_query:
-                cursor.adbc_statement.set_options(**of_query)
-            cursor.execute(query)
-            return cursor.fetch_arrow_table()
-    except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
-        raise DriverError(error) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some drivers have no transactions, and say so
+        return dbapi.connect(driver=str(library) if library.is_file() else package, db_kwargs=dict(options))
+
+
+def fetched(
+    connection: Any, query: str, parameters: Sequence[str] = (), *, of_query: Mapping[str, str] | None = None
+) -> "pa.Table":
+    """Run a query over a connection, with parameters if it has any, and return its rows. Raises the driver's errors."""
+    with connection.cursor() as cursor:
+        if of_query:
+            cursor.adbc_statement.set_options(**of_query)
+        cursor.execute(query, tuple(parameters) or None)
+        return cursor.fetch_arrow_table()
 
 
 class DriverError(Exception):
@@ -68,6 +87,11 @@ class DriverError(Exception):
         super().__init__(type(error).__name__)
 
 
+def sqlite_options(file: Path) -> dict[str, str]:
+    """Return the driver's options for a SQLite file that is opened for reading alone."""
+    return {"uri": f"file:{quote(str(file))}?mode=ro"}
+
+
 def read_sqlite(file: Path, query: str) -> "pa.Table":
-    """Run a query on a SQLite file, which is opened for reading alone. Raises what read_by_driver does."""
-    return read_by_driver("sqlite", query, {"uri": f"file:{quote(str(file))}?mode=ro"}, of_query=WHOLE_TABLE)
+    """Run a query on a SQLite file. Raises what read_by_driver does."""
+    return read_by_driver("sqlite", query, sqlite_options(file), of_query=WHOLE_TABLE)

@@ -1,150 +1,52 @@
-"""Rows that PostgreSQL looks up by a query of one's own. Shapes: B keys.
+"""Rows that PostgreSQL looks up."""
 
-A server that hangs, or a firewall that forgot the connection, answers nothing and closes nothing. So each call has CALL_S, by a
-clock on this side, in a thread that is left behind with its connection once these are over. MOST_LEFT such threads may wait; then
-no further call is made until one of them has ended.
-"""
-
-import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tallystick.config.serving import Postgres
-from tallystick.errors import ConfigError, DataError, StoreError
-from tallystick.scoring.stores.cells import columns_read, frame_of
-from tallystick.scoring.stores.store import StoredRows
-from tallystick.tables.encoder import Encoder
+from tallystick.errors import ConfigError, DataError
 from tallystick.tables.postgres import connected, postgres_errors, query_postgres, with_password
 
-KEY = "key"
-CALL_S = 2.0
 STATEMENT_S = 1.5
-"""Of these seconds a statement has so many at the server, which ends it then."""
-MOST_LEFT = 4
+"""A statement has so many seconds at the server, which ends it then: before the call ends."""
 
 
-class PostgresStore:
-    """Looks rows up over one connection, in one query for all keys. One that breaks, or hangs for CALL_S, is replaced.
+class PostgresDatabase:
+    """A PostgreSQL server, asked over connections that may only read.
 
     Args:
         config: the server, and the query, in whose place ``$1`` the array of keys stands.
-        encoder: of the columns; None where there are none.
-        schema: the types of the table that the encoder was fitted on.
         text: columns that are to be read as text.
 
-    Raises ConfigError where the driver is not installed.
+    Raises ConfigError where the driver is not installed, or the password cannot be had.
     """
 
-    blocks = True
+    name = "PostgreSQL"
 
-    def __init__(
-        self, config: Postgres, encoder: Encoder | None, schema: Mapping[str, pl.DataType], *, text: Sequence[str]
-    ) -> None:
+    def __init__(self, config: Postgres, *, text: Sequence[str]) -> None:
         try:
-            self._errors = postgres_errors()
+            self.errors = postgres_errors()
         except DataError as error:
             raise ConfigError(f"serving.store: {error}") from None
-        self._url, self._query = config.database, config.query
+        self._url, self._query, self._text = config.database, config.query, text
         if config.password is not None:
             self._url = with_password(config.database, config.password.read("serving.store.password"))
-        self._encoder, self._schema, self._columns, self._text = encoder, schema, columns_read(encoder), text
-        self._connection: Any = None
-        self._left: list[threading.Thread] = []
-        self._lock = threading.Lock()
 
-    def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look keys up. Raises StoreError."""
-        if not keys:
-            return self._found(frame_of([], [KEY, *self._columns], self._schema), np.empty(0, dtype=np.int64))
-        if not self._lock.acquire(timeout=CALL_S):
-            raise StoreError(f"serving.store: PostgreSQL has not answered earlier queries within {CALL_S:g} s")
-        try:
-            names, columns = self._in_time([key.decode() for key in dict.fromkeys(keys)])
-        except self._errors as error:
-            state = getattr(error, "sqlstate", None)
-            why = type(error).__name__ + (f", SQLSTATE {state}" if state else "")
-            raise StoreError(f"serving.store: PostgreSQL does not answer the query ({why})") from None
-        except DataError as error:
-            raise StoreError(f"serving.store: {error}") from None
-        finally:
-            self._lock.release()
-        if KEY not in names:
-            raise StoreError(f'serving.store.query: gives no column "{KEY}"; let it name the key so')
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise StoreError(f"serving.store.query: gives several columns {twice[0]!r}; name each column once in place of *")
-        frame = pl.DataFrame(columns)
-        places = {key: place for place, key in enumerate(frame.get_column(KEY).cast(pl.String).to_list())}
-        if len(places) < frame.height:
-            raise StoreError("serving.store.query: gives several rows of one key; let it give one, by DISTINCT ON (key), say")
-        place_B = np.array([places.get(key.decode(), -1) for key in keys], dtype=np.int64)
-        return self._found(frame, place_B)
+    def connect(self) -> Any:
+        """Open a connection."""
+        return connected(self._url, statement_s=STATEMENT_S)
 
-    def _found(self, frame: pl.DataFrame, place_B: NDArray[np.int64]) -> StoredRows:
-        is_found_B = place_B >= 0
-        if self._encoder is None:
-            return StoredRows(is_found_B=is_found_B, features_E=None)
-        try:
-            return StoredRows(is_found_B=is_found_B, features_E=self._encoder.encode(frame[place_B[is_found_B]]).unpacked())
-        except DataError as error:
-            raise StoreError(f"serving.store: its rows do not fit the trained columns: {error}") from None
+    def ask(self, connection: Any, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
+        """Run the query."""
+        return query_postgres(connection, self._query, text=self._text, keys=keys)
 
-    def _in_time(self, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
-        """Run the query in a thread of its own. Raises StoreError if it takes longer than CALL_S, and what the query raises."""
-        self._left = [thread for thread in self._left if thread.is_alive()]
-        if len(self._left) >= MOST_LEFT:
-            raise StoreError(f"serving.store: PostgreSQL owes {MOST_LEFT} answers, and is asked no more until one ends")
-        connection, self._connection = self._connection, None
-        call: Future[tuple[Any, list[str], list[pl.Series]]] = Future()
+    def is_broken(self, error: Exception) -> bool:
+        """Tell by the state: 08 is a broken connection, 57P one that the server has ended; without one the driver found it so."""
+        return (getattr(error, "sqlstate", None) or "08").startswith(("08", "57P"))
 
-        def ask() -> None:
-            try:
-                answered = self._asked(connection, keys)
-            except BaseException as error:  # raised by whoever waits
-                if call.set_running_or_notify_cancel():
-                    call.set_exception(error)
-                return
-            if not call.set_running_or_notify_cancel():
-                answered[0].close()  # nobody waits any more
-                return
-            call.set_result(answered)
-
-        thread = threading.Thread(target=ask, name="tallystick-postgres", daemon=True)
-        thread.start()
-        try:
-            self._connection, names, columns = call.result(CALL_S)
-        except TimeoutError:
-            if call.cancel():
-                self._left.append(thread)
-                raise StoreError(f"serving.store: PostgreSQL has not answered within {CALL_S:g} s") from None
-            self._connection, names, columns = call.result()
-        return names, columns
-
-    def _asked(self, connection: Any, keys: Sequence[str]) -> tuple[Any, list[str], list[pl.Series]]:
-        """Return the answer, and the connection that it came over: the former one, or a new one if that is broken."""
-        is_former = connection is not None
-        try:
-            if not is_former:
-                connection = connected(self._url, statement_s=STATEMENT_S)
-            return connection, *query_postgres(connection, self._query, text=self._text, keys=keys)
-        except BaseException as error:
-            if connection is not None:
-                with suppress(*self._errors):
-                    connection.close()
-            # 08: the connection is broken; 57P: the server has ended it. Without a state the driver found it so.
-            state = getattr(error, "sqlstate", None) or "08"
-            if is_former and isinstance(error, self._errors) and state.startswith(("08", "57P")):
-                return self._asked(None, keys)
-            raise
-
-    def close(self) -> None:
-        """Hang up."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(*self._errors):
-                connection.close()
+    def code(self, error: Exception) -> str:
+        """Return the state."""
+        state = getattr(error, "sqlstate", None)
+        return f"SQLSTATE {state}" if state else ""

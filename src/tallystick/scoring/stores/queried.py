@@ -1,0 +1,166 @@
+"""Rows that a database looks up by a query of one's own. Shapes: B keys.
+
+A server that hangs, or a firewall that forgot the connection, answers nothing and closes nothing. So each call has CALL_S, by a
+clock on this side, in a thread that is left behind with its connection once these are over. MOST_LEFT such threads may wait; then
+no further call is made until one of them has ended.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.errors import DataError, StoreError
+from tallystick.scoring.stores.cells import columns_read, frame_of
+from tallystick.scoring.stores.store import StoredRows
+from tallystick.tables.encoder import Encoder
+
+KEY = "key"
+CALL_S = 2.0
+MOST_LEFT = 4
+
+
+class Database(Protocol):
+    """A database behind a driver."""
+
+    name: str
+    """In errors."""
+    errors: tuple[type[Exception], ...]
+    """What the driver raises."""
+
+    def connect(self) -> Any:
+        """Open a connection. Raises DataError, and the driver's errors."""
+        ...
+
+    def ask(self, connection: Any, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
+        """Run the query for these keys, and return the columns' names and values. Raises DataError, and the driver's errors."""
+        ...
+
+    def is_broken(self, error: Exception) -> bool:
+        """Tell whether an error says that the connection is gone, so that another one may do."""
+        ...
+
+    def code(self, error: Exception) -> str:
+        """Return what stands behind an error's name, without text that may hold cells or secrets."""
+        ...
+
+
+class QueriedStore:
+    """Looks rows up over one connection, in one query for all keys. One that breaks, or hangs for CALL_S, is replaced.
+
+    Args:
+        database: where the query runs.
+        encoder: of the columns; None where there are none.
+        schema: the types of the table that the encoder was fitted on.
+    """
+
+    blocks = True
+
+    def __init__(self, database: Database, encoder: Encoder | None, schema: Mapping[str, pl.DataType]) -> None:
+        self._database = database
+        self._encoder, self._schema, self._columns = encoder, schema, columns_read(encoder)
+        self._connection: Any = None
+        self._left: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def find(self, keys: Sequence[bytes]) -> StoredRows:
+        """Look keys up. Raises StoreError."""
+        name = self._database.name
+        if not keys:
+            return self._found(frame_of([], [KEY, *self._columns], self._schema), np.empty(0, dtype=np.int64))
+        if not self._lock.acquire(timeout=CALL_S):
+            raise StoreError(f"serving.store: {name} has not answered earlier queries within {CALL_S:g} s")
+        try:
+            names, columns = self._in_time([key.decode() for key in dict.fromkeys(keys)])
+        except self._database.errors as error:
+            code = self._database.code(error)
+            why = type(error).__name__ + (f", {code}" if code else "")
+            raise StoreError(f"serving.store: {name} does not answer the query ({why})") from None
+        except DataError as error:
+            raise StoreError(f"serving.store: {error}") from None
+        finally:
+            self._lock.release()
+        if KEY not in names:
+            raise StoreError(f'serving.store.query: gives no column "{KEY}"; let it name the key so')
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise StoreError(f"serving.store.query: gives several columns {twice[0]!r}; name each column once in place of *")
+        frame = pl.DataFrame(columns)
+        places = {key: place for place, key in enumerate(frame.get_column(KEY).cast(pl.String).to_list())}
+        if len(places) < frame.height:
+            raise StoreError("serving.store.query: gives several rows of one key; let it give one, by DISTINCT ON (key), say")
+        place_B = np.array([places.get(key.decode(), -1) for key in keys], dtype=np.int64)
+        return self._found(frame, place_B)
+
+    def _found(self, frame: pl.DataFrame, place_B: NDArray[np.int64]) -> StoredRows:
+        is_found_B = place_B >= 0
+        if self._encoder is None:
+            return StoredRows(is_found_B=is_found_B, features_E=None)
+        # Without a value in them columns have what type the driver likes
+        rows_E = frame[place_B[is_found_B]]
+        empty = [
+            name for name in rows_E.columns if name in self._schema and rows_E.get_column(name).null_count() == rows_E.height
+        ]
+        rows_E = rows_E.with_columns(pl.lit(None, dtype=self._schema[name]).alias(name) for name in empty)
+        try:
+            return StoredRows(is_found_B=is_found_B, features_E=self._encoder.encode(rows_E).unpacked())
+        except DataError as error:
+            raise StoreError(f"serving.store: its rows do not fit the trained columns: {error}") from None
+
+    def _in_time(self, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
+        """Run the query in a thread of its own. Raises StoreError if it takes longer than CALL_S, and what the query raises."""
+        name = self._database.name
+        self._left = [thread for thread in self._left if thread.is_alive()]
+        if len(self._left) >= MOST_LEFT:
+            raise StoreError(f"serving.store: {name} owes {MOST_LEFT} answers, and is asked no more until one ends")
+        connection, self._connection = self._connection, None
+        call: Future[tuple[Any, list[str], list[pl.Series]]] = Future()
+
+        def ask() -> None:
+            try:
+                answered = self._asked(connection, keys)
+            except BaseException as error:  # raised by whoever waits
+                if call.set_running_or_notify_cancel():
+                    call.set_exception(error)
+                return
+            if not call.set_running_or_notify_cancel():
+                answered[0].close()  # nobody waits any more
+                return
+            call.set_result(answered)
+
+        thread = threading.Thread(target=ask, name="tallystick-store", daemon=True)
+        thread.start()
+        try:
+            self._connection, names, columns = call.result(CALL_S)
+        except TimeoutError:
+            if call.cancel():
+                self._left.append(thread)
+                raise StoreError(f"serving.store: {name} has not answered within {CALL_S:g} s") from None
+            self._connection, names, columns = call.result()
+        return names, columns
+
+    def _asked(self, connection: Any, keys: Sequence[str]) -> tuple[Any, list[str], list[pl.Series]]:
+        """Return the answer, and the connection that it came over: the former one, or a new one if that is broken."""
+        errors, is_former = self._database.errors, connection is not None
+        try:
+            if not is_former:
+                connection = self._database.connect()
+            return connection, *self._database.ask(connection, keys)
+        except BaseException as error:
+            if connection is not None:
+                with suppress(*errors):
+                    connection.close()
+            if is_former and isinstance(error, errors) and self._database.is_broken(error):
+                return self._asked(None, keys)
+            raise
+
+    def close(self) -> None:
+        """Hang up."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*self._database.errors):
+                connection.close()
