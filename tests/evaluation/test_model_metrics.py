@@ -23,6 +23,7 @@ from tallystick.metrics import (
     roc_curve,
     sigmoid,
 )
+from tallystick.metrics.survival import brier_times, survival_curves
 
 CLOSE = pytest.approx
 LEVELS = (0.1, 0.5, 0.9)
@@ -93,10 +94,37 @@ ORACLES = {
     ("count", "rmse"): lambda y, f, w: oracle.root_mean_squared_error(y, f, sample_weight=w),
     ("count", "mae"): lambda y, f, w: oracle.mean_absolute_error(y, f, sample_weight=w),
     ("survival", "concordance"): lambda y, f, w: slow_concordance(y, f, w),
+    ("survival", "brier"): lambda y, f, w: slow_brier(y, f, w),
     ("quantile", "pinball"): lambda y, f, w: np.mean([pinball(y, f[:, i], w, level) for i, level in enumerate(LEVELS)]),
     ("quantile", "d2"): lambda y, f, w: 1 - np.sum([pinball(y, f[:, i], w, a) for i, a in enumerate(LEVELS)]) / least(y, w),
     ("quantile", "level_error"): lambda y, f, w: np.mean(np.abs(np.average(y[:, None] <= f, axis=0, weights=w) - LEVELS)),
 }
+
+
+def slow_brier(labels, predictions, weights) -> float:
+    """Follow Graf et al. row by row, with the chance to be followed by a loop over rows that were not to the end."""
+    weights = np.ones(len(labels)) if weights is None else weights
+    times, grid = np.abs(labels), brier_times(labels)
+    survival = survival_curves(labels, predictions, grid)
+
+    def followed(until, *, at_the_time: bool) -> float:
+        chance = 1.0
+        for each in np.unique(times[labels < 0]):
+            if each < until or (at_the_time and each == until):
+                ends = weights[(times == each) & (labels < 0)].sum()
+                chance *= 1 - ends / (weights[times > each].sum() + ends)
+        return chance
+
+    scores = [0.0]
+    for time, chances in zip(grid, survival, strict=True):
+        total = 0.0
+        for label, chance, weight in zip(labels, chances, weights, strict=True):
+            if 0 < label <= time:
+                total += weight * chance**2 / followed(label, at_the_time=False)
+            elif abs(label) > time:
+                total += weight * (1 - chance) ** 2 / followed(time, at_the_time=True)
+        scores.append(total / weights.sum())
+    return float(np.trapezoid(scores, np.append(0, grid)) / grid[-1])
 
 
 def pinball(labels, predictions, weights, level) -> float:

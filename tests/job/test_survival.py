@@ -13,9 +13,10 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.sections import SurvivalTarget
 from tallystick.errors import ConfigError, LabelError, TallystickError
 from tallystick.metrics import concordance_statistic
+from tallystick.metrics.survival import MOST_LOG, brier_scores, brier_statistic, survival_curves
 from tallystick.scoring.predict import score_columns
 from tallystick.simulation import Silent, simulate
-from tallystick.tables.target import MOST_LOG, SURVIVAL_SHIFT, LabelCoder
+from tallystick.tables.target import SURVIVAL_SHIFT, LabelCoder
 from tallystick.training.objective import log_logistic_loss
 
 PARTIES = ("bank", "shop")
@@ -50,6 +51,45 @@ def test_concordance_is_that_of_lifelines():
     predicted_N = np.round(time_N + rng.normal(0, 15, 500))
     labels_N = np.where(has_event_N, time_N, -time_N)
     assert concordance_statistic(labels_N, predicted_N)(np.ones(500)) == pytest.approx(0.7431328728159284, abs=1e-12)
+
+
+def test_brier_scores_are_those_of_scikit_survival():
+    """Its `brier_score` of these rows, version 0.28.0."""
+    rng = np.random.default_rng(0)
+    time_N, has_event_N = rng.exponential(20, 500) + 1, rng.random(500) < 0.6
+    predicted_N = np.maximum(1, np.round(time_N + rng.normal(0, 15, 500)))
+    times_T = np.array([2.0, 5.0, 10.0, 20.0, 30.0, 45.0])
+    survival_TN = 1 / (1 + (times_T[:, None] / predicted_N) ** 1.5)
+    expected = [0.11189768722444711, 0.17938268484447736, 0.19884649344789307]
+    expected += [0.16950018246032778, 0.1396024408191888, 0.12262612918406418]
+    scores_of = brier_scores(np.where(has_event_N, time_N, -time_N), survival_TN, times_T)
+    assert scores_of(np.ones(500)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_row_of_weight_two_counts_as_two_rows_in_a_brier_score():
+    rng = np.random.default_rng(1)
+    labels_N, times_T = np.round(rng.exponential(5, 60)) * rng.choice([1, -1], 60) + 0.5, np.array([1.0, 4.0, 9.0])
+    weights_N, survival_TN = rng.integers(0, 4, 60), rng.random((3, 60))
+    repeated = brier_scores(np.repeat(labels_N, weights_N), np.repeat(survival_TN, weights_N, axis=1), times_T)
+    weighted = brier_scores(labels_N, survival_TN, times_T)(weights_N.astype(float))
+    assert weighted == pytest.approx(repeated(np.ones(int(weights_N.sum()))), abs=1e-12)
+
+
+def test_chances_are_those_of_the_model_that_made_the_times_whatever_their_unit_and_order():
+    """4,000 times of scale .5, of which those beyond their limit are censored; predictions are off by a factor of 3."""
+    rng = np.random.default_rng(2)
+    middle_N = np.exp(rng.normal(size=4000))
+    time_N, until_N = middle_N * np.exp(0.5 * rng.logistic(size=4000)), 3 * np.exp(rng.logistic(size=4000))
+    labels_N, times_T = np.where(time_N < until_N, time_N, -until_N), np.array([0.5, 1.0, 3.0])
+    chances_TN = survival_curves(labels_N, 3 * middle_N, times_T)
+    assert chances_TN == pytest.approx(1 / (1 + (times_T[:, None] / middle_N) ** 2), abs=0.05)  # errors of 3 %, 2 % and less
+    order_N = rng.permutation(4000)
+    assert survival_curves(labels_N[order_N], middle_N[order_N], times_T) == pytest.approx(chances_TN[:, order_N], abs=1e-4)
+    assert brier_statistic(labels_N, middle_N)(np.ones(4000)) < brier_statistic(labels_N, middle_N**0)(np.ones(4000)) - 0.02
+
+
+def test_a_brier_score_without_events_in_a_half_has_no_value():
+    assert np.isnan(brier_statistic([1.0, -2.0, -3.0], [1.0, 1.0, 1.0])(np.ones(3)))
 
 
 def test_the_loss_is_the_likelihood_of_the_log_logistic_distribution():
@@ -111,7 +151,7 @@ def test_a_predicted_score_is_the_time_by_which_half_have_had_their_event():
         ({"defense": [{"method": "label-dp", "epsilon": 1.0}]}, r"is for binary or multiclass targets; target\.type = survival"),
         ({"unaligned": {"method": "warm-start"}}, r"which target\.type = survival has no way for"),
         ({"evaluation__privacy": {"epsilon": 1.0}}, r"releases an AUC, which target\.type = survival does not have"),
-        ({"evaluation__share_metrics": ["rmse"]}, r"is no metric of survival targets; allowed: concordance"),
+        ({"evaluation__share_metrics": ["rmse"]}, r"is no metric of survival targets; allowed: concordance, brier"),
     ],
 )
 def test_what_has_no_way_for_survival_is_refused_by_name(changes, message):
@@ -148,6 +188,11 @@ def test_times_are_ranked_about_as_well_as_by_the_model_that_made_them(changes, 
     oracle = concordance_statistic(joined["y"].to_numpy(), joined["middle"].to_numpy())(np.ones(len(joined)))
     assert joint > oracle - 0.03
     assert own < joint - 0.05
+    brier = {model: result.evaluation[model]["brier"] for model in ("joint", "local_baseline")}
+    assert brier["joint"]["low"] < brier["joint"]["value"] < brier["joint"]["high"]
+    assert brier["joint"]["value"] < brier["local_baseline"]["value"] - 0.02
+    true_score = brier_statistic(joined["y"].to_numpy(), np.exp(joined["middle"].to_numpy()))(np.ones(len(joined)))
+    assert brier["joint"]["value"] < true_score + 0.02
 
 
 def test_a_time_of_zero_stops_the_run_before_anything_is_sent(followed, tmp_path):

@@ -40,6 +40,12 @@ def evaluation(target: TargetType, rows: int = 4000, seed: int = 0) -> Any:
     if target == "count":
         counts = rng.poisson(np.exp(0.4 + 0.5 * own + 0.3 * more))
         return compare_models(target, counts, np.exp(0.4 + 0.5 * own + 0.28 * more), np.exp(0.44 + 0.5 * own), generator=rng)
+    if target == "survival":
+        middle_N = np.exp(3 + 0.5 * own + 0.4 * more)
+        time_N, until_N = middle_N * np.exp(0.4 * rng.logistic(size=rows)), rng.exponential(60, rows)
+        return compare_models(
+            target, np.where(time_N < until_N, time_N, -until_N), middle_N, np.exp(3 + 0.5 * own), generator=rng
+        )
     if target == "quantile":
         levels, edges = (0.1, 0.5, 0.9), np.array([-1.3, 0.0, 1.3])
         middle, labels = 300 + 90 * own, 300 + 90 * own + 60 * more + 40 * rng.normal(size=rows)

@@ -198,6 +198,26 @@ def test_calibration_bins_are_of_a_report_that_has_a_calibration_error(make, tar
     assert ("Calibration uses" in words(to_html(make(target)))) == ("ace" in METRICS[target])
 
 
+@pytest.mark.parametrize(
+    ("target", "curve", "said"),
+    [("quantile", "quantiles", "mean width between"), ("survival", "brier", "Brier score until each time")],
+)
+@pytest.mark.parametrize("has_baseline", [True, False])
+def test_curves_of_numbers_are_drawn_with_a_baseline_and_without(make, target, curve, said, has_baseline) -> None:
+    result = make(target)
+    evaluation = result.evaluation
+    if not has_baseline:
+        evaluation = {
+            **evaluation,
+            "local_baseline": None,
+            "difference": None,
+            "curves": {"joint": evaluation["curves"]["joint"]},
+        }
+    page = to_html(msgspec.structs.replace(result, evaluation=evaluation))
+    assert said in page
+    assert evaluation["curves"]["joint"][curve] is not None
+
+
 def test_a_headline_says_which_rows_it_is_of(make) -> None:
     result = make()
     info = msgspec.structs.replace(result.contract, summary={**result.contract.summary, "unaligned rows": "warm-start"})

@@ -5,7 +5,7 @@ computed from labels and stays with the label party; no formal guarantee protect
 Shapes: N rows, C classes, L levels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NotRequired, TypedDict
 
@@ -16,6 +16,7 @@ from tallystick import metrics
 from tallystick.config.sections import EvaluationConfig
 from tallystick.evaluation import intervals
 from tallystick.metrics import METRICS, Floats, MetricSettings, Statistic, TargetType, UndefinedMetric
+from tallystick.metrics.survival import brier_curve, brier_times
 
 _LEVEL = 0.95
 CURVE_POINTS = 200
@@ -63,6 +64,14 @@ class QuantileShares(TypedDict):
     width: float | None  # mean distance between these two
 
 
+class BrierCurve(TypedDict):
+    """Brier scores of survival until each time, and what all rows would have with one and the same distribution."""
+
+    time: list[float]
+    score: list[float]
+    alike: list[float]
+
+
 class MetricCurves(TypedDict):
     """A model's curves. One is None where the target or the rows have none, or where the label party kept it to itself."""
 
@@ -70,6 +79,7 @@ class MetricCurves(TypedDict):
     reliability: ReliabilityCurve | None
     precision_recall: NotRequired[PrecisionRecallCurve | None]
     quantiles: NotRequired[QuantileShares | None]
+    brier: NotRequired[BrierCurve | None]
 
 
 class Comparison(TypedDict):
@@ -195,9 +205,17 @@ class _Model:
                 self.shares[BETWEEN] = metrics.mean_statistic((labels_N >= lowest_N) & (labels_N <= highest_N))
 
     def curves(self, replicates: Mapping[str, Floats]) -> MetricCurves:
-        """Compute the curves ROC, reliability and precision-recall of a binary target, or the shares of a quantile target, whose
-        resamples are given.
+        """Compute the curves ROC, reliability and precision-recall of a binary target, Brier scores of survival, or the shares of
+        a quantile target, whose resamples are given.
         """
+        if "brier" in self.values:
+            assert self._rows is not None
+            labels_N, times_N = self._rows
+            scores = [[0.0, *brier_curve(labels_N, each_N, self._weights_N)] for each_N in (times_N, np.ones(len(times_N)))]
+            brier = BrierCurve(
+                time=_rounded(np.append(0.0, brier_times(labels_N))), score=_rounded(scores[0]), alike=_rounded(scores[1])
+            )
+            return MetricCurves(roc=None, reliability=None, precision_recall=None, brier=brier)
         if self.shares:
             assert self._rows is not None
             shares = {name: valued(share(self._weights_N), replicates[name], 0.0, 1.0) for name, share in self.shares.items()}
@@ -258,5 +276,5 @@ def valued(value: float, replicates_R: Floats, low: float, high: float) -> Metri
     return MetricValue(value=value, low=interval.low, high=interval.high, reason=None)
 
 
-def _rounded(values: Floats) -> list[float]:
+def _rounded(values: Iterable[float]) -> list[float]:
     return [round(float(value), _DIGITS) for value in values]

@@ -44,6 +44,7 @@ from tallystick.metrics.statistics import (
     sigmoid,
     zero_or_one,
 )
+from tallystick.metrics.survival import brier_statistic
 
 __all__ = [
     "BINARY",
@@ -65,6 +66,7 @@ __all__ = [
     "auc",
     "auc_statistic",
     "average_precision_statistic",
+    "brier_statistic",
     "check_rows",
     "class_mean_statistic",
     "concordance_statistic",
@@ -280,6 +282,14 @@ SURVIVAL = {
         high=1.0,
         undefined="no event is known to come before another row's",
         prepare=lambda y, predictions, _: concordance_statistic(y, predictions),
+    ),
+    "brier": Metric(
+        title="Integrated Brier score",
+        higher_is_better=False,
+        low=0.0,
+        high=np.inf,
+        undefined="too few rows have an event",
+        prepare=lambda y, predictions, _: brier_statistic(y, predictions),
     ),
 }
 

@@ -155,6 +155,32 @@ def quantile_plot(lines: Sequence[Line], summary: str) -> Plot:
     return _square("Quantiles", summary, ("level", "share of labels at or below"), lines, top=1.0, dotted=True)
 
 
+def brier_plot(lines: Sequence[Line], summary: str) -> Plot:
+    """Plot Brier scores against time."""
+    span = spanning([value for line in lines for value in line.ys], floor=0.0)
+    x, y = axes(560, 340, (0.0, max(lines[0].xs)), (0.0, span.high))
+    return Plot(
+        title="Brier score until each time",
+        summary=summary,
+        width=560,
+        height=340,
+        x=x,
+        y=y,
+        x_label="time",
+        y_label="Brier score",
+        series=[
+            PlottedSeries(
+                name=line.name,
+                colour=line.colour,
+                points=_points(x, y, line.xs, line.ys),
+                dashed=line.colour != "joint",
+            )
+            for line in lines
+        ],
+        x_ticks=x.ticks(),
+    )
+
+
 def precision_recall_plot(lines: Sequence[Line], summary: str) -> Plot:
     """Plot precision against recall."""
     labels = ("recall", "precision")

@@ -113,6 +113,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
         coverage=charts.quantile_plot(quantile_lines, "Share of labels at or below each predicted quantile, against its level.")
         if quantile_lines
         else None,
+        brier=_brier_plot(shown_result),
         deciding=deciding,
         falls=[_falls(one) for one in shown_result.sections.importance if one.columns],
         titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
@@ -210,6 +211,20 @@ def _curve_plot(
         if model in curves and (points := curves[model].get(curve)) is not None
     ]
     return plot(lines, text.format(" and ".join(line.name for line in lines))) if lines else None
+
+
+def _brier_plot(result: Result) -> charts.Plot | None:
+    """Draw the Brier scores of each model, beside those of all rows alike."""
+    curves: dict[str, Any] = result.evaluation["curves"] if result.evaluation else {}
+    shown_curves = [(name, colour, brier) for model, name, colour in MODELS if (brier := curves.get(model, {}).get("brier"))]
+    if not shown_curves:
+        return None
+    lines = [charts.Line(name=name, colour=colour, xs=one["time"], ys=one["score"]) for name, colour, one in shown_curves]
+    first = shown_curves[-1][2]
+    alike = charts.Line(name="all rows alike", colour="muted", xs=first["time"], ys=first["alike"])
+    return charts.brier_plot(
+        [alike, *lines], "Brier score of the chance that there was no event until each time; lower is better."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

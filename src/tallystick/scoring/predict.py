@@ -11,12 +11,13 @@ from torch import Tensor
 from tallystick.cut.forward import Cuts, FeatureSource, crossing, logits_over, send_embeddings, whole_tiles
 from tallystick.dataset.dataset import Dataset
 from tallystick.errors import ProtocolError
+from tallystick.metrics.survival import MOST_LOG
 from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.run_folder.local_scores import final_logits, logits_alone
 from tallystick.run_folder.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.tables.features import Features
-from tallystick.tables.target import MOST_LOG, LabelCoder
+from tallystick.tables.target import LabelCoder
 
 SCORES_A_MESSAGE = 1 << 20
 

@@ -31,6 +31,7 @@ from torch import Tensor
 from tallystick.config.sections import TargetConfig
 from tallystick.errors import DataError, LabelError
 from tallystick.metrics import NUMBERS, TargetType
+from tallystick.metrics.survival import MOST_LOG, log_logistic
 from tallystick.msgspec_threads import prepared
 from tallystick.tables.categories import cells_at_a_time
 from tallystick.tables.text import as_number, as_text, rows_listed
@@ -38,9 +39,6 @@ from tallystick.tables.text import as_number, as_text, rows_listed
 MOST_COUNTED = 10**12
 SURVIVAL_SHIFT = 16.0
 """Of the logarithm of a time, so that it stays above 0, and its sign can say whether there was an event."""
-MOST_LOG = math.log(MOST_COUNTED)
-LEAST_SCALE = 0.05
-"""Of the logarithms of survival times: where times hardly differ."""
 _NO_NUMBERS = "clean it, or agree on a target of classes: type: binary or multiclass under target in the contract"
 _LEAST_DEVIATION = math.sqrt(sys.float_info.min)
 """Below it a square loses digits."""
@@ -84,7 +82,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
                     f"label column {column.name!r} has no event{where}: all numbers are below 0, which says that nothing "
                     "happened yet; there is nothing to learn"
                 )
-            middle, scale = _log_logistic(times_R[training_rows])
+            middle, scale = log_logistic(times_R[training_rows])
             return cls(type="survival", mean=middle, deviation=scale)
         if target.is_number:
             labels_R = (_counts(column) if target.type == "count" else _finite(column)).to_numpy()
@@ -280,21 +278,3 @@ def _times(column: pl.Series) -> pl.Series:
             "minus the time over which nothing happened; leave these rows out, or add half of the smallest step to all times"
         )
     return numbers
-
-
-def _log_logistic(times_T: NDArray[Any]) -> tuple[float, float]:
-    """Fit a log-logistic distribution to times, some of them censored, by likelihood: its median, and the scale of logarithms."""
-    from scipy.optimize import minimize
-
-    has_event_T, log_T = times_T > 0, np.log(np.abs(times_T))
-
-    def loss(parameters: NDArray[np.float64]) -> float:
-        z_T = (log_T - parameters[0]) / math.exp(parameters[1])
-        each_T = np.logaddexp(0.0, z_T) + has_event_T * (np.logaddexp(0.0, -z_T) + parameters[1])
-        return float(each_T.mean())
-
-    start = np.array([float(np.median(log_T)), math.log(max(float(log_T.std()), LEAST_SCALE))])
-    # Censored rows alone would let the median grow for ever, and equal times the scale shrink.
-    bounds = [(float(log_T.min()) - MOST_LOG / 2, float(log_T.max()) + MOST_LOG / 2), (math.log(LEAST_SCALE), math.log(MOST_LOG))]
-    middle, log_scale = minimize(loss, start, method="L-BFGS-B", bounds=bounds).x
-    return math.exp(middle), math.exp(log_scale)
