@@ -12,6 +12,8 @@ from tallystick.attacks.feature_inference.view import FeatureView, Reconstructio
 from tallystick.attacks.kernels import averaged_kernel_ridge
 from tallystick.errors import ConfigError
 
+MANY = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class CourseAttack:
@@ -28,14 +30,16 @@ class CourseAttack:
 
     Args:
         bandwidths: of the kernels, in units of the median distance of known rows; above 0.
+        of_many: the same for more than 100 known rows, of which each kernel takes the cube; None: no others.
         share: of components per known row, at most; above 0.
     """
 
     bandwidths: tuple[float, ...] = (1.0, 2.0, 4.0)
+    of_many: tuple[float, ...] | None = None
     share: float = 0.6
 
     def __post_init__(self) -> None:
-        if not (self.bandwidths and min(self.bandwidths) > 0 and self.share > 0):
+        if not (self.bandwidths and min((*self.bandwidths, *(self.of_many or ()))) > 0 and self.share > 0):
             raise ConfigError(f"course: bandwidths={self.bandwidths}, share={self.share}; expected numbers above 0")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:  # noqa: ARG002
@@ -48,5 +52,6 @@ class CourseAttack:
         widths = [min(most, 4)]  # how many components are tried: each time twice as many
         while widths[-1] < most:
             widths.append(min(2 * widths[-1], most))
-        guess_SN = averaged_kernel_ridge(z_NP[view.known_K], y_KS, z_NP, widths=widths, bandwidths=self.bandwidths)
+        bandwidths = self.of_many if self.of_many and len(view.known_K) > MANY else self.bandwidths
+        guess_SN = averaged_kernel_ridge(z_NP[view.known_K], y_KS, z_NP, widths=widths, bandwidths=bandwidths)
         return targets.reconstruction(guess_SN.add_(mean_T[fitted_S, None]), fitted_S)
