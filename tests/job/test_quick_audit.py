@@ -1,6 +1,7 @@
 """A run that nobody asked to audit: each party attacks its own cut by the cheapest attacks, unless the contract says no."""
 
 import pytest
+from msgspec.structs import replace
 from tiny import columns, contract_values, tables
 
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
@@ -9,7 +10,7 @@ from tallystick.audit.labels import NO_BITS
 from tallystick.audit.run import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
-from tallystick.report.leaks import leak_lines
+from tallystick.report.leaks import QUICK, leak_lines
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 
@@ -61,6 +62,11 @@ def test_labels_and_columns_are_attacked_by_default(run):
 def test_the_report_says_what_the_gain_cost_and_that_more_attacks_may_find_more(run):
     result, _ = run
     of_labels, of_columns = leak_lines(result)
+    assert of_labels.endswith(QUICK)
+    assert of_columns.endswith(QUICK)
+    full = [replace(each, quick=False) for each in (result.sections.leakage, *result.sections.features)]
+    sections = replace(result.sections, leakage=full[0], features=full[1:])
+    assert not any(line.endswith(QUICK) for line in leak_lines(replace(result, sections=sections)))
     assert of_labels.startswith("What shop could read of bank's labels: the classes, with AUC ")
     assert of_columns.startswith("Through cut embeddings, yes: bank, knowing the columns of 20 rows, can rebuild")
     assert "over epochs 1 to 3 of 3. This is the quick form, by the cheapest attacks: `audit: true` runs all" in (

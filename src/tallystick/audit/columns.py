@@ -140,6 +140,7 @@ def audit_columns(
         by=by,
         summary=(OF_NO_ROW if by_marginals and recorded.first is None else "") + summary,
         defense="; ".join([*defense_lines(contract, of="features"), *unbounded, *start_lines(contract)]),
+        quick=contract.audit == "quick",
         columns=[replace(each, used=name == "used") for name, leaks in leaks_by_name.items() for each in leaks.columns],
         means=_means(leaks_by_name["used"], known) if "used" in leaks_by_name else [],
         groups=groups,

@@ -115,6 +115,7 @@ def audit_labels(
     return results.Audit(
         summary=" ".join(lines) + runs_in_words(recorded.runs),
         defense="; ".join([*defense_lines(contract, of="labels"), *start_lines(contract)]),
+        quick=quick,
         attacks=attacks_found,
         growth=growth,
         not_measured=unmeasured + reasons,

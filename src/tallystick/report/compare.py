@@ -12,7 +12,7 @@ import yaml
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.metrics import METRICS
 from tallystick.report import formats
-from tallystick.report.leaks import leak_headline, promise, strength, told_apart
+from tallystick.report.leaks import leak_headline, of_form, promise, strength, told_apart
 from tallystick.report.templating import render_template, script_json, write_page
 from tallystick.results import Result, read_result
 from tallystick.storage import ORIGIN, Origin, check_digest, check_sealed, refuse_pipe, unsealed
@@ -216,5 +216,6 @@ def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:
     )
     for name, result in zip(names, results, strict=True):
         if result.sections.leakage is not None and (promise_text := promise(result)):
-            notes.append(f"{name}: {' '.join(leak_headline(result.sections.leakage))} {promise_text}")
+            headline = " ".join(leak_headline(result.sections.leakage)) + of_form(result.sections.leakage)
+            notes.append(f"{name}: {headline} {promise_text}")
     return notes

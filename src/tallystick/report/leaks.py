@@ -32,6 +32,7 @@ AS_FAR = 0.01  # above a guess: attacks that come within about so much of each o
 WHICH_WAY = " (told the direction of its scores)"
 SLIGHT = 0.01  # of a column: what a draw of known rows may give by chance
 TRAINING_ROWS = "training rows"
+QUICK = " This is of a quick audit: a full one (audit: true) runs more attacks and may find more."
 NOTHING_SENT = "No: nothing that depends on a label was sent, so there is nothing to attack."
 
 
@@ -172,14 +173,20 @@ def leak_lines(result: Result) -> list[str]:
         price = f"What {names.feature} could read of {names.label}'s labels:"
         none = "nothing from this run, because nothing that depends on a label was sent. It can still guess from its own columns."
         is_exposed = sections.leakage is None or not sections.leakage.nothing_sent
-        lines.append(f"{price} {_read_with(lines_of_party[0]) if lines_of_party else unknown if is_exposed else none}")
+        line = f"{price} {_read_with(lines_of_party[0]) if lines_of_party else unknown if is_exposed else none}"
+        lines.append(line + of_form(sections.leakage))
     if result.role in ("feature", None):
         of = names.feature if result.party is None else result.party
         audits = {audit.party: audit for audit in sections.features}
-        lines += [feature_headline(audit) for audit in audits.values()]
+        lines += [feature_headline(audit) + of_form(audit) for audit in audits.values()]
         if not audits:
             lines.append(f"What {names.label} could rebuild of {of}'s columns: {unknown}")
     return lines
+
+
+def of_form(audit: Audit | FeatureAudit | None) -> str:
+    """Say where a headline stands without the list of what was not measured that attacks were left out, if any were."""
+    return QUICK if audit is not None and audit.quick else ""
 
 
 def _read_with(attack: AttackResult) -> str:

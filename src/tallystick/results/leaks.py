@@ -18,11 +18,13 @@ class LeakGrowth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The attacks that were run on this run's recorded views, and what defended against them.
 
-    ``nothing_sent``: nothing that depends on what they are after was sent, so there is no view to attack.
+    ``nothing_sent``: nothing that depends on what they are after was sent, so there is no view to attack. ``quick``: attacks were
+    left out that a full audit runs.
     """
 
     summary: str = ""
     nothing_sent: bool = False
+    quick: bool = False
     defense: str = ""
     attacks: list[AttackResult] = []
     growth: list[LeakGrowth] = []
@@ -65,6 +67,7 @@ class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     epsilon: float | None = None  # of all embeddings of one row together, given the model at each
     delta: float = 0.0
     releases: int = 0  # of one row at most, as far as noise is counted
+    quick: bool = False  # whether attacks were left out that a full audit runs
     columns: list[RebuiltColumn] = []
     means: list[MeanRebuilt] = []
     groups: list[RowGroup] = []  # of rows that crossed outside training steps; columns and means above are of training rows
