@@ -17,7 +17,7 @@ from tallystick.job.preflight import LOADED, preflight
 from tallystick.job.side_checks import Preflight, identity_of, proxy_of
 from tallystick.network.certificates import probe
 from tallystick.run_folder.folder import RunFolder
-from tallystick.tables.keys import spelling_hints
+from tallystick.tables.key_spelling import spelling_hints
 from tallystick.tables.lazy_table import Frame, LazyTable
 from tallystick.tables.profile import keys_as_written, profile
 from tallystick.tables.repeats import with_summaries

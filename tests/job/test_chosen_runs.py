@@ -152,3 +152,13 @@ def test_a_damaged_latest_run_is_named_and_another_can_be_chosen(job):
 
 def stat_mode(path):
     return path.stat().st_mode & 0o777
+
+
+def test_keys_that_are_written_otherwise_than_in_training_are_said_before_rows_are_scored(job):
+    table = job.home("bank") / "table.parquet"
+    frame, (key,) = pl.read_parquet(table), files_of(job, "bank")[1].keys.values()
+    other = pl.when(pl.int_range(pl.len()) % 3 > 0).then(pl.lit("K-") + pl.col(key).cast(pl.String))
+    frame.with_columns(other.otherwise(pl.col(key).cast(pl.String)).alias(key)).write_parquet(table)
+    _, watchers = predicted(job, "other.csv")
+    assert any(f"key column {key!r}" in line and "and the training's like" in line for line in watchers["bank"].heard)
+    assert not any("and the training's like" in line for line in watchers["shop"].heard)

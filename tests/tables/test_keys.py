@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tallystick.config.alignment import IntersectionConfig, KeyColumn
 from tallystick.errors import DataError, IdError
 from tallystick.reading import Step
-from tallystick.tables.keys import read_keys, spelling_hints
+from tallystick.tables.key_spelling import spelling_hints
+from tallystick.tables.keys import read_keys
 from tallystick.tables.normalise import join, normalise
 
 words = st.text(max_size=12)

@@ -42,7 +42,7 @@ from tallystick.job.versions import Versions
 from tallystick.network.channel import Channel, Progress
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.run_folder.embedding_charge import EmbeddingCharge
-from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.folder import KEY_SPELLING, RunFolder
 from tallystick.run_folder.ledger import enter_exact
 from tallystick.run_folder.noise_secret import row_noise_secret
 from tallystick.run_folder.shared_head import RowScores, SharedHead
@@ -60,6 +60,7 @@ from tallystick.scoring.predict import (
 )
 from tallystick.secret_sharing.share_messages import receive_unscored, send_unscored
 from tallystick.tables.encoder import Encoder
+from tallystick.tables.key_spelling import later_spelling
 from tallystick.tables.keys import Keys
 from tallystick.tables.later_doubts import later_doubts
 from tallystick.tables.lazy_table import Frame
@@ -254,7 +255,10 @@ class _Prediction:
     def _score(self, model: _Model, channels: dict[str, Channel], log: RunLog, leave: Callable[[], None]) -> Predicted:
         contract, party, keys, before = self.contract, self.party, model.scoring.keys, model.alignment
         log.say(f"predicting with run {model.run_id}: {model.folder.path}")
-        for doubt in (*keys.report.doubtful, *later_doubts(self.frame, model.scoring.encoder)):
+        spelling = later_spelling(
+            self.frame, columns=party.keys, alignment=contract.alignment, spelling=model.folder.noted(KEY_SPELLING)
+        )
+        for doubt in (*keys.report.doubtful, *spelling, *later_doubts(self.frame, model.scoring.encoder)):
             log.say(doubt)
         which = Predicted(run=model.run_id, folder=str(model.folder.path))
         log.phase("alignment")

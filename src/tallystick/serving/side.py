@@ -33,7 +33,7 @@ from tallystick.network.channel import Channel
 from tallystick.network.endpoint import Endpoint
 from tallystick.run_folder.answer_journal import SERVING, AnswerLog, serving_secret
 from tallystick.run_folder.embedding_charge import EmbeddingCharge, noise_on_embeddings
-from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.folder import KEY_SPELLING, RunFolder
 from tallystick.run_folder.noise_secret import row_noise_secret
 from tallystick.run_folder.trained import Architecture, kept_encoder
 from tallystick.scoring.answering import Gate
@@ -47,6 +47,7 @@ from tallystick.scoring.stores.table import Snapshot, TableStore
 from tallystick.serving.kept_alignment import KeptAlignment, meet_feature_party, meet_label_party
 from tallystick.serving.serving_folder import ServingHome
 from tallystick.tables.encoder import Encoder
+from tallystick.tables.key_spelling import later_spelling
 from tallystick.tables.keys import Keys, fingerprint, keys_of
 from tallystick.tables.later_doubts import later_doubts
 from tallystick.tables.lazy_table import Frame
@@ -275,11 +276,14 @@ class ServingSide:
         said = set[str]()
 
         def snapshot_of(frame: Frame) -> Snapshot:
-            for doubt in later_doubts(frame, encoder):
+            keys = keys_of(frame, self.party, self.contract.alignment)
+            spelling = later_spelling(
+                frame, columns=self.party.keys, alignment=self.contract.alignment, spelling=folder.noted(KEY_SPELLING)
+            )
+            for doubt in (*keys.report.doubtful, *spelling, *later_doubts(frame, encoder)):
                 if doubt not in said:
                     said.add(doubt)
                     self.watcher.say(doubt)
-            keys = keys_of(frame, self.party, self.contract.alignment)
             snapshot = Snapshot.of(frame, keys, encoder, noisy=noisy)
             if not self.is_label and noise_on_embeddings(self.contract) is not None:
                 facts, digest = folder.noted(SERVING), snapshot.digest()

@@ -733,7 +733,7 @@ def _decimal(
     else:
         # The columns in which some numbers have three digits behind a point and others have no point, and whether some number
         # has another count of digits there, so that the point is the decimal sign
-        mixing, all_pointed, is_point = set(), set(), False
+        mixing, all_pointed, is_point = set[str](), set[str](), False
         table_of_text = _read_all(files, separator, text | thousands, folder)[0] if thousands else table
         for name in thousands:
             words = _unmarked(table_of_text.get_column(name).str.strip_chars(), MARKS)

@@ -4,7 +4,6 @@ Shapes: N rows of the table, R of them that take part, U ids.
 """
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -23,16 +22,13 @@ from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.config.alignment import AlignmentConfig, KeyColumn
 from tallystick.config.party import PartyFile, RepeatsConfig
 from tallystick.errors import DataError, IdError
-from tallystick.reading import Step
+from tallystick.tables.key_spelling import key_doubts
 from tallystick.tables.lazy_table import Frame
-from tallystick.tables.normalise import UNSEEN, join, normalise
+from tallystick.tables.normalise import join, normalise
 from tallystick.tables.similar_keys import read_similar_keys
 from tallystick.tables.table import require_column
 from tallystick.tables.text import rows_listed
 from tallystick.tables.times import ordered_times
-
-SHAPES, SHAPE_WIDTH = 3, 40  # shapes of keys that a hint shows, and their characters
-FEW = 0.5  # of the values: where the commonest shapes are fewer, lengths are left out of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +42,7 @@ class KeyReport:
     used: int  # rows that take part
     by_key: Mapping[str, int] = field(default_factory=dict)  # of several keys, how many rows each may link
     repeats: str = ""  # in words: what becomes of rows that have one key
-    doubtful: tuple[str, ...] = ()  # in words: key columns whose values look like numbers that were rounded
+    doubtful: tuple[str, ...] = ()  # in words: key columns whose values look like rounded numbers, or like ones that lost zeros
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -183,7 +179,7 @@ def read_keys(
         duplicate_rows=frame.height - null_rows - counting.rows.height,
         used=counting.rows.height,
         repeats=counting.words,
-        doubtful=_doubtful(frame, columns, alignment),
+        doubtful=key_doubts(frame, columns=columns, alignment=alignment),
     )
     key = counting.rows.get_column("key")
     if not counting.duplicated:
@@ -281,31 +277,10 @@ def _keys_of_any(frame: Frame, columns: Mapping[str, str], alignment: AlignmentC
         used=len(rows_R),
         by_key={key.name: len(key.ids) for key in by_key},
         repeats=next((each.words for each in counting if each.words), ""),
-        doubtful=_doubtful(frame, columns, alignment),
+        doubtful=key_doubts(frame, columns=columns, alignment=alignment),
     )
     ids = ids_by_key(by_key, first_key(by_key, len(rows_R)))
     return Keys(ids=ids, rows_R=rows_R, id_R=np.arange(len(rows_R)), report=report, by_key=by_key)
-
-
-def _doubtful(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConfig) -> tuple[str, ...]:
-    """Say which key columns have values with a fraction or an exponent, which an id seldom has."""
-    lines = []
-    for key in alignment.keys:
-        column = require_column(frame, columns[key.name], use="key")
-        if column.dtype.is_float() or isinstance(column.dtype, pl.Decimal):
-            odd = column.cast(pl.Float64)
-            odd = odd.is_finite() & (odd != odd.round())
-        elif column.dtype == pl.String:
-            odd = column.str.contains(r"^\s*[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+\s*$")
-        else:
-            continue
-        if odd.fill_null(False).any():
-            lines.append(
-                f"key column {columns[key.name]!r}: a fraction or an exponent in {rows_listed(odd)} rows, as where a program "
-                "took "
-                "ids for numbers and rounded them; compare them with the source"
-            )
-    return tuple(lines)
 
 
 def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
@@ -389,74 +364,3 @@ def _said_of_rule(alignment: AlignmentConfig, *, is_label: bool) -> str:
     takes_all = is_label and not LINKAGES[alignment.method].imputes
     instead = "agree on alignment.duplicates: all to use every row" if takes_all else "say under repeats which one is to count"
     return f"{counts} ({rule}); {instead}"
-
-
-def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:
-    """Say in lines for this party's own eyes what may keep its keys from matching those of another, by shares and shapes."""
-    # A line for each step that the contract does not take and that would change values, one for zeros in front, and one for what
-    # most values look like, which people of both sides can compare.
-    lines = []
-    for key in alignment.keys:
-        column = require_column(frame, columns[key.name], use="key")
-        text = normalise(column, key.normalise).drop_nulls()
-        if not len(text):
-            continue
-        key_name = f"key {key.name!r}"
-        for step in _likely(text):
-            changed = _share(normalise(text, [step]).fill_null("") != text)
-            if step not in key.normalise and changed:
-                lines.append(f"{key_name}: `{step}` would change {changed:.1%} of this side's values ({_SHAPES[step]})")
-        if column.dtype.is_numeric():
-            lines.append(f"{key_name}: it is a column of numbers here, so zeros in front that the other side may have are gone")
-        elif zeros := _share(text.str.contains(r"^0[0-9]")):
-            lines.append(f"{key_name}: {zeros:.1%} of this side's values begin with a zero, which a column of numbers loses")
-        # What most values look like: 9 for a digit, A and a for letters, ? for what cannot be seen. Where values of many
-        # lengths have few in common, a run of digits or letters is one of any length, such as 9….
-        shapes = text
-        unseen = rf"[[{UNSEEN}\p{{C}}\p{{Z}}]--[ ]]"
-        for characters, mask in ((unseen, "?"), (r"\p{N}", "9"), (r"\p{Lu}", "A"), (r"[\p{L}\p{M}--A]", "a")):
-            shapes = shapes.str.replace_all(characters, mask)
-        if (common := _most_common(shapes)).get_column("share").sum() < FEW:
-            for mask in "9Aa":
-                shapes = shapes.str.replace_all(f"{mask}{{2,}}", f"{mask}…")
-            common = _most_common(shapes)
-        shown_shapes = []
-        for shape, share in common.iter_rows():
-            # The length of a long run in its place, such as 9{11}
-            short = re.sub(r"([9Aa])\1{5,}", lambda run: f"{run[1]}{{{len(run[0])}}}", shape)
-            short = short if len(short) <= SHAPE_WIDTH else f"{short[:SHAPE_WIDTH]}…"
-            shown_shapes.append(f"`{short}` ({share:.1%})")
-        looks = ", ".join(shown_shapes)
-        lines.append(f"{key_name}: this side's values look like {looks}; compare that with the other side's")
-    return lines
-
-
-def _most_common(shapes: pl.Series) -> pl.DataFrame:
-    counts = shapes.alias("shape").value_counts(name="share", normalize=True)
-    return counts.sort("share", "shape", descending=[True, False]).head(SHAPES)
-
-
-_SHAPES: dict[Step, str] = {
-    "trim": "spaces at the ends",
-    "lower": "capital letters",
-    "nfkc": "letters that have several codes",
-    "email": "e-mail addresses with capitals, spaces or a domain such as xn--bcher-kva",
-    "phone": "telephone numbers with spaces, signs or 00 in front",
-    "digits": "digits with spaces or signs between",
-}
-
-
-def _likely(text: pl.Series) -> list[Step]:
-    """List the steps that fit what these values look like."""
-    if _share(text.str.contains(r"^[^@]+@[^@]+$")) > 0.5:
-        return ["email"]
-    digits = text.str.count_matches("[0-9]")
-    mostly_digits = (digits >= 6) & (digits * 2 > text.str.len_chars()) & ~text.str.contains(r"\p{L}")
-    if _share(mostly_digits) > 0.5:
-        international = _share(text.str.contains(r"^\s*(\+|00)|\(0\)")) > 0.05
-        return ["trim", "phone" if international else "digits"]
-    return ["trim", "lower", "nfkc"]
-
-
-def _share(mask: pl.Series) -> float:
-    return int(mask.sum()) / max(len(mask), 1)

@@ -25,7 +25,6 @@ from tallystick.tables.times import FIRST_YEAR
 
 MOSTLY_MISSING = 0.9
 DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
-FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front; of those that fit 64 bits
 SHOWN_CLASSES = 20
 SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells that are shown of a column, among its first ones, of so many characters
 
@@ -87,11 +86,6 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             positive_class = classes[1]
     warnings = keys.report.notes() + list(frame.notes if isinstance(frame, LazyTable) else ())
     for column in columns:
-        if column.use == "key" and (share := lost_zeros(frame.get_column(column.name))):
-            warnings.append(
-                f"key column {column.name!r}: {share:.1%} of the values have fewer digits than the others; if the other side "
-                "writes zeros in front, this side has lost them: bring the column as text, from where it still has them"
-            )
         if column.use not in ("numeric", "categorical", "time"):
             continue
         values = frame.get_column(column.name)
@@ -185,24 +179,3 @@ def _shown(value: object) -> str | None:
     if isinstance(value, float) and abs(value) < 1e6:
         value = float(f"{value:.6g}")
     return None if value is None else str(value)
-
-
-def lost_zeros(keys: pl.Series) -> float:
-    """Share of keys of digits alone that are shorter than the longest. It is 0 where nothing hints that zeros in front were lost.
-
-    A hint, for no table shows what it lacks: most have the greatest length, a tenth or so is shorter, as with numbers of a fixed
-    length that were read as numbers. Row numbers, which leave no gaps, are none, nor are numbers that end well before they would
-    need one more digit: of codes of a fixed length some begin with a nine.
-    """
-    text = as_text(keys).drop_nulls()
-    if not len(text) or not text.str.contains("^[1-9][0-9]*$").all():
-        return 0.0
-    length = text.str.len_chars()
-    longest = int(length.to_numpy().max())
-    shorter = float((length < longest).sum()) / len(text)
-    dense = False
-    if longest <= MOST_DIGITS:
-        numbers = text.cast(pl.Int64).to_numpy()
-        dense = numbers.max() - numbers.min() + 1 < 2 * len(numbers)
-    ends_early = not text.filter(length == longest).str.starts_with("9").any()
-    return 0.0 if dense or ends_early or longest < FEWEST_DIGITS or shorter > 0.5 else shorter

@@ -19,11 +19,12 @@ from tallystick.errors import DataError, IdError
 from tallystick.job.job import Job
 from tallystick.network.channel import Channel
 from tallystick.run_folder.embedding_charge import count_anew
-from tallystick.run_folder.folder import REPEATS, Draw, RunFolder, fresh_secret
+from tallystick.run_folder.folder import KEY_SPELLING, REPEATS, Draw, RunFolder, fresh_secret
 from tallystick.run_folder.kept_buckets import KeptBuckets
 from tallystick.run_folder.ledger import KEYS, charged, data_set
 from tallystick.run_folder.noise_secret import noise_secret
-from tallystick.tables.keys import Keys, fingerprint, spelling_hints
+from tallystick.tables.key_spelling import spelling_hints, spelling_of
+from tallystick.tables.keys import Keys, fingerprint
 
 LOW_MATCH = 0.5
 
@@ -59,6 +60,9 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
         match_notes(job, alignment)  # said here alone: the error that follows is the same on all sides
     require_match_rate(job.contract, job.name, alignment)
     job.folder.save_alignment(alignment, run_id=run_id, table=fingerprint(keys))
+    if not job.contract.linkage.similar:
+        spelling = spelling_of(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
+        job.folder.note(KEY_SPELLING, spelling, private=True)
     for sentence in alignment.learnt:
         watcher.say(f"learnt: {sentence}")
     return alignment

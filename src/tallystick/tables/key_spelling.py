@@ -1,0 +1,192 @@
+"""How keys are written: what may keep a side's keys from matching the other side's, or those of the training.
+
+A key that is written otherwise is another key, without an error. So it is said, to the side's own eyes: shapes and shares only.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tallystick.config.alignment import AlignmentConfig
+from tallystick.reading import Step
+from tallystick.tables.lazy_table import Frame
+from tallystick.tables.normalise import UNSEEN, normalise
+from tallystick.tables.table import require_column
+from tallystick.tables.text import as_text, rows_listed
+
+FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front; of those that fit 64 bits
+SHAPES, SHAPE_WIDTH = 3, 40  # shapes of keys that a hint shows, and their characters
+FEW = 0.5  # of the values: where the commonest shapes are fewer, lengths are left out of them
+ZERO = "^0[0-9]"  # a zero in front
+COMPARED = 10_000  # values, spread over the table, whose shapes are compared with those of the training
+MOST_SHAPES, LEAST_SHARE = 20, 0.001  # of the training that are kept, and how many of the values each has
+FEWEST_VALUES, FEWEST_ZEROS = 20, 10  # of a later table from which its shapes tell something; zeros in front that should be there
+
+
+def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> tuple[str, ...]:
+    """Say which key columns have a fraction or an exponent, which an id seldom has, or seem to lack zeros in front."""
+    lines = []
+    for key in alignment.keys:
+        column = require_column(frame, columns[key.name], use="key")
+        if share := _lost_zeros(column):
+            lines.append(
+                f"key column {columns[key.name]!r}: {share:.1%} of the values have fewer digits than the others; if the other "
+                "side writes zeros in front, this side has lost them: bring the column as text, from where it still has them"
+            )
+        if column.dtype.is_float() or isinstance(column.dtype, pl.Decimal):
+            odd = column.cast(pl.Float64)
+            odd = odd.is_finite() & (odd != odd.round())
+        elif column.dtype == pl.String:
+            odd = column.str.contains(r"^\s*[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+\s*$")
+        else:
+            continue
+        if odd.fill_null(False).any():
+            lines.append(
+                f"key column {columns[key.name]!r}: a fraction or an exponent in {rows_listed(odd)} rows, as where a program "
+                "took ids for numbers and rounded them; compare them with the source"
+            )
+    return tuple(lines)
+
+
+def _lost_zeros(keys: pl.Series) -> float:
+    """Return the share of keys of digits alone that are shorter than the longest: 0 where nothing hints at lost zeros in front.
+
+    A hint, for no table shows what it lacks: most have the greatest length, a tenth or so is shorter, as with numbers of a fixed
+    length that were read as numbers. Row numbers, which leave no gaps, are none, nor are numbers that end well before they would
+    need one more digit: of codes of a fixed length some begin with a nine.
+    """
+    text = as_text(keys).drop_nulls()
+    if not len(text) or not text.str.contains("^[1-9][0-9]*$").all():
+        return 0.0
+    length = text.str.len_chars()
+    longest = int(length.to_numpy().max())
+    shorter = float((length < longest).sum()) / len(text)
+    dense = False
+    if longest <= MOST_DIGITS:
+        numbers = text.cast(pl.Int64).to_numpy()
+        dense = numbers.max() - numbers.min() + 1 < 2 * len(numbers)
+    ends_early = not text.filter(length == longest).str.starts_with("9").any()
+    return 0.0 if dense or ends_early or longest < FEWEST_DIGITS or shorter > 0.5 else shorter
+
+
+def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:
+    """Say in lines for this party's own eyes what may keep its keys from matching those of another, by shares and shapes."""
+    # A line for each step that the contract does not take and that would change values, one for zeros in front, and one for what
+    # most values look like, which people of both sides can compare.
+    lines = []
+    for key in alignment.keys:
+        column = require_column(frame, columns[key.name], use="key")
+        text = normalise(column, key.normalise).drop_nulls()
+        if not len(text):
+            continue
+        key_name = f"key {key.name!r}"
+        for step in _likely(text):
+            changed = _share(normalise(text, [step]).fill_null("") != text)
+            if step not in key.normalise and changed:
+                lines.append(f"{key_name}: `{step}` would change {changed:.1%} of this side's values ({_SHAPES[step]})")
+        if column.dtype.is_numeric():
+            lines.append(f"{key_name}: it is a column of numbers here, so zeros in front that the other side may have are gone")
+        elif zeros := _share(text.str.contains(ZERO)):
+            lines.append(f"{key_name}: {zeros:.1%} of this side's values begin with a zero, which a column of numbers loses")
+        # Where values of many lengths have few shapes in common, a run of digits or letters is one of any length, such as 9….
+        shapes = _masked(text)
+        if (common := _most_common(shapes)).get_column("share").sum() < FEW:
+            common = _most_common(_of_any_length(shapes))
+        shown_shapes = []
+        for shape, share in common.iter_rows():
+            # The length of a long run in its place, such as 9{11}
+            short = re.sub(r"([9Aa])\1{5,}", lambda run: f"{run[1]}{{{len(run[0])}}}", shape)
+            short = short if len(short) <= SHAPE_WIDTH else f"{short[:SHAPE_WIDTH]}…"
+            shown_shapes.append(f"`{short}` ({share:.1%})")
+        looks = ", ".join(shown_shapes)
+        lines.append(f"{key_name}: this side's values look like {looks}; compare that with the other side's")
+    return lines
+
+
+def spelling_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> dict[str, Any]:
+    """Return the shapes of each key's values with their shares, and the share of values that begin with a zero, to be kept."""
+    spelling: dict[str, Any] = {}
+    for key in alignment.keys:
+        text = _compared(require_column(frame, columns[key.name], use="key"), key.normalise)
+        common = _most_common(_of_any_length(_masked(text)), most=MOST_SHAPES).filter(pl.col("share") >= LEAST_SHARE)
+        spelling[key.name] = {"shapes": common.get_column("shape").to_list(), "zeros": _share(text.str.contains(ZERO))}
+    return spelling
+
+
+def later_spelling(
+    frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig, spelling: Mapping[str, Any]
+) -> list[str]:
+    """Say which keys of a later table are written otherwise than those of the training, of which ``spelling_of`` was kept."""
+    lines = []
+    for key in alignment.keys:
+        if key.name not in spelling:
+            continue
+        text = _compared(require_column(frame, columns[key.name], use="key"), key.normalise)
+        column, shapes, zeros = columns[key.name], spelling[key.name]["shapes"], spelling[key.name]["zeros"]
+        if zeros * len(text) >= FEWEST_ZEROS and not text.str.contains(ZERO).any():
+            lines.append(
+                f"key column {column!r}: {zeros:.1%} of the training's values began with a zero, and here none does; if these "
+                "were lost, rows match nobody, or somebody else: bring the column as text, from where it still has them"
+            )
+            continue
+        here = _of_any_length(_masked(text))
+        other = ~here.is_in(pl.Series(shapes, dtype=pl.String).implode())
+        if len(text) >= FEWEST_VALUES and (share := _share(other)) > FEW:
+            lines.append(
+                f"key column {column!r}: {share:.1%} of its values look like `{here.filter(other)[0]}`, and the training's like "
+                f"`{shapes[0]}`; write them as they were, or they match nobody"
+            )
+    return lines
+
+
+def _compared(column: pl.Series, steps: tuple[Step, ...]) -> pl.Series:
+    """Return at most so many values, spread over the table, as they are matched."""
+    known = column.drop_nulls()
+    return normalise(known.gather_every(max(1, len(known) // COMPARED)), steps).drop_nulls()
+
+
+def _masked(text: pl.Series) -> pl.Series:
+    """Return what values look like: 9 for a digit, A and a for letters, ? for what cannot be seen."""
+    unseen = rf"[[{UNSEEN}\p{{C}}\p{{Z}}]--[ ]]"
+    for characters, mask in ((unseen, "?"), (r"\p{N}", "9"), (r"\p{Lu}", "A"), (r"[\p{L}\p{M}--A]", "a")):
+        text = text.str.replace_all(characters, mask)
+    return text
+
+
+def _of_any_length(shapes: pl.Series) -> pl.Series:
+    for mask in "9Aa":
+        shapes = shapes.str.replace_all(f"{mask}{{2,}}", f"{mask}…")
+    return shapes
+
+
+def _most_common(shapes: pl.Series, *, most: int = SHAPES) -> pl.DataFrame:
+    counts = shapes.alias("shape").value_counts(name="share", normalize=True)
+    return counts.sort("share", "shape", descending=[True, False]).head(most)
+
+
+_SHAPES: dict[Step, str] = {
+    "trim": "spaces at the ends",
+    "lower": "capital letters",
+    "nfkc": "letters that have several codes",
+    "email": "e-mail addresses with capitals, spaces or a domain such as xn--bcher-kva",
+    "phone": "telephone numbers with spaces, signs or 00 in front",
+    "digits": "digits with spaces or signs between",
+}
+
+
+def _likely(text: pl.Series) -> list[Step]:
+    """List the steps that fit what these values look like."""
+    if _share(text.str.contains(r"^[^@]+@[^@]+$")) > 0.5:
+        return ["email"]
+    digits = text.str.count_matches("[0-9]")
+    mostly_digits = (digits >= 6) & (digits * 2 > text.str.len_chars()) & ~text.str.contains(r"\p{L}")
+    if _share(mostly_digits) > 0.5:
+        international = _share(text.str.contains(r"^\s*(\+|00)|\(0\)")) > 0.05
+        return ["trim", "phone" if international else "digits"]
+    return ["trim", "lower", "nfkc"]
+
+
+def _share(mask: pl.Series) -> float:
+    return int(mask.sum()) / max(len(mask), 1)

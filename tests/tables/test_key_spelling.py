@@ -1,0 +1,55 @@
+"""Keys that a later table writes otherwise than the training's did match nobody, so it is said before rows are scored."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tallystick.config.alignment import IntersectionConfig
+from tallystick.tables.key_spelling import later_spelling, spelling_of
+
+ROWS = 300
+NUMBERS = np.random.default_rng(3).permutation(10_000)[:ROWS]
+KEYS = pl.Series("id", [f"{number:04}" for number in NUMBERS])
+LATER = {
+    "the same": (KEYS, None),
+    "other people": (pl.Series("id", [f"{number:04}" for number in range(500, 900)]), None),
+    "numbers, whose zeros are lost": (KEYS.cast(pl.Int64), "began with a zero, and here none does"),
+    "numbers in text": (KEYS.cast(pl.Int64).cast(pl.String), "began with a zero, and here none does"),
+    "a letter in front": ("K" + KEYS, "100.0% of its values look like `A9…`, and the training's like `9…`"),
+    "some with a letter": (
+        pl.Series("id", [f"K{key}" if row % 3 else key for row, key in enumerate(KEYS)]),
+        "66.7% of its values",
+    ),
+    "a few with a letter": (pl.Series("id", [f"K{key}" if row % 9 == 0 else key for row, key in enumerate(KEYS)]), None),
+    "spaces, which trim takes off": (" " + KEYS + " ", None),
+    "points between": (KEYS.str.replace(r"(..)(..)", "$1.$2"), "look like `9….9…`"),
+    "too few to tell": (KEYS.cast(pl.Int64).head(9), None),
+    "none": (KEYS.head(1).set(pl.Series([True]), None), None),
+}
+
+
+def terms(*steps):
+    return IntersectionConfig.model_validate({"keys": [{"name": "id", "normalise": steps or ("trim", "lower")}]})
+
+
+@pytest.mark.parametrize("kind", LATER)
+def test_what_is_written_otherwise_than_in_training_is_said(kind):
+    later, said = LATER[kind]
+    alignment = terms("trim")
+    kept = json.loads(json.dumps(spelling_of(KEYS.to_frame(), columns={"id": "id"}, alignment=alignment)))
+    lines = later_spelling(later.alias("id").to_frame(), columns={"id": "id"}, alignment=alignment, spelling=kept)
+    assert len(lines) == (said is not None)
+    assert all(said in line and line.startswith("key column 'id': ") for line in lines)
+
+
+def test_a_run_without_kept_spelling_says_nothing():
+    assert later_spelling(KEYS.to_frame(), columns={"id": "id"}, alignment=terms(), spelling={}) == []
+
+
+def test_what_is_kept_names_no_key_and_is_small():
+    names = pl.Series("id", [f"Person{chr(97 + row % 26)}{'x' * (row % 40)}-{row}@mail.example" for row in range(5_000)])
+    kept = spelling_of(names.to_frame(), columns={"id": "id"}, alignment=terms())
+    assert len(kept["id"]["shapes"]) <= 20
+    assert not set("".join(kept["id"]["shapes"])) - set("9Aa…@.-")
