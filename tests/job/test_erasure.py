@@ -53,7 +53,15 @@ from tallystick.watcher import Silent
 
 MADE_OF_ALL_ROWS = (
     *("contract.json", "format", "origin.json", "lock", "run.log*", "result.json", "report.html", "audit.json", "linkage.json"),
-    *("model.safetensors", "model-before-refit.safetensors", "encoder.json", "label.json", "training.json", "profile.json"),
+    *(
+        "model.safetensors",
+        "model-before-refit.safetensors",
+        "encoder.json",
+        "label.json",
+        "training.json",
+        "profile.json",
+        "key-spelling.json",
+    ),
     *("start.json", "drawn.json", "defense.json", "imputation.json", "workers.json", "pace.json", "ledger.json", "arrived.json"),
     *("charge-taken-up.json", "embeddings-sent.json", "release.json", "order of an id's rows.json", f"{ERASED}.json"),
     *("starting-point.safetensors", "own-network.safetensors", "own-network-spread.safetensors"),

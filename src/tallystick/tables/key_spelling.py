@@ -21,7 +21,7 @@ SHAPES, SHAPE_WIDTH = 3, 40  # shapes of keys that a hint shows, and their chara
 FEW = 0.5  # of the values: where the commonest shapes are fewer, lengths are left out of them
 ZERO = "^0[0-9]"  # a zero in front
 COMPARED = 10_000  # values, spread over the table, whose shapes are compared with those of the training
-MOST_SHAPES, LEAST_SHARE = 20, 0.001  # of the training that are kept, and how many of the values each has
+MOST_SHAPES, LEAST_OF_A_SHAPE = 20, 10  # shapes of the training that are kept, and values that each has: none is of one person
 FEWEST_VALUES, FEWEST_ZEROS = 20, 10  # of a later table from which its shapes tell something; zeros in front that should be there
 
 
@@ -110,7 +110,8 @@ def spelling_of(frame: Frame, *, columns: Mapping[str, str], alignment: Alignmen
     spelling: dict[str, Any] = {}
     for key in alignment.keys:
         text = _compared(require_column(frame, columns[key.name], use="key"), key.normalise)
-        common = _most_common(_of_any_length(_masked(text)), most=MOST_SHAPES).filter(pl.col("share") >= LEAST_SHARE)
+        common = _most_common(_of_any_length(_masked(text)), most=MOST_SHAPES)
+        common = common.filter(pl.col("share") * len(text) >= LEAST_OF_A_SHAPE)
         spelling[key.name] = {"shapes": common.get_column("shape").to_list(), "zeros": _share(text.str.contains(ZERO))}
     return spelling
 
@@ -125,18 +126,17 @@ def later_spelling(
             continue
         text = _compared(require_column(frame, columns[key.name], use="key"), key.normalise)
         column, shapes, zeros = columns[key.name], spelling[key.name]["shapes"], spelling[key.name]["zeros"]
-        if zeros * len(text) >= FEWEST_ZEROS and not text.str.contains(ZERO).any():
+        here = _of_any_length(_masked(text))
+        other = ~here.is_in(pl.Series(shapes, dtype=pl.String).implode())
+        if shapes and len(text) >= FEWEST_VALUES and (share := _share(other)) > FEW:
+            lines.append(
+                f"key column {column!r}: {share:.1%} of its values look like `{here.filter(other)[0][:SHAPE_WIDTH]}`, and the "
+                f"training's like `{shapes[0][:SHAPE_WIDTH]}`; write them as they were, or they match nobody"
+            )
+        elif zeros * len(text) >= FEWEST_ZEROS and not text.str.contains(ZERO).any():
             lines.append(
                 f"key column {column!r}: {zeros:.1%} of the training's values began with a zero, and here none does; if these "
                 "were lost, rows match nobody, or somebody else: bring the column as text, from where it still has them"
-            )
-            continue
-        here = _of_any_length(_masked(text))
-        other = ~here.is_in(pl.Series(shapes, dtype=pl.String).implode())
-        if len(text) >= FEWEST_VALUES and (share := _share(other)) > FEW:
-            lines.append(
-                f"key column {column!r}: {share:.1%} of its values look like `{here.filter(other)[0]}`, and the training's like "
-                f"`{shapes[0]}`; write them as they were, or they match nobody"
             )
     return lines
 
