@@ -96,12 +96,12 @@ def _seeded_system(request, monkeypatch):
 
 @pytest.fixture
 def lay_out_job(tmp_path):
-    """Lay out jobs: lay_out_job(parties=("bank", "shop"), rows=600, **changes of the contract); ends all processes."""
+    """Lay out jobs: lay_out_job(parties=("bank", "shop"), rows=300, **changes of the contract); ends all processes."""
     from tiny import contract_values, lay_out
 
     jobs = []
 
-    def make(parties=("bank", "shop"), *, rows=600, frames=None, **changes):
+    def make(parties=("bank", "shop"), *, rows=300, frames=None, **changes):
         root = tmp_path / f"job-{len(jobs)}"
         root.mkdir()
         jobs.append(lay_out(root, parties, contract_values(parties, **changes), frames, rows=rows))

@@ -425,7 +425,7 @@ def weights(path):
     return save(load_file(path))
 
 
-def lay_out(root, parties, contract, frames=None, *, rows=600):
+def lay_out(root, parties, contract, frames=None, *, rows=300):
     frames = frames or tables(parties, rows=rows)
     if not contract.get("defense") and contract["alignment"]["method"] != "union":  # else no two jobs have the same weights
         contract = contract | {"training": {"starts": "public"} | contract["training"]}

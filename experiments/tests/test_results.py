@@ -1,6 +1,7 @@
 """The pages of results are those of the committed rows, and what cannot be read is named."""
 
 import json
+from functools import cache
 
 import pytest
 
@@ -10,10 +11,12 @@ from tallystick_experiments.page import Benchmark, ExperimentResult, ResultTable
 from tallystick_experiments.results import PAGES_FOLDER, RUNS, index, keep, markdown, page_maker, processor, read_page
 from tallystick_experiments.stats import Spread
 
+page_of = cache(read_page)
+
 
 @pytest.mark.parametrize("path", sorted(RUNS.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_each_page_is_what_its_rows_give(path):
-    page = read_page(path)
+    page = page_of(path)
     drawn = page.drawings()
     assert page.place.read_text(encoding="utf-8") == page.text(drawn), "run `make results` and commit what it wrote"
     for name, svg in drawn.items():
@@ -21,7 +24,7 @@ def test_each_page_is_what_its_rows_give(path):
 
 
 def test_no_page_is_without_rows():
-    pages = [read_page(path) for path in sorted(RUNS.glob("*.jsonl"))]
+    pages = [page_of(path) for path in sorted(RUNS.glob("*.jsonl"))]
     assert {*PAGES_FOLDER.glob("*/*.md")} == {page.place for page in pages}
     assert (PAGES_FOLDER / "index.md").read_text(encoding="utf-8") == index(pages)
 

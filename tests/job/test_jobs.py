@@ -20,7 +20,7 @@ PARTIES = ("bank", "shop")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A job that was run to its end, and what each side found."""
-    job = lay_out(tmp_path_factory.mktemp("trained"), PARTIES, contract_values(PARTIES, training__batch_size=64))
+    job = lay_out(tmp_path_factory.mktemp("trained"), PARTIES, contract_values(PARTIES, training__batch_size=64), rows=600)
     yield job, job.run_all()
     for party in job.started:
         party.close()

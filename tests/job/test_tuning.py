@@ -171,7 +171,8 @@ def test_alone_values_are_chosen_by_the_labels_that_a_run_would_train_on_and_cha
     found = {}
     for epsilon in (1e-6, None):
         defense = [] if epsilon is None else [{"method": "label-dp", "epsilon": epsilon}]
-        job = laid_out(lay_out_job, trials=2, defense=defense, training__epochs=5, training__learning_rate=0.03)
+        changes = {"rows": 600, "training__batch_size": 64, "training__epochs": 5, "training__learning_rate": 0.03}
+        job = laid_out(lay_out_job, trials=2, defense=defense, **changes)
         bank = job.start("bank", "tune", "--alone")
         assert bank.end() == 0, bank.said
         found[epsilon] = min(trial["loss"] for trial in bank.found["trials"])
