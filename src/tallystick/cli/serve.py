@@ -6,9 +6,10 @@ import typer
 
 from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, RunName, StyleFlag, read_files
 from tallystick.cli.output import LIBRARIES, finish, guarded
+from tallystick.cli.signals import interruptible, load
 from tallystick.watcher import Style
 
-ONLINE = tuple(f"tallystick.serving.{name}" for name in ("feature_party", "feature_party_asks", "label_party", "opened_scores"))
+ONLINE = tuple(f"tallystick.serving.{name}" for name in ("feature_party", "feature_party_asks", "label_party"))
 LOADS = (*LIBRARIES, *ONLINE, "tallystick.cli.watch")
 
 
@@ -30,7 +31,6 @@ def serve(
         from tallystick.serving.feature_party import serve_feature_party
         from tallystick.serving.feature_party_asks import serve_feature_party_that_asks, serve_label_party_that_answers
         from tallystick.serving.label_party import serve_label_party
-        from tallystick.serving.opened_scores import serve_opened_scores
         from tallystick.serving.serving_folder import ServingHome
 
         agreed, own, watcher = read_files(contract, party, progress)
@@ -40,6 +40,10 @@ def serve(
         if agreed.serving is not None and agreed.serving.feature_party_asks:
             role = serve_label_party_that_answers if is_label else serve_feature_party_that_asks
         if agreed.shares_head and agreed.serving is not None:
+            load(("tallystick.serving.opened_scores",))  # and 35 MiB of what the head on shares is made of
+            interruptible()
+            from tallystick.serving.opened_scores import serve_opened_scores
+
             role = serve_opened_scores
         log = RunLog(watcher)
         if agreed.serving is not None and own.runs.exists():
