@@ -34,6 +34,8 @@ _ADVICE = {
     errno.ENFILE: "this machine has too many files and connections open: raise the limit (fs.file-max)",
     errno.EACCES: "give this user the right to write there",
     errno.EPERM: "give this user the right to write there",
+    errno.ENOTDIR: "a file stands where a folder should be: remove it, or choose another folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
 }
 
 

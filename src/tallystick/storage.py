@@ -313,6 +313,33 @@ def make_folder(path: Path) -> None:
         raise StorageError(f"cannot make the folder {path}: {error.strerror}{advice(error)}") from None
 
 
+def make_folders(path: Path, *, mode: int = 0o777) -> None:
+    """Make a folder, and those above it, unless they are there. Raises StorageError."""
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        hint = advice(NotADirectoryError(errno.ENOTDIR, "") if isinstance(error, FileExistsError) else error)
+        raise StorageError(f"cannot make the folder {path}: {error.strerror}{hint}") from None
+
+
+@contextmanager
+def all_or_none() -> Iterator[Callable[..., None]]:
+    """Provide ``write_bytes`` for files that make sense together: if the block fails, those written within it are removed."""
+    paths: list[Path] = []
+
+    def write(path: Path, *parts: bytes | memoryview, private: bool = False) -> None:
+        write_bytes(path, *parts, private=private)
+        paths.append(path)
+
+    try:
+        yield write
+    except BaseException:
+        for path in paths:
+            with suppress(OSError):
+                path.unlink()
+        raise
+
+
 def sync_folder(path: Path) -> None:
     """Put a folder's names on disk. A file system that cannot is left to its own ways."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -414,7 +441,7 @@ def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
             number += 1
             continue
         except OSError as error:
-            raise StorageError(f"cannot make the run folder {path}: {error.strerror}") from None
+            raise StorageError(f"cannot make the run folder {path}: {error.strerror}{advice(error)}") from None
         return path
 
 
@@ -424,10 +451,7 @@ def written_folder(path: Path) -> Iterator[Path]:
 
     If it does not, nothing is left. Raises StorageError.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make the folder {path.parent}: {error.strerror}{advice(error)}") from None
+    make_folders(path.parent)
     with scratch_folder(path.parent) as filled:
         yield filled
         sync_folder(filled)
@@ -443,10 +467,7 @@ def new_whole_folder(runs: Path, prefix: str, fill: Callable[[Path], None]) -> P
 
     Raises StorageError, and what ``fill`` raises.
     """
-    try:
-        runs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make the folder {runs}: {error.strerror}{advice(error)}") from None
+    make_folders(runs)
     with scratch_folder(runs) as filled:
         fill(filled)
         sync_folder(filled)

@@ -15,7 +15,8 @@ from rich.table import Table
 
 from tallystick.cli.options import LINKAGE_NAMES, JsonFlag
 from tallystick.cli.output import EXIT_USAGE, LIBRARIES, finish, guarded
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, StorageError
+from tallystick.storage import all_or_none, make_folders
 from tallystick.terminal import printable_lines
 
 if TYPE_CHECKING:
@@ -102,20 +103,25 @@ def init(
                 columns += [warning] if warning is not None else []
             place = table if table.is_absolute() else Path(os.path.relpath(table, folder))
             request = replace(request, columns=guesses, table=place)
-        folder.mkdir(parents=True, exist_ok=True)
-        paths["party"].write_text(party_text(request), encoding="utf-8")
-        paths["contract"].write_text(contract_text(request), encoding="utf-8")
-        written = {kind: str(path) for kind, path in paths.items()}
-        if chosen_role == "label":
-            # Make the ledger that the party file names, and write its identity there
-            from tallystick.config.party import load_party
-            from tallystick.run_folder.ledger import create_ledger
+        make_folders(folder)
+        with all_or_none() as write:
+            party_lines = party_text(request)
+            write(paths["party"], party_lines.encode())
+            write(paths["contract"], contract_text(request).encode())
+            written = {kind: str(path) for kind, path in paths.items()}
+            if chosen_role == "label":
+                # Make the ledger that the party file names, and write its identity there
+                from tallystick.config.party import load_party
+                from tallystick.run_folder.ledger import create_ledger
 
-            ledger = create_ledger(load_party(paths["party"]))
-            text = paths["party"].read_text(encoding="utf-8")
-            assert text.count("identity: null") == 1
-            paths["party"].write_text(re.sub(r"identity: null +", f"identity: {ledger.identity}  ", text), encoding="utf-8")
-            written["ledger"] = str(ledger.path)
+                ledger = create_ledger(load_party(paths["party"]))
+                assert party_lines.count("identity: null") == 1
+                try:
+                    write(paths["party"], re.sub(r"identity: null +", f"identity: {ledger.identity}  ", party_lines).encode())
+                except StorageError:
+                    ledger.path.unlink()
+                    raise
+                written["ledger"] = str(ledger.path)
         finish({**written, **({"columns": columns} if columns else {})}, as_json=as_json)
 
     ledger = ("tallystick.run_folder.ledger",) if role == "label" else ()

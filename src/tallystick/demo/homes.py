@@ -10,17 +10,18 @@ import yaml
 from tallystick.config.party import load_party
 from tallystick.network.certificates import write_test_certificates
 from tallystick.run_folder.ledger import create_ledger
+from tallystick.storage import make_folders, write_bytes
 
 
 def move_in(root: Path, names: Sequence[str]) -> dict[str, Path]:
     """Make homes, each with a certificate and a key that nobody else has. What could issue more certificates is removed."""
     homes = {name: root / name for name in names}
-    root.mkdir(parents=True, exist_ok=True)
+    make_folders(root)
     with TemporaryDirectory(dir=root) as issued:
         write_test_certificates(Path(issued), list(names))
         for name, home in homes.items():
-            home.mkdir(exist_ok=True)
-            (home / "ca.pem").write_bytes((Path(issued) / "ca.pem").read_bytes())
+            make_folders(home)
+            write_bytes(home / "ca.pem", (Path(issued) / "ca.pem").read_bytes())
             for suffix in (".pem", ".key"):
                 (Path(issued) / f"{name}{suffix}").replace(home / f"own{suffix}")
     return homes
@@ -37,10 +38,9 @@ def write_job(root: Path, contract: Mapping[str, Any], parties: Mapping[str, Map
     homes = move_in(root, list(parties))
     for name, home in homes.items():
         tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
-        (home / "party.yaml").write_text(
-            yaml.safe_dump({"party": name, "tls": tls, **parties[name]}, sort_keys=False), encoding="utf-8"
-        )
-        (home / "contract.yaml").write_text(yaml.safe_dump(dict(contract), sort_keys=False), encoding="utf-8")
+        party_file = {"party": name, "tls": tls, **parties[name]}
+        for file, values in (("party.yaml", party_file), ("contract.yaml", dict(contract))):
+            write_bytes(home / file, yaml.safe_dump(values, sort_keys=False).encode())
         if contract["parties"][name]["role"] == "label":
             create_ledger(load_party(home / "party.yaml"))
     return homes

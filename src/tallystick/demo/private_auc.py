@@ -23,7 +23,7 @@ from tallystick.metrics import auc
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.privacy.noise import SecureNoise
-from tallystick.storage import write_bytes
+from tallystick.storage import make_folders, write_bytes
 from tallystick.tables.flights import LABEL, late_flights
 
 SERVER, DATASET = "server", "flights"
@@ -114,7 +114,7 @@ def deal_out_flights(run: Path, names: list[str]) -> dict[str, pl.DataFrame]:
     for index, name in enumerate(names):
         own = scored.filter(pl.col("carrier").is_in(carriers[index :: len(names)])).select("score", LABEL, "carrier")
         home = run / name
-        home.mkdir(parents=True)
+        make_folders(home)
         content = BytesIO()
         own.write_parquet(content)
         write_bytes(home / SCORES, content.getvalue(), private=True)

@@ -26,14 +26,14 @@ import msgspec
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.errors import ConfigError, PeerError, StorageError, advice
+from tallystick.errors import ConfigError, PeerError, StorageError
 from tallystick.job.handshake import PromotedHalf
 from tallystick.job.promotion import enter_choice, was_decided
 from tallystick.job.run_selection import named_run, require_complete, require_trained
 from tallystick.results import read_result
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.initial_weights import StartingPoint
-from tallystick.storage import locked, read_own, write_bytes
+from tallystick.storage import locked, make_folders, read_own, write_bytes
 
 _FOLDER = "promoted"
 MOST_PROMOTED = 20  # runs that peers hear of
@@ -276,10 +276,7 @@ class Versions:
     @contextmanager
     def _changing(self) -> Iterator[_Promotions]:
         """Yield the promotions while no other process of this machine changes them."""
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make the folder {self.path.parent}: {error.strerror}{advice(error)}") from None
+        make_folders(self.path.parent, mode=0o700)
         with locked(self.path.parent):
             yield self._all()
 

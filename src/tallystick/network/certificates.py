@@ -11,7 +11,7 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tallystick.errors import ConfigError, printable
 from tallystick.network.link import LinkBroken
 from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, connect_request, is_whole
-from tallystick.storage import refuse_pipe
+from tallystick.storage import all_or_none, make_folders, refuse_pipe
 
 ALPN = "tallystick/1"
 _ONE_CA = "one CA, or one `tallystick cert`, makes the certificates of both sides"
@@ -135,7 +135,12 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
     for target in (folder / f"{party}{suffix}" for party in parties for suffix in (".pem", ".key")):
         if target.exists():
             raise ConfigError(f"{target} exists already; remove it or choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
+    with all_or_none() as write:
+        _write_certificates(folder, parties, days, write)
+
+
+def _write_certificates(folder: Path, parties: Sequence[str], days: int, write: Callable[..., None]) -> None:
     if (folder / "ca.pem").exists():
         where = f"{folder / 'ca.pem'}: cannot issue another certificate"
         anew = "choose another folder, and give all parties the certificates of that"
@@ -156,8 +161,10 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
         constraints = x509.BasicConstraints(ca=True, path_length=0)
         builder = _builder(ca_name, ca_name, ca_key.public_key(), days).add_extension(constraints, critical=True)
         ca = builder.sign(ca_key, hashes.SHA256())
-        _write_key(folder / "ca.key", ca_key)
-        (folder / "ca.pem").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
+        if (folder / "ca.key").exists():
+            raise ConfigError(f"{folder / 'ca.key'} exists already; remove it or choose another folder")
+        write(folder / "ca.key", _pem_of(ca_key), private=True)
+        write(folder / "ca.pem", ca.public_bytes(serialization.Encoding.PEM))
     ca_name = ca.subject
     last = ca.not_valid_after_utc
     for party in parties:
@@ -172,17 +179,12 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .sign(ca_key, hashes.SHA256())
         )
-        (folder / f"{party}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        _write_key(folder / f"{party}.key", key)
+        write(folder / f"{party}.pem", certificate.public_bytes(serialization.Encoding.PEM))
+        write(folder / f"{party}.key", _pem_of(key), private=True)
 
 
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(pem)
-    except FileExistsError:
-        raise ConfigError(f"{path} exists already; remove it or choose another folder") from None
+def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def refusal(error: ssl.SSLCertVerificationError) -> str:

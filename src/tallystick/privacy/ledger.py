@@ -27,7 +27,7 @@ from tallystick.msgspec_threads import prepared
 from tallystick.privacy.composition import total_epsilon
 from tallystick.privacy.events import Entered, Event, GaussianDP, NotPrivate, Unit, UnsentGaussianDP, check_delta, check_epsilon
 from tallystick.privacy.exported import ExportedDataset, ExportedLedger
-from tallystick.storage import require_locks, sync_folder
+from tallystick.storage import make_folders, require_locks, sync_folder
 
 _SCHEMA = """
 BEGIN;
@@ -200,7 +200,7 @@ class Ledger:
         path = Path(path)
         identity = f"ledger-{secrets.token_hex(16)}"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
             require_locks(path.parent)
             with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
                 fresh = Path(folder) / "fresh"
@@ -222,7 +222,7 @@ class Ledger:
             raise
         except (OSError, sqlite3.Error) as error:
             raise StorageError(
-                f"the privacy ledger {path} cannot be created: {error}; give a folder that can be written"
+                f"the privacy ledger {path} cannot be created: {error}; free some space there, or give a folder that can be written"
             ) from error
         return cls(path, party=party)
 

@@ -11,7 +11,7 @@ from tallystick.config.party import PartyFile
 from tallystick.encryption import FolderKey
 from tallystick.scoring.answering import OPEN, Gate
 from tallystick.scoring.journal import Journal
-from tallystick.storage import Origin, is_encrypted, locked, make_folder, read_json, write_json
+from tallystick.storage import Origin, is_encrypted, locked, make_folder, make_folders, read_json, write_json
 
 _FOLDER = "serving"
 SECRET_BYTES = 32
@@ -35,7 +35,7 @@ class ServingHome:
     def of(cls, contract: Contract, party: PartyFile) -> "ServingHome":
         """Open the folder of this party under this contract, made if it is not there. Raises StorageError."""
         home = cls.at(contract, party)
-        home.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(home.path.parent, mode=0o700)
         make_folder(home.path)
         return home
 

@@ -9,6 +9,7 @@ import importlib.util
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import polars as pl
 
 from tallystick.config.party import FeatureColumns
 from tallystick.errors import DataError
+from tallystick.storage import make_folders, write_bytes
 
 LATE_MINUTES = 15
 KEY, LABEL = "flight_id", "late"
@@ -98,10 +100,12 @@ def write_departures(folder: Path, *, rows: int = 120_000, seed: int = 1) -> Fli
 def _written(folder: Path, tables: Sequence[pl.DataFrame], *, shared_rows: int, rng: np.random.Generator) -> FlightTables:
     """Write both tables, each in an order of its own."""
     carrier, weather = (table[rng.permutation(table.height)] for table in tables)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     paths = folder / "carrier.parquet", folder / "weather.parquet"
-    carrier.write_parquet(paths[0])
-    weather.write_parquet(paths[1])
+    for path, table in zip(paths, (carrier, weather), strict=True):
+        content = BytesIO()
+        table.write_parquet(content)
+        write_bytes(path, content.getbuffer())
     return FlightTables(
         carrier=paths[0], weather=paths[1], carrier_rows=carrier.height, weather_rows=weather.height, shared_rows=shared_rows
     )
