@@ -108,7 +108,12 @@ def simulate(
         agreed = agreed.model_copy(update={"training": agreed.training.model_copy(update={"folds": 1})})
     if start_from is not None and folder is None:
         raise ConfigError(f"simulate: start_from = {start_from!r}: give the folder that this run was simulated in")
-    frames = {name: as_frame(table, source=name) for name, table in tables.items()}
+    frames = {}
+    for name, table in tables.items():
+        columns = parse_party(
+            {"party": name, "table": {"path": f"{name}.parquet"}, **parties.get(name, {})}, folder=Path(), source=name
+        )
+        frames[name] = as_frame(table, source=name, asks_for=columns.asks_for)
     watcher = watcher or watcher_here()
     threads = torch.get_num_threads()
     try:

@@ -186,7 +186,7 @@ def test_a_server_that_hangs_costs_its_time_and_no_more_and_is_called_anew(at, m
             hang()
         return Connection()
 
-    def ask(_connection, _query, *, text, keys):
+    def ask(_connection, _query, *, text, keys, asks_for):
         if at == "the query":
             hang()
         return ["key", *TABLE.columns], [TABLE["id"].alias("key"), *TABLE]

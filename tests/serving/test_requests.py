@@ -118,6 +118,27 @@ def test_a_key_of_every_type_is_that_of_the_table(reader, kind):
 
 
 @pytest.mark.parametrize(
+    ("kind", "cell", "key"),
+    [
+        (pl.Decimal(10, 2), "1.50", b"1.5"),
+        (pl.Decimal(10, 2), "-0.10", b"-0.1"),
+        (pl.Decimal(10, 2), "2.00", b"2"),
+        (pl.Float64(), "1.50", b"1.5"),
+        (pl.Int64(), "1.50", b"1.50"),  # none of the table's
+        (pl.String(), "1.50", b"1.50"),  # as it is written
+        (pl.Decimal(10, 2), "01.50", b"01.5"),  # none of the table's
+    ],
+)
+def test_text_for_a_key_with_a_fraction_is_spelt_as_the_table_spells_it(reader, kind, cell, key):
+    """Whatever reader brings it, a decimal 1.50 is the key 1.5, and text 1.50 is another key."""
+    reader = replace(reader, schema=reader.schema | {"office": kind})
+    wanted = [b"1:a%d:%b" % (len(key), key)]
+    assert asked(reader, [{"person": "a", "office": cell}]) == wanted
+    assert asked(reader, [{"person": "a", "office": cell}] * (FEW_ROWS + 1)) == wanted * (FEW_ROWS + 1)
+    assert reader.arrow(stream_of(person=pa.array(["a"]), office=pa.array([cell]))).keys == wanted
+
+
+@pytest.mark.parametrize(
     ("kind", "cell"),
     [
         (pl.Int64(), 2.0**53),

@@ -27,12 +27,14 @@ from tallystick.config.party import FeatureColumns, parse_party
 from tallystick.config.serving import Postgres
 from tallystick.config.table import TableConfig
 from tallystick.errors import DataError, StoreError
-from tallystick.scoring.stores.postgres import PostgresStore
+from tallystick.scoring.stores.postgres import PostgresDatabase
+from tallystick.scoring.stores.queried import QueriedStore
 from tallystick.serving.problem_details import Problem
 from tallystick.serving.requests import Reader, ScoreRequest
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.extension import extended
 from tallystick.tables.frame import as_frame
+from tallystick.tables.keys import keys_of
 from tallystick.tables.profile import profile
 from tallystick.tables.table import read_rows, read_table
 
@@ -137,7 +139,7 @@ class Server:
         config = Postgres.model_validate(
             {"method": "postgres", "query": "SELECT id AS key, x FROM rows WHERE id = ANY($1)"} | self.place
         )
-        store = PostgresStore(config, encoder, schema, text=())
+        store = QueriedStore(PostgresDatabase(config, text=()), encoder, schema)
         try:
             return store.find([key.encode() for key in keys]).features_E
         finally:
@@ -234,6 +236,15 @@ def test_a_column_of_a_postgresql_server_is_encoded_alike(kind, examples, server
 
 TYPES_OF_SQLITE = {"whole", "real", "true", "words", "codes", "digits", "decimals", "single", "exponents", "dictionary"}
 """It has numbers and text, and nothing for times: these are text there, as a training by another reader has read them."""
+
+
+def test_a_decimal_is_one_key_whichever_reader_brings_it(server, tmp_path):
+    rows = pl.DataFrame({"id": pl.Series([Decimal("1.50"), Decimal("2.00"), Decimal("-0.10")], dtype=pl.Decimal(10, 2)), "x": 1})
+    server.write(rows)
+    frames = {way: read(rows, tmp_path, way, None) for way in ("parquet", "duckdb", "polars", "pandas", "arrow")}
+    frames["postgres"] = server.read(tmp_path, None)
+    for way, frame in frames.items():
+        assert list(keys_of(frame, party_of({"path": "t.csv"}, tmp_path), CONTRACT.alignment).ids) == [b"1.5", b"2", b"-0.1"], way
 
 
 @pytest.mark.parametrize("kind", short_lane_of([kind for kind in KINDS if kind != "durations"], 6))

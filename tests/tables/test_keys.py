@@ -67,6 +67,16 @@ def test_other_types() -> None:
         ids([[1], [2]])
 
 
+def test_check_says_what_becomes_of_zeros_behind_a_point() -> None:
+    decimals = pl.DataFrame({"k": [Decimal("1.50"), Decimal("2.25")]})
+    text = pl.DataFrame({"k": ["1.50", "2.25"]})
+    whole = pl.DataFrame({"k": [Decimal("1.00"), Decimal("2.00")]})
+    said = [spelling_hints(frame, columns={"k": "k"}, alignment=alignment()) for frame in (decimals, text, whole)]
+    assert "key 'k': a fraction has no zeros at its end here, so 1.50 is 1.5, and text 1.50 is another key" in said[0]
+    assert any(line.startswith("key 'k': 50.0% of this side's values end in a zero behind a point") for line in said[1])
+    assert not any("1.50" in line for line in said[2])
+
+
 @given(st.integers(min_value=1 - 2**53, max_value=2**53 - 1))
 def test_integers_match_their_floats_and_text(number: int) -> None:
     assert ids([number]) == ids([float(number)]) == ids([str(number)]) == [str(number).encode()]

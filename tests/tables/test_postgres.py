@@ -1,6 +1,7 @@
 """PostgreSQL with a real server: types, passwords, a role that may only read, and a job whose table lies there."""
 
 import datetime
+import decimal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def test_types_arrive_as_what_they_are(address: str, monkeypatch: pytest.MonkeyP
     assert found.row(0, named=True) == {
         "id": "6ecd8c99-4036-403d-bf84-cf8400f67836",
         "n": 10.2,
-        "k": "12345678901234567890",
+        "k": decimal.Decimal(12345678901234567890),
         "i": 7,
         "f": 0.1,
         "b": True,

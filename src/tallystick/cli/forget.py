@@ -31,7 +31,12 @@ def forget(
         own = load_party(party)
         if bool(keys) == (table is not None):
             raise ConfigError("forget: name persons by their keys, or by a file with --table")
-        rows = read_table(own.table_at(table), text=own.text_columns) if table is not None else persons_by_key(own, keys or [])
+        asks_for = set(own.keys.values()).__contains__
+        rows = (
+            read_table(own.table_at(table), text=own.text_columns, asks_for=asks_for)
+            if table is not None
+            else persons_by_key(own, keys or [])
+        )
         erasure = erase_persons(own, rows, do=yes)
 
         def show(console: Console) -> None:

@@ -379,6 +379,17 @@ class PartyFile(Model):
         Problems.raise_any(problems)
         return self
 
+    def asks_for(self, column: str) -> bool:
+        """Tell whether a job may ask for a column of the table. One that it does not ask for need not be readable."""
+        if column in self.text_columns or column in self.sequences or column in self.vectors:
+            return True
+        repeats = (self.repeats.latest, *self.repeats.aggregate) if self.repeats is not None else ()
+        if column in (self.label, self.weight, self.time, self.overlap_groups, *self.report.subgroups, *repeats):
+            return True
+        if column in (sequence.target for sequence in self.sequences.values()):
+            return True
+        return column in self.features.numeric if self.features is not None else column not in self.drop
+
     def table_at(self, place: Path | str | None, *, option: str = "--table") -> TableConfig:
         """Return the table that a command's option names, or the party file's. Raises ConfigError if neither is given."""
         if self.table is None:

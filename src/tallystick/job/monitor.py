@@ -54,7 +54,9 @@ def served_look_of(
     if labels is not None:  # keys and labels of a table, wherever it lies that table.path may
         if party.label is None:
             raise ConfigError(f"--labels: {party.party} has no label column; {contract.label_party} can look at labels")
-        frame = read_table(party.table_at(labels, option="--labels"), text=party.text_columns)
+        looked_at = {*party.keys.values(), party.label}
+        source = party.table_at(labels, option="--labels")
+        frame = read_table(source, text=party.text_columns, asks_for=looked_at.__contains__)
         key = key_of(frame, columns=party.keys, alignment=contract.alignment)
         label = require_column(frame, party.label, use="label")
         labels_by_key = pl.DataFrame({KEY: key, LABEL: label}).drop_nulls()

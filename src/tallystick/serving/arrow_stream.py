@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tallystick.errors import DataError
 from tallystick.serving.problem_details import Problem
-from tallystick.tables.arrow import as_polars
+from tallystick.tables.arrow import DROP, as_polars
 
 NONE = Problem(status=400, detail="the body is no Arrow IPC stream; write the rows as one")
 PLAIN = Problem(
@@ -56,7 +56,7 @@ def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame
                 raise Problem(status=422, detail=f"column {name!r} has lists that share items; write it as plain lists")
         frame = as_polars(table)
     except DataError as error:
-        raise Problem(status=422, detail=str(error)) from None
+        raise Problem(status=422, detail=str(error).removesuffix(DROP)) from None
     except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, struct.error, ValueError, OSError):
         raise NONE from None
     if sum(map(_text_bytes, frame.iter_columns())) > most_bytes:

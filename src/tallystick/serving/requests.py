@@ -15,7 +15,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import DataError, FeatureError
 from tallystick.scoring.scoring_messages import key_problem
-from tallystick.scoring.stores.cells import columns_read, key_column, typed_column
+from tallystick.scoring.stores.cells import columns_read, key_column, spelt_as, typed_column
 from tallystick.serving.arrow_stream import read_stream
 from tallystick.serving.problem_details import Problem
 from tallystick.tables.column_formats import form_of
@@ -24,7 +24,7 @@ from tallystick.tables.features import Features
 from tallystick.tables.keys import key_of
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.plain_keys import plain_key
-from tallystick.tables.vectors import vector_of, with_vectors
+from tallystick.tables.vectors import with_vectors
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 FEW_ROWS = 64
@@ -113,8 +113,7 @@ class Reader:
     @cached_property
     def own_columns(self) -> list[str]:
         """Return the columns that the own part of the network reads. A vector is one."""
-        vectors = list(self.encoder.vectors) if self.encoder is not None else []
-        return list(dict.fromkeys(vector_of(name, vectors) or name for name in columns_read(self.encoder)))
+        return columns_read(self.encoder)
 
     @property
     def columns(self) -> list[str]:
@@ -158,7 +157,8 @@ class Reader:
                 raise Problem(
                     status=422, detail=f"column {name!r}: has type {kind}, and {kind_here} here; send it so, or as text"
                 )
-        return self._asked(self._keys_of([frame.get_column(name) for name in dict.fromkeys(self.key_columns)]), own)
+        keys = [spelt_as(frame.get_column(name), self.schema.get(name, pl.String())) for name in dict.fromkeys(self.key_columns)]
+        return self._asked(self._keys_of(keys), own)
 
     def _check_count(self, rows: int) -> None:
         if not rows:
@@ -208,6 +208,8 @@ class Reader:
             is_number = kind.is_numeric()
             if not is_number and not isinstance(kind, pl.String | pl.Categorical | pl.Enum):
                 return None
+            if is_number and not kind.is_integer() and any(type(cell) is str for cell in cells):
+                return None  # 1.50 is 1.5
             if any(type(cell) is not str and not (is_number and type(cell) is int) for cell in cells):
                 return None
         steps = [key.normalise for key in self.contract.alignment.keys]

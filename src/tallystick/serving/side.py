@@ -40,7 +40,7 @@ from tallystick.scoring.answering import Gate
 from tallystick.scoring.stores.adbc import AdbcDatabase
 from tallystick.scoring.stores.boundary import Boundary
 from tallystick.scoring.stores.postgres import PostgresDatabase
-from tallystick.scoring.stores.queried import QueriedStore
+from tallystick.scoring.stores.queried import KEY, QueriedStore
 from tallystick.scoring.stores.redis import RedisStore
 from tallystick.scoring.stores.store import KeyedRows
 from tallystick.scoring.stores.table import Snapshot, TableStore
@@ -268,7 +268,7 @@ class ServingSide:
         if isinstance(config, Redis):
             return RedisStore(config, encoder, _types(self.frame, encoder))
         if isinstance(config, Postgres):
-            text = (*self.party.text_columns, *(encoder.text_columns if encoder is not None else ()))
+            text = (KEY, *self.party.text_columns, *(encoder.text_columns if encoder is not None else ()))
             return QueriedStore(PostgresDatabase(config, text=text), encoder, _types(self.frame, encoder))
         if isinstance(config, Adbc):
             return QueriedStore(AdbcDatabase(config), encoder, _types(self.frame, encoder))

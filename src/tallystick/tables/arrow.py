@@ -1,5 +1,6 @@
 """Arrow's types as Polars has them: one adapter for every reader. Polars alone panics at some types."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,14 +15,29 @@ if TYPE_CHECKING:
 _UUID_GROUPS = ((0, 8), (8, 4), (12, 4), (16, 4), (20, 12))
 
 
-def as_polars(table: "pa.Table") -> pl.DataFrame:
+DROP = ", or list it under drop in the party file"
+
+
+def unreadable_errors() -> tuple[type[BaseException], ...]:
+    """Return what Arrow and Polars raise for a column that they cannot read."""
+    import pyarrow as pa
+
+    return pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError, OverflowError
+
+
+def every_column(_: str) -> bool:
+    """Ask for all columns: whatever cannot be read of one is an error."""
+    return True
+
+
+def as_polars(table: "pa.Table", *, asks_for: Callable[[str], bool] = every_column) -> pl.DataFrame:
     """Return an Arrow table as a Polars frame.
 
     Time stamps with a fixed offset move to UTC. UUIDs become text. Other extension types give what they store, run-end encodings
-    plain columns, and decimals of 256 bits those of 128.
+    plain columns, and decimals of 256 bits those of 128. Nulls stand in for a column that cannot be read and is not asked for.
 
-    Raises DataError, naming the column and its type, for intervals, unions, decimals too long for 128 bits, times of day beyond
-    midnight, and whatever Polars cannot hold.
+    Raises DataError, naming the column and its type, for intervals, maps, unions, decimals too long for 128 bits, times of day
+    beyond midnight, and whatever Polars cannot hold.
     """
     import pyarrow as pa
 
@@ -29,12 +45,15 @@ def as_polars(table: "pa.Table") -> pl.DataFrame:
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
             adapted = _adapted(column)
-            columns.append(pl.Series(name, pl.from_arrow(adapted)))
+            read = pl.Series(name, pl.from_arrow(adapted))
             if getattr(column.type, "extension_name", "") == "arrow.uuid":
-                columns[-1] = uuid_text(columns[-1])
-            if columns[-1].dtype == pl.Time and columns[-1].null_count() > adapted.null_count:
+                read = uuid_text(read)
+            if read.dtype == pl.Time and read.null_count() > adapted.null_count:
                 raise ValueError("Polars has no 24:00")
-        except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
+        except unreadable_errors():
+            if not asks_for(name):
+                columns.append(_nulls(name, column))
+                continue
             kind, mend = column.type, "convert it"
             if pa.types.is_interval(kind):
                 mend = "convert it into seconds, such as by a query's epoch(...)"
@@ -42,8 +61,18 @@ def as_polars(table: "pa.Table") -> pl.DataFrame:
                 mend = "convert it into floating point"
             elif pa.types.is_time(kind):
                 mend = "write 24:00 and later times otherwise"
-            raise DataError(f"column {name!r} has Arrow type {kind}, which is not read; {mend}, or leave it out there") from None
+            raise DataError(f"column {name!r} has Arrow type {kind}, which is not read; {mend}{DROP}") from None
+        columns.append(read)
     return pl.DataFrame(columns) if columns else pl.DataFrame(height=table.num_rows)
+
+
+def _nulls(name: str, column: Any) -> pl.Series:
+    """Return as many nulls, of the column's type where Polars has that: another piece of the table may be readable."""
+    try:
+        kind = pl.Series(pl.from_arrow(_adapted(column.slice(0, 0)))).dtype
+    except unreadable_errors():
+        kind = pl.Null()
+    return pl.repeat(None, len(column), dtype=kind, eager=True).alias(name)
 
 
 def uuid_text(column: pl.Series) -> pl.Series:
@@ -78,9 +107,19 @@ def _adapted(column: Any) -> Any:
         return column.cast(pa.float32())
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         return pa.chunked_array([_lists_of(chunk) for chunk in column.chunks], type=pa.large_list(kind.value_type))
-    if pa.types.is_interval(kind) or pa.types.is_union(kind) or pa.types.is_map(kind):
+    if pa.types.is_map(kind) or holds_interval(kind):
         raise TypeError
     return column
+
+
+def holds_interval(kind: Any) -> bool:
+    """Tell whether a type is of intervals or unions, or holds such: at these Polars panics."""
+    import pyarrow as pa
+
+    if isinstance(kind, pa.BaseExtensionType):
+        return holds_interval(kind.storage_type)
+    is_such = pa.types.is_interval(kind) or pa.types.is_union(kind)
+    return is_such or any(holds_interval(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def _lists_of(views: Any) -> Any:

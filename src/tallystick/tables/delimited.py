@@ -24,6 +24,7 @@ import polars.selectors as cs
 from tallystick.config.table import TableConfig
 from tallystick.errors import DataError
 from tallystick.storage import scratch_folder
+from tallystick.tables.arrow import every_column
 from tallystick.tables.file_kinds import refuse_other_kind
 from tallystick.tables.lazy_table import COPIED_BYTES, LazyTable, is_gzipped, room_for, store
 from tallystick.tables.names import require_usable
@@ -107,13 +108,16 @@ TOO_LONG = re.compile(r"could not parse `(.*)` as dtype `(?:[if]64|i128)` at col
 other scripts."""
 
 
-def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection[str]) -> LazyTable:
+def read_delimited(
+    paths: Sequence[Path], form: TableConfig, *, text: Collection[str], asks_for: Callable[[str], bool] = every_column
+) -> LazyTable:
     """Read files of the same columns as one table, with the rows in the files' order.
 
     Args:
         paths: at least one file, plain or gzipped.
         form: separator, encoding and decimal sign where the party file names them.
         text: columns that are kept as they are written.
+        asks_for: tells which columns are asked for; others stay text, and are null in a file that lacks them.
 
     Raises DataError, naming the file, for columns that are named twice or differ from file to file, for text in another encoding,
     and for numbers with commas that may be read in two ways.
@@ -125,8 +129,8 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         header, _ = _with_names(_header(path, form.encoding, separator))
         require_usable(header, source=str(path))
         first, _ = _with_names(_header(paths[0], form.encoding, separator)) if path != paths[0] else (header, ())
-        if set(header) != set(first):
-            other = ", ".join(map(repr, sorted(set(header) ^ set(first))))
+        if odd := sorted(name for name in set(header) ^ set(first) if asks_for(name)):
+            other = ", ".join(map(repr, odd))
             raise DataError(
                 f"{path}: has other columns than {paths[0]}: {other} in only one of them; the files of one table must agree"
             )
@@ -135,18 +139,20 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
         plain = [_Plain.of(path, form, separator, folder / str(number)) for number, path in enumerate(paths)]
         if form.missing is not None:
             marked |= set(plain[0].names)
-        as_read = set(text) | marked & set(plain[0].names)
+        idle = {name for file in plain for name in file.names if not asks_for(name) and not file.has_no_name(name)} - set(text)
+        as_read = set(text) | idle | marked & set(plain[0].names)
         table, mixed = _read_all(plain, separator, as_read, folder)
         _refuse_headers(table, plain[0], paths[0])
         of_excel = set[str]()
         for name in (name for name, kind in table.schema.items() if kind == pl.String):
             column = table.get_column(name)
-            if column.str.contains('="', literal=True).any() and column.str.contains(FORMULA).any():
+            if name not in idle and column.str.contains('="', literal=True).any() and column.str.contains(FORMULA).any():
                 of_excel.add(name)
         looks, has_breaks, has_nul = dict[str, _Look](), False, False
         for name in (name for name, kind in table.schema.items() if kind == pl.String):
             column = table.get_column(name)
-            looks[name] = _looked(column, form)
+            if name not in idle:
+                looks[name] = _looked(column, form)
             if column.str.contains(r"[\n\x00]").any():
                 has_breaks |= bool(column.str.contains("\n", literal=True).any())
                 has_nul |= bool(column.str.contains("\0", literal=True).any())
@@ -239,7 +245,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             f"{columns}; list a column of codes under features.categorical"
         )
     return _without_counts(
-        replace(table, notes=(*notes, *_marks_notes(numbers, missing, words, doubtful, form))), plain[0], paths[0]
+        replace(table, notes=(*notes, *_marks_notes(numbers, missing, words, doubtful, form))), plain[0], paths[0], asks_for
     )
 
 
@@ -386,21 +392,21 @@ def _listed(columns: dict[str, tuple[str, ...]]) -> str:
     return "; ".join(few) + (f"; and in {len(columns) - LISTED} more columns" if len(columns) > LISTED else "")
 
 
-def _without_counts(table: LazyTable, plain: "_Plain", path: Path) -> LazyTable:
+def _without_counts(table: LazyTable, plain: "_Plain", path: Path, asks_for: Callable[[str], bool]) -> LazyTable:
     """Leave out columns without a name that hold nothing or only count rows.
 
-    Raises DataError for other columns without a name.
+    Raises DataError for other columns without a name that are asked for.
     """
     left_out = {}
     for name in table.columns:
-        if name not in plain.unnamed and not UNNAMED.fullmatch(name):
+        if not plain.has_no_name(name):
             continue
         cells = table.get_column(name)
         if cells.null_count() == len(cells):
             left_out[name] = "is empty"
         elif _counts(cells):
             left_out[name] = "only counts rows"
-        elif name in plain.unnamed:
+        elif name in plain.unnamed and asks_for(name):
             raise DataError(
                 f"{path}: {name} of the header has no name, and holds values; name it there, or remove it (in pandas: "
                 "to_csv(..., index=False); in R: row.names = FALSE)"
@@ -467,6 +473,9 @@ class _Plain:
                 _refuse_nul("\0" in piece, path)
                 file.write(piece)
         return plain(text=copy, doubt=doubt)
+
+    def has_no_name(self, column: str) -> bool:
+        return column in self.unnamed or UNNAMED.fullmatch(column) is not None
 
     def scan(self, separator: str, text: Collection[str], long: Collection[str] = ()) -> pl.LazyFrame:
         return pl.scan_csv(
@@ -592,12 +601,14 @@ def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: P
                 kinds.setdefault(name, set()).add(kind == pl.String)
     if mixed := {name for name, kind_of_column in kinds.items() if len(kind_of_column) == 2} - text:
         tables = [file.read(separator, text | mixed, folder) for file in files]
-    # One below the other, in the first's columns; a column without a value, which is read as text, takes the others' type
+    # One below the other, in the first's columns and then in those that it lacks; a column without a value, which is read as
+    # text, takes the others' type
+    names = dict.fromkeys(name for table in tables for name in table.columns)
     parts = []
     for table in tables:
         empty = [name for name in table.columns if table.get_column(name).null_count() == table.height]
         part = table.source.with_columns([cs.by_name(name).cast(pl.Null) for name in empty])
-        parts.append(part.select([cs.by_name(name) for name in tables[0].columns]))
+        parts.append(part.select([cs.by_name(name) if name in table.columns else pl.lit(None).alias(name) for name in names]))
     return store(pl.concat(parts, how="vertical_relaxed")), mixed
 
 

@@ -4,7 +4,7 @@ The log is read by the library ``deltalake``, the rows by Arrow. What a table ne
 mapped columns) is refused.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ def is_delta(place: Path | Store) -> bool:
     return (place / LOG).is_dir() if isinstance(place, Path) else place.holds(LOG)
 
 
-def read_delta(place: Path | Store, table: TableConfig, *, reason: Any) -> LazyTable:
+def read_delta(place: Path | Store, table: TableConfig, *, reason: Any, asks_for: Callable[[str], bool]) -> LazyTable:
     """Read a version of a Delta table, the latest unless ``table.version`` names one.
 
     Raises DataError where the library is not installed, or the table is damaged, needs what is not read here, or is too large.
@@ -85,24 +85,30 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any) -> LazyT
         raise DataError(f"{_named(place)}: cannot be read as a Delta table: {reason(error)}") from None
     rows = sum(announced_rows(file, reason=reason) for file, _ in files)
     refuse_rows_beyond(rows, table, source=_named(place), has="announces")
-    return store_batches(dataset.schema, _rows(files, dataset.schema, table, reason))
+    return store_batches(dataset.schema, _rows(files, dataset.schema, table, reason, asks_for), asks_for=asks_for)
 
 
 def _rows(
-    files: list[tuple[Path | StoredFile, dict[str, Any]]], schema: "pa.Schema", table: TableConfig, reason: Any
+    files: list[tuple[Path | StoredFile, dict[str, Any]]],
+    schema: "pa.Schema",
+    table: TableConfig,
+    reason: Any,
+    asks_for: Callable[[str], bool],
 ) -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
 
     for file, partition in files:
-        with pieces_of(file, table, reason=reason) as (_, pieces):
+        with pieces_of(file, table, reason=reason, asks_for=asks_for) as (_, pieces):
             for piece in pieces:
                 # Values of the partition stand in no file, and those of new columns in no older one
                 columns = []
                 for field in schema:
                     if field.name in piece.schema.names:
                         columns.append(piece.column(field.name).cast(field.type))
+                    elif partition.get(field.name) is None:
+                        columns.append(pa.nulls(len(piece), field.type))
                     else:
-                        columns.append(pa.repeat(pa.scalar(partition.get(field.name), type=field.type), len(piece)))
+                        columns.append(pa.repeat(pa.scalar(partition[field.name], type=field.type), len(piece)))
                 yield pa.record_batch(columns, schema=schema)
 
 

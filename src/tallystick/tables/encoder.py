@@ -252,6 +252,13 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.numeric, *self.categorical)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of a table that it reads. A vector is one."""
+        columns = [column.vector or column.name for column in self.numeric] + [column.name for column in self.categorical]
+        columns += [column.name for column in self.sequences]
+        return tuple(dict.fromkeys([*columns, *(each.target for each in self.sequences if each.target is not None)]))
+
+    @property
     def text_columns(self) -> tuple[str, ...]:
         """Return the columns that were text in training: a file's cells are kept as they are written."""
         return tuple(column.name for column in self.categorical if column.form == "text")

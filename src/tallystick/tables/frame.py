@@ -1,20 +1,24 @@
 """A table of whatever library as a Polars frame."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import polars as pl
 
 from tallystick.errors import DataError
-from tallystick.tables.arrow import as_polars
+from tallystick.tables.arrow import as_polars, every_column, unreadable_errors
 from tallystick.tables.names import require_usable
 from tallystick.tables.table import UNNAMED_INDEX
 
 
-def as_frame(table: Any, *, source: str) -> pl.DataFrame:
+def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every_column) -> pl.DataFrame:
     """Return a table as a Polars frame: of Polars, pandas, PyArrow, DuckDB, or whatever else speaks Arrow's PyCapsule interface.
 
-    A named pandas index is a column; an unnamed one is left out. Raises DataError, naming the source, for anything else, for
-    column names that stand twice, and for columns that hold several types.
+    A named pandas index is a column; an unnamed one is left out. Nulls stand in for a column that cannot be read and is not
+    asked for.
+
+    Raises DataError, naming the source, for anything else, for column names that stand twice, and for columns that hold several
+    types.
     """
     if isinstance(table, pl.DataFrame):
         require_usable(table.columns, source=source)
@@ -34,28 +38,41 @@ def as_frame(table: Any, *, source: str) -> pl.DataFrame:
     try:
         if index_names:
             table = table.reset_index(level=index_names)
-        arrow = pa.table(table)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        try:
+            arrow = pa.table(table)
+        except unreadable_errors():
+            if not (idle := [name for name in _unreadable(table) if not asks_for(name)]):
+                raise
+            table = table.copy(deep=False)
+            for name in idle:
+                table[name] = None
+            arrow = pa.table(table)
+    except unreadable_errors() as error:
         # The first part of Arrow's message quotes a cell, the last names the column.
-        reason = error.args[-1] if len(error.args) > 1 else _unreadable(table) or type(error).__name__
+        reason = error.args[-1] if len(error.args) > 1 else _described(table) or type(error).__name__
         raise DataError(f"{source}: the table cannot be read as columns of one type each: {reason}") from None
     require_usable(arrow.column_names, source=source)
     try:
-        return _without_index(as_polars(arrow))
+        return _without_index(as_polars(arrow, asks_for=asks_for))
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
 
 
-def _unreadable(table: Any) -> str | None:
-    """Name the first column of a pandas table that Arrow cannot hold, such as a sparse one."""
+def _unreadable(table: Any) -> Iterator[str]:
+    """Yield the names of a pandas table's columns that Arrow cannot hold, such as sparse ones."""
     import pyarrow as pa
 
-    for name, kind in getattr(table, "dtypes", {}).items():
+    for name in getattr(table, "columns", ()):
         try:
             pa.table(table[[name]])
-        except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            return f"column {name!r} has type {kind}; convert it, such as by astype"
-    return None
+        except unreadable_errors():
+            yield name
+
+
+def _described(table: Any) -> str | None:
+    """Say which is the first such column, and its type."""
+    name = next(_unreadable(table), None)
+    return f"column {name!r} has type {table.dtypes[name]}; convert it, such as by astype" if name is not None else None
 
 
 def _without_index(frame: pl.DataFrame) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from tallystick.reading import Step
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.normalise import UNSEEN, normalise
 from tallystick.tables.table import require_column
-from tallystick.tables.text import as_text, rows_listed
+from tallystick.tables.text import FRACTION, as_text, rows_listed
 
 FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front; of those that fit 64 bits
 SHAPES, SHAPE_WIDTH = 3, 40  # shapes of keys that a hint shows, and their characters
@@ -88,8 +88,15 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
                 lines.append(f"{key_name}: `{step}` would change {changed:.1%} of this side's values ({_SHAPES[step]})")
         if column.dtype.is_numeric():
             lines.append(f"{key_name}: it is a column of numbers here, so zeros in front that the other side may have are gone")
+            if not column.dtype.is_integer() and _share(text.str.contains(".", literal=True)):
+                lines.append(f"{key_name}: a fraction has no zeros at its end here, so 1.50 is 1.5, and text 1.50 is another key")
         elif zeros := _share(text.str.contains(ZERO)):
             lines.append(f"{key_name}: {zeros:.1%} of this side's values begin with a zero, which a column of numbers loses")
+        elif ends := _share(text.str.contains(FRACTION)):
+            lines.append(
+                f"{key_name}: {ends:.1%} of this side's values end in a zero behind a point, such as 1.50, which is 1.5 in a "
+                "column of numbers and stays 1.50 in one of text"
+            )
         # Where values of many lengths have few shapes in common, a run of digits or letters is one of any length, such as 9….
         shapes = _masked(text)
         if (common := _most_common(shapes)).get_column("share").sum() < FEW:

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +24,7 @@ import polars.selectors as cs
 from numpy.typing import NDArray
 
 from tallystick.errors import StorageError
-from tallystick.tables.arrow import as_polars
+from tallystick.tables.arrow import as_polars, every_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -197,8 +197,12 @@ def store(source: pl.LazyFrame, folder: Path | None = None) -> LazyTable:
     return LazyTable(pl.scan_parquet(path, glob=False), held=hold)
 
 
-def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> LazyTable:
+def store_batches(
+    schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", *, asks_for: Callable[[str], bool] = every_column
+) -> LazyTable:
     """Copy Arrow's batches into a file as store() does, and give it as a table, in the types that Polars has for them.
+
+    Columns that are not asked for need not be readable (as_polars).
 
     Raises StorageError where the disk is full, and whatever reading a batch raises.
     """
@@ -208,7 +212,8 @@ def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> L
     hold, path = _own_file()
     # First one without rows, which gives the types: its own empty_table() would load pandas where that is installed
     tables = chain([pa.Table.from_batches([], schema=schema)], (pa.Table.from_batches([batch]) for batch in batches))
-    pieces = (as_polars(rows.replace_schema_metadata(None)).to_arrow(compat_level=pl.CompatLevel.oldest()) for rows in tables)
+    frames = (as_polars(rows.replace_schema_metadata(None), asks_for=asks_for) for rows in tables)
+    pieces = (frame.to_arrow(compat_level=pl.CompatLevel.oldest()) for frame in frames)
     first = next(pieces)
     with (
         room_for(Path(tempfile.gettempdir())),

@@ -4,7 +4,7 @@ Text that stands in a file's dictionary once may stand in every row of the table
 length is counted row by row, and only what has room is written out.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,23 +32,26 @@ def announced_rows(path: TableFile, *, reason: Callable[[Exception], str]) -> in
         return int(file.metadata.num_rows)
 
 
-def read_parquet(path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str]) -> LazyTable:
+def read_parquet(
+    path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str], asks_for: Callable[[str], bool]
+) -> LazyTable:
     """Copy a file's rows.
 
     Args:
         path: the file.
         table: how many rows it may have.
         reason: gives an error's words without what must not be shown.
+        asks_for: tells which columns are asked for; nulls stand in for others that cannot be read.
 
     Raises DataError for a file that is damaged, has too many rows, or unpacks into more than this machine can hold.
     """
-    with pieces_of(path, table, reason=reason) as (schema, pieces):
-        return store_batches(schema, pieces)
+    with pieces_of(path, table, reason=reason, asks_for=asks_for) as (schema, pieces):
+        return store_batches(schema, pieces, asks_for=asks_for)
 
 
 @contextmanager
 def pieces_of(
-    path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str]
+    path: TableFile, table: TableConfig, *, reason: Callable[[Exception], str], asks_for: Callable[[str], bool]
 ) -> "Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]":
     """Provide within this block a file's schema, and its rows in batches of some text each, checked as ``read_parquet`` says."""
     import pyarrow as pa
@@ -60,12 +63,16 @@ def pieces_of(
         metadata = file.metadata
         # Refuse what the footer itself says of values and bytes; neither follows from the rows where a cell is a list
         values: dict[str, int] = {}
+        left_out = {field.name for field in schema if pa.types.is_map(field.type) and not asks_for(field.name)}
         for chunk in _chunks(metadata):
             name, wide = chunk.path_in_schema, chunk.total_uncompressed_size
             values[name] = values.get(name, 0) + chunk.num_values
             if max(wide, 8 * values[name]) > _room():
                 what = f"{wide:,} bytes in one piece" if wide > _room() else f"{values[name]:,} values"
-                raise _too_large(path, name, f"announces {what}")
+                column = next(each for each in schema.names if name == each or name.startswith(f"{each}."))
+                if asks_for(column):
+                    raise _too_large(path, name, f"announces {what}")
+                left_out.add(column)
     # List columns of text and bytes, without those that Arrow cannot read in this form
     chunks = list(_chunks(metadata))
     unfit = {chunk.path_in_schema for chunk in chunks if NOT_AS_DICTIONARY & set(chunk.encodings)}
@@ -74,7 +81,8 @@ def pieces_of(
         reason=reason,
         read_dictionary=sorted({chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"} - unfit),
     ) as file:
-        yield schema, _pieces(file, schema, table, path)
+        names = [name for name in schema.names if name not in left_out]
+        yield schema, _pieces(file, schema, names, table, path, asks_for)
 
 
 @contextmanager
@@ -108,27 +116,49 @@ def _too_large(path: TableFile, name: str, what: str) -> DataError:
     )
 
 
-def _pieces(file: "ParquetFile", schema: "pa.Schema", table: TableConfig, path: TableFile) -> "Iterator[pa.RecordBatch]":
-    """Yield all rows in the types of ``schema``, in batches of some text each."""
-    seen_rows, rows = _Seen(path), 0
+def _pieces(
+    file: "ParquetFile",
+    schema: "pa.Schema",
+    names: Sequence[str],
+    table: TableConfig,
+    path: TableFile,
+    asks_for: Callable[[str], bool],
+) -> "Iterator[pa.RecordBatch]":
+    """Yield all rows in the types of ``schema``, in batches of some text each. Of other columns than ``names`` nulls."""
+    import pyarrow as pa
+
+    some = list(names) if len(names) < len(schema) else None
+    read_schema = pa.schema([schema.field(name) for name in names])
+    seen_rows, rows = _Seen(path, asks_for), 0
     for group in range(file.num_row_groups):
         waiting: list[pa.RecordBatch] = []
         text = 0
         # As many rows as hold a piece's text, were each as long as all of the column, where every value may repeat the last
         wide = [int(chunk.total_uncompressed_size) for chunk in _chunks(file.metadata, group) if PREFIXED in chunk.encodings]
         for batch in file.iter_batches(
-            batch_size=max(1, min(ROWS_IN_A_GROUP, TEXT_AT_A_TIME // max([1, *wide]))), row_groups=[group]
+            batch_size=max(1, min(ROWS_IN_A_GROUP, TEXT_AT_A_TIME // max([1, *wide]))), row_groups=[group], columns=some
         ):
             refuse_rows_beyond(rows := rows + len(batch), table, source=path, has="announces fewer rows and holds at least")
+            batch = batch.select(names)  # by the name of a column Arrow reads those of names with a point behind it, too
             batch.validate(full=True)
-            seen_rows.count(batch)
+            batch = seen_rows.counted(batch)
             for piece, more in _halved(batch, path):
                 if waiting and (sum(map(len, waiting)) + len(piece) > ROWS_IN_A_GROUP or text + more > TEXT_AT_A_TIME):
                     yield from _together(waiting)
                     waiting, text = [], 0
-                waiting.append(piece.cast(schema))
+                waiting.append(_whole(piece.cast(read_schema), schema))
                 text += more
         yield from _together(waiting)
+
+
+def _whole(piece: "pa.RecordBatch", schema: "pa.Schema") -> "pa.RecordBatch":
+    """Put nulls into the place of columns that were not read."""
+    import pyarrow as pa
+
+    if len(piece.schema) == len(schema):
+        return piece
+    columns = [piece[field.name] if field.name in piece.schema.names else pa.nulls(len(piece), field.type) for field in schema]
+    return pa.record_batch(columns, schema=schema)
 
 
 @dataclass
@@ -136,14 +166,30 @@ class _Seen:
     """Bytes of text by column, over all batches of a file."""
 
     path: TableFile
+    asks_for: Callable[[str], bool]
     text: dict[str, int] = field(default_factory=dict)
 
-    def count(self, batch: "pa.RecordBatch") -> None:
-        """Refuse a batch with which a column would take more than it may."""
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            self.text[name] = self.text.get(name, 0) + _text_of(column)
-            if self.text[name] > _room():
-                raise _too_large(self.path, name, f"unpacks into at least {self.text[name]:,} bytes")
+    def counted(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        """Return a batch, with nulls for long text that is not asked for.
+
+        Raises DataError where a column that is asked for takes more than it may.
+        """
+        import pyarrow as pa
+
+        not_asked_for = 0
+        for place, name in enumerate(batch.schema.names):
+            text = _text_of(batch.column(place))
+            self.text[name] = self.text.get(name, 0) + text
+            if self.asks_for(name):
+                if self.text[name] > _room():
+                    raise _too_large(self.path, name, f"unpacks into at least {self.text[name]:,} bytes")
+                continue
+            not_asked_for += text
+            if self.text[name] > _room() or not_asked_for > TEXT_AT_A_TIME // 2:
+                not_asked_for -= text
+                field_of_column = batch.schema.field(place)
+                batch = batch.set_column(place, field_of_column, pa.nulls(len(batch), field_of_column.type))
+        return batch
 
 
 def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.RecordBatch, int]]":

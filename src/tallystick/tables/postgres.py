@@ -1,27 +1,43 @@
 """PostgreSQL through Arrow's own driver: the server runs the query, in a transaction that may only read."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import polars as pl
 
 from tallystick.errors import DataError
-from tallystick.tables.arrow import uuid_text
+from tallystick.tables.arrow import holds_interval, uuid_text
+from tallystick.tables.column_formats import MOST_DIGITS
 
 
-def read_postgres(url: str, query: str, *, text: Collection[str]) -> tuple[list[str], list[pl.Series]]:
-    """Run a query on a server and give its columns' names and values. ``numeric`` becomes a float, or text if listed in ``text``.
+class QueryError(Exception):
+    """A server's refusal of a query, in the driver's own words."""
 
-    Raises DataError if the driver is not installed and for types that have no like here; the driver's own errors
-    (``adbc_driver_manager.Error``), which may quote the URL, pass through.
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__(type(error).__name__)
+
+
+def read_postgres(
+    url: str, query: str, *, text: Collection[str], asks_for: Callable[[str], bool]
+) -> tuple[list[str], list[pl.Series]]:
+    """Run a query on a server and give its columns' names and values.
+
+    ``numeric`` becomes a float, or a decimal if listed in ``text``. Nulls stand in for a column that cannot be read and is not
+    asked for.
+
+    Raises DataError if the driver is not installed and for types that have no like here, and QueryError, whose words may quote
+    cells, for what the server or the driver does not take. The driver's errors of connecting (``adbc_driver_manager.Error``),
+    which may quote the URL, pass through.
     """
     dbapi = _driver()
     with dbapi.connect(url) as connection, connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION READ ONLY")
-        cursor.execute(query)
-        table = cursor.fetch_arrow_table()
-    return table.column_names, [_column(field, table.column(place), text) for place, field in enumerate(table.schema)]
+        try:
+            cursor.execute("SET TRANSACTION READ ONLY")
+            return _rows(cursor, query, None, text, asks_for)
+        except postgres_errors() as error:
+            raise QueryError(error) from None
 
 
 def with_password(url: str, password: str) -> str:
@@ -48,15 +64,38 @@ def connected(url: str, *, statement_s: float) -> Any:
 
 
 def query_postgres(
-    connection: Any, query: str, *, text: Collection[str], keys: Sequence[str]
+    connection: Any, query: str, *, text: Collection[str], keys: Sequence[str], asks_for: Callable[[str], bool]
 ) -> tuple[list[str], list[pl.Series]]:
     """Run a query, in which ``$1`` stands for an array of keys, over such a connection, and return what ``read_postgres``
-    does.
+    does. The driver's own errors pass through.
     """
     with connection.cursor() as cursor:
-        cursor.execute(query, (list(keys),))
-        table = cursor.fetch_arrow_table()
-    return table.column_names, [_column(field, table.column(place), text) for place, field in enumerate(table.schema)]
+        return _rows(cursor, query, (list(keys),), text, asks_for)
+
+
+def _rows(
+    cursor: Any, query: str, values: tuple[Any, ...] | None, text: Collection[str], asks_for: Callable[[str], bool]
+) -> tuple[list[str], list[pl.Series]]:
+    cursor.execute(query, values)
+    fields = list(cursor.fetch_record_batch().schema)
+    # The driver gives up at a record, and with it the whole table: ask for the other columns alone
+    records = [field for field in fields if _is_record(field.type)]
+    for field in records:
+        if asks_for(field.name):
+            raise _unreadable(field)
+    if records:
+        others = ", ".join('"{}"'.format(field.name.replace('"', '""')) for field in fields if field not in records)
+        cursor.execute(f"SELECT {others} FROM (\n{query.strip().rstrip(';')}\n) AS these_rows", values)  # noqa: S608
+    table = cursor.fetch_arrow_table()
+    cells, columns = iter(table.columns), []
+    for field in fields:
+        try:
+            columns.append(_column(field, next(cells) if field not in records else None, text))
+        except DataError:
+            if asks_for(field.name):
+                raise
+            columns.append(pl.repeat(None, table.num_rows, dtype=pl.Null, eager=True).alias(field.name))
+    return [field.name for field in fields], columns
 
 
 def postgres_errors() -> tuple[type[Exception], ...]:
@@ -77,22 +116,51 @@ def _driver() -> Any:
     return dbapi
 
 
-def _column(field: Any, values: Any, text: Collection[str]) -> pl.Series:
-    """Convert a column from its PostgreSQL type to a Polars one."""
+def _is_record(kind: Any) -> bool:
     import pyarrow as pa
 
-    kind = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()
+    return pa.types.is_struct(kind) or (pa.types.is_list(kind) and _is_record(kind.value_type))
+
+
+def _type_of(field: Any) -> str:
+    return str((field.metadata or {}).get(b"POSTGRESQL:type", b"").decode())
+
+
+def _unreadable(field: Any) -> DataError:
+    return DataError(
+        f"column {field.name!r} has PostgreSQL type {_type_of(field)}, which is not read; cast it in the query, or leave it out"
+    )
+
+
+def _decimals(text: pl.Series) -> pl.Series:
+    """Read the server's text of ``numeric`` as decimals, which are spelt alike whichever reader brings them.
+
+    NaN and infinities become null. Numbers too long for 38 digits stay text.
+    """
+    text = text.set(text.str.contains("^-?[a-zA-Z]"), None)
+    scale = int(text.str.extract(r"\.([0-9]*)$").str.len_bytes().max() or 0)  # type: ignore[arg-type]
+    if scale > MOST_DIGITS:
+        return text
+    numbers = text.cast(pl.Decimal(MOST_DIGITS, scale), strict=False)
+    return numbers if numbers.null_count() == text.null_count() else text
+
+
+def _column(field: Any, values: Any, text: Collection[str]) -> pl.Series:
+    """Convert a column, whose cells are ``values`` where they could be had, from its PostgreSQL type to a Polars one."""
+    import pyarrow as pa
+
+    kind = _type_of(field)
+    if values is None:
+        raise _unreadable(field)
     if isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks], type=values.type.storage_type)
-    if kind in ("money", "interval") or (kind not in ("uuid", "bytea") and pa.types.is_binary(values.type)):
-        raise DataError(
-            f"column {field.name!r} has PostgreSQL type {kind}, which is not read; cast it in the query, or leave it out"
-        )
+    if kind == "money" or holds_interval(values.type) or (kind not in ("uuid", "bytea") and pa.types.is_binary(values.type)):
+        raise _unreadable(field)
     column = pl.Series(field.name, values)
     if column.dtype == pl.Time and column.null_count() > values.null_count:
         raise DataError(f"column {field.name!r} has PostgreSQL type time, and cells of 24:00, which are not read; change these")
-    if kind == "numeric" and field.name not in text:
-        return column.cast(pl.Float64)
+    if kind == "numeric":
+        return _decimals(column) if field.name in text else column.cast(pl.Float64)
     if kind == "bpchar":  # char(n): the spaces that fill it up are no part of the value
         return column.str.strip_chars_end(" ")
     if kind == "oid":  # the driver takes it for a number with a sign

@@ -19,18 +19,18 @@ import polars.selectors as cs
 
 from tallystick.config.party import PartyFile
 from tallystick.config.table import TABLE_SUFFIXES, TableConfig
-from tallystick.errors import DataError
+from tallystick.errors import DataError, StorageError
 from tallystick.reading import did_you_mean, redacted
 from tallystick.storage import refuse_pipe, scratch_folder
 from tallystick.tables.adbc import DriverError, read_by_driver, read_sqlite
-from tallystick.tables.arrow import as_polars
+from tallystick.tables.arrow import as_polars, every_column
 from tallystick.tables.delimited import NULL_WORDS, read_delimited
 from tallystick.tables.delta import is_delta, read_delta
 from tallystick.tables.file_kinds import refuse_other_kind
 from tallystick.tables.lazy_table import Frame, LazyTable, store
 from tallystick.tables.names import require_usable
 from tallystick.tables.parquet import announced_rows, read_parquet
-from tallystick.tables.postgres import postgres_errors, read_postgres, with_password
+from tallystick.tables.postgres import QueryError, postgres_errors, read_postgres, with_password
 from tallystick.tables.rows import refuse_rows_beyond
 from tallystick.tables.stand_ins import marks_missing
 from tallystick.tables.stores import Store, StoredFile, TableFile, copied
@@ -46,6 +46,11 @@ ARROW_LACKS = ("TIME WITH TIME ZONE", "UHUGEINT")  # DuckDB drops the zone of th
 
 class TrainedForms(Protocol):
     """Forms in which the training read a party's columns: what an encoder keeps of them."""
+
+    @property
+    def columns(self) -> Collection[str]:
+        """Return the columns that it reads."""
+        ...
 
     @property
     def text_columns(self) -> Collection[str]:
@@ -107,7 +112,12 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
         if source.path is not None and words:
             source = source.model_copy(update={"missing_in": dict(source.missing_in) | words})
     widths = trained.vectors if trained is not None else {}
-    frame = with_dates(read_table(source, text=text), party.dates)
+    trained_columns = set(trained.columns) if trained is not None else set()
+
+    def asks_for(name: str) -> bool:
+        return party.asks_for(name) or name in trained_columns
+
+    frame = with_dates(read_table(source, text=text, asks_for=asks_for), party.dates)
     assert isinstance(frame, LazyTable)
     # A date that means a missing one is named as the file has it; what is read later may have it as a date
     missing = dict(frame.missing)
@@ -119,19 +129,21 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
     return frame
 
 
-def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
+def read_table(table: TableConfig, *, text: Collection[str] = (), asks_for: Callable[[str], bool] = every_column) -> LazyTable:
     """Read a table: of files a copy whose columns are read one at a time, of a query the rows, which stay in memory.
 
     Args:
         table: where the rows are.
         text: columns that a CSV or TSV keeps as text instead of guessing a type, so that a key 00123 stays 00123.
+        asks_for: tells which columns are asked for. No other stops the reading: a CSV keeps it as text, and where it cannot be
+            read nulls stand in for it.
 
     Raises DataError, naming the file or the database (never its password), if it is absent, unreadable or without rows.
     """
     if table.path is not None:
-        source, frame = str(table.path), _read_files(table.path, table, text)
+        source, frame = str(table.path), _read_files(table.path, table, text, asks_for)
     else:
-        source, frame = _database_name(table), LazyTable.of(_query(table, text))
+        source, frame = _database_name(table), LazyTable.of(_query(table, text, asks_for))
     if frame.width == 0 or frame.height == 0:
         raise DataError(f"{source}: has no rows; a party needs at least one")
     refuse_rows_beyond(frame.height, table, source=source)
@@ -164,10 +176,10 @@ def require_named(frame: Frame, column: str, *, use: str) -> None:
         raise DataError(f"{use} column {column!r} is not in the table; {did_you_mean(column, frame.columns)}")
 
 
-def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> LazyTable:
+def _read_files(path: Path | str, table: TableConfig, text: Collection[str], asks_for: Callable[[str], bool]) -> LazyTable:
     place = path if isinstance(path, Path) else Store.at(path, table.store)
     if is_delta(place):
-        return read_delta(place, table, reason=_reason)
+        return read_delta(place, table, reason=_reason, asks_for=asks_for)
     if table.version is not None:
         raise DataError(f"{path}: is no Delta table, and table.version goes with one only; leave it out")
     files: Sequence[TableFile]
@@ -185,13 +197,15 @@ def _read_files(path: Path | str, table: TableConfig, text: Collection[str]) -> 
     try:
         if ending != ".parquet":
             with _local(files, table) as paths:
-                return read_delimited(paths, table, text=text)
+                return read_delimited(paths, table, text=text, asks_for=asks_for)
         for file in files:
             if isinstance(file, Path):
                 refuse_other_kind(file, parquet=True)
         refuse_rows_beyond(sum(announced_rows(file, reason=_reason) for file in files), table, source=path, has="announces")
-        tables = [read_parquet(file, table, reason=_reason) for file in files]
-        return tables[0] if len(tables) == 1 else store(_joined(files, [table.source for table in tables]))
+        tables = [read_parquet(file, table, reason=_reason, asks_for=asks_for) for file in files]
+        return tables[0] if len(tables) == 1 else store(_joined(files, [table.source for table in tables], asks_for))
+    except StorageError:
+        raise
     except pl.exceptions.NoDataError:
         raise DataError(f"{path}: is empty") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
@@ -250,9 +264,14 @@ def _ending(path: TableFile) -> str | None:
     )
 
 
-def _joined(paths: Sequence[TableFile], parts: Sequence[pl.LazyFrame]) -> pl.LazyFrame:
-    """Join Parquet files of the same columns to one table. Numbers of several widths take the widest."""
+def _joined(paths: Sequence[TableFile], parts: Sequence[pl.LazyFrame], asks_for: Callable[[str], bool]) -> pl.LazyFrame:
+    """Join Parquet files of the same columns to one table. Numbers of several widths take the widest.
+
+    Nulls stand in for a column that is not asked for and that differs.
+    """
     schemas = [part.collect_schema() for part in parts]
+    idle = {name for schema in schemas for name in schema if not asks_for(name) and len({each.get(name) for each in schemas}) > 1}
+    schemas = [pl.Schema({name: kind for name, kind in schema.items() if name not in idle}) for schema in schemas]
     first = schemas[0]
     for path, schema in zip(paths, schemas, strict=True):
         if odd := set(schema) ^ set(first):
@@ -263,25 +282,29 @@ def _joined(paths: Sequence[TableFile], parts: Sequence[pl.LazyFrame]) -> pl.Laz
             if not alike:
                 raise DataError(f"{path}: column {name!r} has type {kind}, and {first[name]} in {paths[0]}; convert one of them")
     ordered = [part.select([cs.by_name(name) for name in first]) for part in parts]
-    return pl.concat(ordered, how="vertical_relaxed")
+    return pl.concat(ordered, how="vertical_relaxed").with_columns(**dict.fromkeys(sorted(idle), pl.lit(None)))
 
 
-def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
+def _query(table: TableConfig, text: Collection[str], asks_for: Callable[[str], bool]) -> pl.DataFrame:
     assert table.query is not None, "a table without a path has a query"
     url = table.database.get_secret_value() if table.database is not None else "duckdb::memory:"
     kind, _, place = url.partition(":")
     name = _database_name(table)
     if kind == "adbc":
         secrets = {key: secret.read(f"table.secret_options.{key}") for key, secret in table.secret_options.items()}
-        return _rows_of_driver(name, partial(read_by_driver, place, table.query, {**table.options, **secrets}), secrets.values())
+        read = partial(read_by_driver, place, table.query, {**table.options, **secrets})
+        return _rows_of_driver(name, read, asks_for, secrets.values())
     if kind.startswith("postgres"):
         if table.password is not None:
             url = with_password(url, table.password.read("table.password"))
         try:
-            names, columns = read_postgres(url, table.query, text=text)
+            names, columns = read_postgres(url, table.query, text=text, asks_for=asks_for)
+        except QueryError as error:
+            raise DataError(f"{name}: the query failed: {_reason(error.error, [url])}") from None
         except postgres_errors() as error:
-            what = "cannot be reached" if type(error).__name__ == "OperationalError" else "the query failed"
-            raise DataError(f"{name}: {what}: {_reason(error, [url])}") from None
+            raise DataError(f"{name}: cannot be reached: {_reason(error, [url])}") from None
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from None
         require_usable(names, source=name)
         return pl.DataFrame(columns)
     file = table.folder / Path(place).expanduser() if place != ":memory:" else None
@@ -289,7 +312,7 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
         raise DataError(f"{name}: there is no such database file; check table.database in the party file")
     if kind == "sqlite":
         assert file is not None
-        return _rows_of_driver(name, partial(read_sqlite, file, table.query))
+        return _rows_of_driver(name, partial(read_sqlite, file, table.query), asks_for)
     try:
         import duckdb
     except ImportError:
@@ -300,7 +323,7 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
             connection.execute("SET file_search_path = $folder", {"folder": str(table.folder)})
             relation = connection.sql(table.query)
             for column, column_type in zip(relation.columns, relation.types, strict=True):
-                if str(column_type) in ARROW_LACKS:
+                if str(column_type) in ARROW_LACKS and asks_for(column):
                     raise DataError(
                         f"{name}: column {column!r} has DuckDB type {column_type}, which is not read; cast it in the query, or "
                         "leave it out"
@@ -311,27 +334,29 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     except AttributeError:
         # DuckDB answers None to a statement that yields no rows, such as CREATE.
         raise DataError(f"{name}: the query gives no table; start it with SELECT") from None
-    return _as_frame(rows, name)
+    return _as_frame(rows, name, asks_for)
 
 
 def _database_name(table: TableConfig) -> str:
     return redacted(table.database.get_secret_value()) if table.database is not None else "table.query"
 
 
-def _rows_of_driver(name: str, read: Callable[[], "pa.Table"], secrets: Collection[str] = ()) -> pl.DataFrame:
+def _rows_of_driver(
+    name: str, read: Callable[[], "pa.Table"], asks_for: Callable[[str], bool], secrets: Collection[str] = ()
+) -> pl.DataFrame:
     try:
         rows = read()
     except DriverError as error:
         raise DataError(f"{name}: the query failed: {_reason(error.error, secrets)}") from None
     if not rows.column_names:
         raise DataError(f"{name}: the query gives no table; start it with SELECT")
-    return _as_frame(rows, name)
+    return _as_frame(rows, name, asks_for)
 
 
-def _as_frame(rows: "pa.Table", name: str) -> pl.DataFrame:
+def _as_frame(rows: "pa.Table", name: str, asks_for: Callable[[str], bool]) -> pl.DataFrame:
     require_usable(rows.column_names, source=name)
     try:
-        return as_polars(rows)
+        return as_polars(rows, asks_for=asks_for)
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
 

@@ -13,14 +13,16 @@ from tallystick.errors import DataError, FeatureError
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31 in days since 1970
 Spelt = TypeVar("Spelt", pl.Series, pl.Expr)
 WHOLE_NUMBER = r"^([+-]?[0-9]+)\.0+$"
+FRACTION = r"^([+-]?[0-9]+\.[0-9]*[1-9])0+$"  # with zeros at its end, which a number loses
 
 
 def as_text(column: pl.Series) -> pl.Series:
     """Spell every cell as text. Nulls, NaN and infinities become null.
 
-    1, 1.0, "1", "1.0" and decimal 1.00 are all "1", and "007" stays. A float is the shortest spelling that reads back the same.
-    True is "true". Dates are ISO 8601, and a time stamp at midnight is its date. Time stamps with a zone are moved to UTC first.
-    Raises DataError for a type that has no spelling (list, struct, binary), and for times beyond the years 1 to 9999.
+    1, 1.0, "1", "1.0" and decimal 1.00 are all "1", and "007" stays. Decimal 1.50 is "1.5", and text "1.50" stays. A float is the
+    shortest spelling that reads back the same. True is "true". Dates are ISO 8601, and a time stamp at midnight is its date. Time
+    stamps with a zone are moved to UTC first. Raises DataError for a type that has no spelling (list, struct, binary), and for
+    times beyond the years 1 to 9999.
     """
     kind = column.dtype
     refuse_beyond_years(column)

@@ -1,6 +1,6 @@
 """Rows that SQLite, or any other database with an ADBC driver, looks up."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,11 @@ class AdbcDatabase:
         """Open a connection."""
         return lasting_connection(self._driver, self._options)
 
-    def ask(self, connection: Any, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
+    def ask(self, connection: Any, keys: Sequence[str], *, asks_for: Callable[[str], bool]) -> tuple[list[str], list[pl.Series]]:
         """Run the query, and end the transaction that it began."""
         table = fetched(connection, self._query, [msgspec.json.encode(keys).decode()], of_query=self._of_query)
         connection.rollback()
-        columns = [as_polars(table.select([place])).to_series() for place in range(table.num_columns)]
+        columns = [as_polars(table.select([place]), asks_for=asks_for).to_series() for place in range(table.num_columns)]
         return table.column_names, columns
 
     def is_broken(self, error: Exception) -> bool:  # noqa: ARG002

@@ -8,7 +8,7 @@ import polars as pl
 
 from tallystick.errors import FeatureError
 from tallystick.tables.encoder import Encoder
-from tallystick.tables.text import as_text
+from tallystick.tables.text import FRACTION, as_text
 from tallystick.tables.times import FINER
 
 Cell = Any
@@ -45,8 +45,10 @@ def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Seri
 def key_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Series:
     """Return the column of these cells of a key, in types that are spelt as the table's own.
 
-    Numbers of any size may be text too, because many a client's numbers end at 2^53. Raises FeatureError for a cell of another
-    type, and for a fraction or a whole number beyond those that floating point tells apart.
+    Numbers of any size may be text too, because many a client's numbers end at 2^53; 1.50 is 1.5 then, too.
+
+    Raises FeatureError for a cell of another type, and for a fraction or a whole number beyond those that floating point tells
+    apart.
     """
     if kind == pl.Boolean:
         if all(cell is None or isinstance(cell, bool) for cell in cells):
@@ -54,7 +56,13 @@ def key_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Series
         raise FeatureError(f"column {name!r}: a cell is neither true nor false")
     if not kind.is_numeric():
         return typed_column(name, cells, kind)
-    return pl.Series(name, [_spelt(name, cell, kind) for cell in cells], dtype=pl.String)
+    return spelt_as(pl.Series(name, [_spelt(name, cell, kind) for cell in cells], dtype=pl.String), kind)
+
+
+def spelt_as(column: pl.Series, kind: pl.DataType) -> pl.Series:
+    """Return keys that may be text as a column of this type spells them: where that has fractions, without zeros at the end."""
+    has_fractions = kind.is_float() or (isinstance(kind, pl.Decimal) and kind.scale)
+    return column.str.replace(FRACTION, "$1") if has_fractions and column.dtype == pl.String else column
 
 
 def _spelt(name: str, cell: Cell, kind: pl.DataType) -> str | None:
@@ -89,11 +97,7 @@ def _moment(cell: Cell, kind: pl.DataType) -> date | datetime | time:
 
 def columns_read(encoder: Encoder | None) -> list[str]:
     """List the columns of a table that an encoder reads."""
-    if encoder is None:
-        return []
-    columns = [column.name for column in encoder.numeric] + [column.name for column in encoder.categorical]
-    columns += [column.name for column in encoder.sequences]
-    return list(dict.fromkeys([*columns, *(each.target for each in encoder.sequences if each.target is not None)]))
+    return list(encoder.columns) if encoder is not None else []
 
 
 def frame_of(rows: Sequence[Mapping[str, Cell]], names: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:

@@ -1,6 +1,6 @@
 """Rows that PostgreSQL looks up."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
@@ -38,9 +38,9 @@ class PostgresDatabase:
         """Open a connection."""
         return connected(self._url, statement_s=STATEMENT_S)
 
-    def ask(self, connection: Any, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
+    def ask(self, connection: Any, keys: Sequence[str], *, asks_for: Callable[[str], bool]) -> tuple[list[str], list[pl.Series]]:
         """Run the query."""
-        return query_postgres(connection, self._query, text=self._text, keys=keys)
+        return query_postgres(connection, self._query, text=self._text, keys=keys, asks_for=asks_for)
 
     def is_broken(self, error: Exception) -> bool:
         """Tell by the state: 08 is a broken connection, 57P one that the server has ended; without one the driver found it so."""

@@ -6,7 +6,7 @@ no further call is made until one of them has ended.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from tallystick.errors import DataError, StoreError
 from tallystick.scoring.stores.cells import columns_read, frame_of
 from tallystick.scoring.stores.store import StoredRows
 from tallystick.tables.encoder import Encoder
+from tallystick.tables.text import as_text
 
 KEY = "key"
 CALL_S = 2.0
@@ -37,8 +38,11 @@ class Database(Protocol):
         """Open a connection. Raises DataError, and the driver's errors."""
         ...
 
-    def ask(self, connection: Any, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
-        """Run the query for these keys, and return the columns' names and values. Raises DataError, and the driver's errors."""
+    def ask(self, connection: Any, keys: Sequence[str], *, asks_for: Callable[[str], bool]) -> tuple[list[str], list[pl.Series]]:
+        """Run the query for these keys, and return the columns' names and values, of which others may be null.
+
+        Raises DataError, and the driver's errors.
+        """
         ...
 
     def is_broken(self, error: Exception) -> bool:
@@ -68,6 +72,9 @@ class QueriedStore:
         self._left: list[threading.Thread] = []
         self._lock = threading.Lock()
 
+    def _asks_for(self, name: str) -> bool:
+        return name == KEY or name in self._columns
+
     def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look keys up. Raises StoreError."""
         name = self._database.name
@@ -90,7 +97,7 @@ class QueriedStore:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise StoreError(f"serving.store.query: gives several columns {twice[0]!r}; name each column once in place of *")
         frame = pl.DataFrame(columns)
-        places = {key: place for place, key in enumerate(frame.get_column(KEY).cast(pl.String).to_list())}
+        places = {key: place for place, key in enumerate(as_text(frame.get_column(KEY)).to_list())}
         if len(places) < frame.height:
             raise StoreError("serving.store.query: gives several rows of one key; let it give one, by DISTINCT ON (key), say")
         place_B = np.array([places.get(key.decode(), -1) for key in keys], dtype=np.int64)
@@ -149,7 +156,7 @@ class QueriedStore:
         try:
             if not is_former:
                 connection = self._database.connect()
-            return connection, *self._database.ask(connection, keys)
+            return connection, *self._database.ask(connection, keys, asks_for=self._asks_for)
         except BaseException as error:
             if connection is not None:
                 with suppress(*errors):
