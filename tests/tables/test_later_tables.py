@@ -212,6 +212,41 @@ def test_text_that_looks_like_times_or_numbers_is_said_and_names_are_not(kind, c
     assert said is None if kind is None else f"look like {kind}" in said
 
 
+@pytest.mark.parametrize(
+    ("made_of", "cells"),
+    [
+        ("ranges", ["1-3", "4-7", "13-Aug", "14-20", "20+"]),
+        ("ranges", ["03-Jan", "07-Apr", "13-Aug", "14-20"]),
+        ("ranges", ["3. Jan", "7. Apr", "13. Aug", "14-20"]),
+        ("ranges", ["13-ao\u00fbt", "14-20"]),
+        ("ranges", ["2023-08-13", "1-3", "14-20"]),
+        ("ranges", ["2023-08-13 00:00:00", "14/20"]),
+        ("ranges", ["Aug-13", "14\u201320"]),
+        ("codes", ["2-Sep", "BRCA1", "TP53"]),
+        ("codes", ["Mar-01", "BRCA1", "DEC1"]),
+        ("codes", ["1-M\u00e4r", "SEPT2", "TP53"]),
+        (None, ["1-3", "4-7", "8-13"]),
+        (None, ["13-Aug", "14-Aug"]),
+        (None, ["2023-08-13", "never"]),
+        (None, ["2023-08-13", "2023-08-14"]),
+        (None, ["13-Aug", "unknown", "later"]),
+        (None, ["BRCA1", "TP53", "may"]),
+        (None, ["March 1", "some day", "later"]),
+        (None, ["10-20 mm", "20-30 mm"]),
+    ],
+)
+def test_dates_that_a_spreadsheet_made_of_ranges_or_codes_are_said(made_of, cells, tmp_path):
+    column = pl.Series("x", cells * 3)
+    said = text_warning(column)
+    assert (said is not None and f"a spreadsheet makes of {made_of}" in said) == (made_of is not None), said
+    frame = pl.DataFrame({"id": cells, "y": range(len(cells))})
+    party = party_of(tmp_path / "t.csv")
+    told = [
+        line for line in profile(frame, party).warnings if line.startswith("key column 'id': some of its cells look like dates")
+    ]
+    assert len(told) == (made_of is not None)
+
+
 def test_check_shows_three_cells_of_each_column(tmp_path):
     party = party_of(csv(tmp_path / "t.csv", "x", ["1.5", "1.5", "2", "3", "4"]))
     (_, column) = profile(read_party_table(party), party).columns

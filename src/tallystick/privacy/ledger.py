@@ -222,7 +222,8 @@ class Ledger:
             raise
         except (OSError, sqlite3.Error) as error:
             raise StorageError(
-                f"the privacy ledger {path} cannot be created: {error}; free some space there, or give a folder that can be written"
+                f"the privacy ledger {path} cannot be created: {error}; free some space there, or give a folder "
+                "that can be written"
             ) from error
         return cls(path, party=party)
 

@@ -21,6 +21,14 @@ DATE_LIKE = (
     r"|\d{2,4} ?[年년] ?\d{1,2} ?[月월]( ?\d{1,2} ?[日일])?)([Tt, ]+\d.*)?\s*$"
 )
 CLOCK_LIKE = r"^\s*\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?\s*$"
+_MONTH = (
+    r"(?i:jan|janv|ene|gen|feb|f\u00e9vr|fev|mar|mrz|m\u00e4r|m\u00e4rz|mars|mrt|apr|avr|abr|may|mai|mag|mei|jun|juin|giu|jul|juil|lug"
+    r"|aug|ao\u00fbt|ago|sep|sept|set|oct|okt|ott|out|nov|dec|dez|d\u00e9c|dic)\.?"
+)
+MONTH_DATE = rf"^\s*(\d{{1,2}}\.?[-. /]{_MONTH}|{_MONTH}[-. /]\d{{1,4}})\s*$"  # 13-Aug and Aug-13, as a spreadsheet shows a date
+ISO_DAY = r"^\s*\d{4}-\d{2}-\d{2}([T ]00:00(:00)?)?\s*$"
+RANGE = r"^\s*\d{1,3}\s*[-\u2013/]\s*\d{1,3}\s*$"  # 8-13 and 1/3
+CODE = r"^\s*\p{L}{1,6}[-_. ]?\d{1,3}\p{L}?\s*$"  # SEPT2 and MARCH1, which are genes
 DIGIT_DATES = {8: ("%Y%m%d", "%d%m%Y", "%m%d%Y"), 12: ("%Y%m%d%H%M",), 14: ("%Y%m%d%H%M%S",)}
 """Dates of digits alone, by how many digits they have."""
 YEARS, LAST_YEAR = (1900, 2100), 9999
@@ -36,6 +44,8 @@ def text_warning(column: pl.Series) -> str | None:
     """
     if column.dtype != pl.String:
         return None
+    if (warning := spreadsheet_warning(column)) is not None:
+        return warning
     cells = column.drop_nulls().unique().head(LOOKED_AT)
     if twins := len(cells) - cells.str.strip_chars().str.to_lowercase().str.normalize("NFC").n_unique():
         return (
@@ -62,6 +72,28 @@ def text_warning(column: pl.Series) -> str | None:
             "units out), or list it under features.categorical if these are codes"
         )
     return None
+
+
+def spreadsheet_warning(column: pl.Series) -> str | None:
+    """Say that some cells of a column of text look like dates that a spreadsheet made of others, such as 13-Aug of 8-13.
+
+    Dates alone, or beside words, are none: there must be ranges among the cells, or most others must be codes such as SEPT2.
+    """
+    if column.dtype != pl.String:
+        return None
+    cells = column.drop_nulls().unique().head(LOOKED_AT)
+    is_day, is_month = cells.str.contains(ISO_DAY), cells.str.contains(MONTH_DATE)
+    others = cells.filter(~is_day & ~is_month)
+    has_ranges = bool(others.str.contains(RANGE).any()) and bool((is_day | is_month).any())
+    if not has_ranges and not (is_month.any() and len(others) and _most(others, CODE)):
+        return None
+    cells_of, made_of = (
+        ("13-Aug or 2023-08-13", "ranges such as 8-13") if has_ranges else ("2-Sep or Mar-01", "codes such as SEPT2 or MARCH1")
+    )
+    return (
+        f"column {column.name!r}: some of its cells look like dates that a spreadsheet makes of {made_of}, such as {cells_of}, "
+        "and each is a value of its own; bring the column from where it was never opened in one, or import it there as text"
+    )
 
 
 def marks_warning(frame: Frame, name: str, party: PartyFile) -> str | None:

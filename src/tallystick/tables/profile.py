@@ -12,7 +12,7 @@ from tallystick.config.alignment import IntersectionConfig, KeyColumn
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError
-from tallystick.tables.doubtful_text import dates_mend, digits_warning, marks_warning, text_warning
+from tallystick.tables.doubtful_text import dates_mend, digits_warning, marks_warning, spreadsheet_warning, text_warning
 from tallystick.tables.encoder import feature_columns
 from tallystick.tables.keys import KeyReport, keys_of
 from tallystick.tables.lazy_table import Frame, LazyTable
@@ -86,6 +86,8 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             positive_class = classes[1]
     warnings = keys.report.notes() + list(frame.notes if isinstance(frame, LazyTable) else ())
     for column in columns:
+        if column.use == "key" and (warning := spreadsheet_warning(frame.get_column(column.name))) is not None:
+            warnings.append(f"key {warning}")
         if column.use not in ("numeric", "categorical", "time"):
             continue
         values = frame.get_column(column.name)
