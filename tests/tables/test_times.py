@@ -1,6 +1,8 @@
 """Times that rows are ordered by: text is read as dates or refused, never compared as text."""
 
 import datetime
+import re
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -8,16 +10,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.party import RepeatsConfig, parse_party
+from tallystick.config.party import RepeatsConfig, load_party, parse_party
 from tallystick.config.sections import SplitConfig
-from tallystick.errors import DataError
+from tallystick.errors import ConfigError, DataError
 from tallystick.monitoring.monitor import period_names
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.keys import latest_last
 from tallystick.tables.profile import profile
 from tallystick.tables.split import parts_of_other_times, split_by_time
 from tallystick.tables.table import read_party_table
-from tallystick.tables.times import ordered_times, with_dates
+from tallystick.tables.times import FORMATS, likely_formats, ordered_times, with_dates
+
+MOMENTS = [datetime.datetime(1995, 1, 3, 8, 5, 9) + datetime.timedelta(days=97 * step, hours=7 * step) for step in range(40)]
+
+
+@pytest.mark.parametrize("words", FORMATS)
+def test_the_way_of_writing_dates_that_check_proposes_can_be_written_and_reads_them(words: str, tmp_path: Path) -> None:
+    moments = [each.replace(second=each.second if "%S" in words else 0) for each in MOMENTS]
+    wanted = moments if "%M" in words else [each.date() for each in moments]
+    rows = pl.DataFrame({"id": range(40), "x": [each.strftime(words) for each in moments]})
+    rows.write_csv(tmp_path / "t.csv")
+    (tmp_path / "party.yaml").write_text("party: a\ntable: {path: t.csv}\nkeys: {id: id}\n")
+    party = load_party(tmp_path / "party.yaml")
+    frame = read_party_table(party)
+    if frame.schema["x"].is_temporal():  # ISO 8601, which needs no words
+        assert frame.get_column("x").to_list() == wanted
+        return
+    (line,) = [each for each in profile(frame, party).warnings if "in the party file" in each and "dates: {x:" in each]
+    assert ("1969 to 2068" in line) == ("%y" in words)
+    for proposed in re.findall(r"`(dates: \{x: .*?\})`", line):
+        (tmp_path / "party.yaml").write_text(f"party: a\ntable: {{path: t.csv}}\nkeys: {{id: id}}\n{proposed}\n")
+        assert read_party_table(load_party(tmp_path / "party.yaml")).get_column("x").to_list() == wanted
+
+
+def test_a_month_of_a_year_is_no_day_of_it() -> None:
+    months = pl.Series([f"2021-{month:02}" for month in range(1, 13)])
+    assert likely_formats(months) == []
+    assert likely_formats(pl.Series(["2021-001", "2021-099"])) == ["%Y-%j"]
+
+
+@pytest.mark.parametrize("words", ["%d.%m", "%m/%Y", "%Y-%d", "%Y", "%d.%m.%Y %z", "%d.%m.%Y %:z", "%d %b", "day"])
+def test_a_way_of_writing_dates_needs_a_day_a_month_and_a_year(words: str) -> None:
+    with pytest.raises(ConfigError, match=r"dates\.x = .*: must have a year"):
+        parse_party({"party": "a", "dates": {"x": words}}, folder=Path())
+
 
 STAMPS = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 30))
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: datetime.timezone(datetime.timedelta(minutes=minutes)))

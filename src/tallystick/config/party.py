@@ -1,5 +1,6 @@
 """The party file: what one party keeps to itself. Its table (config/table.py), columns, certificates, addresses and limits."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -35,8 +36,13 @@ from tallystick.reading import (
 
 
 def _date_format(words: str) -> str:
-    if not all(f"%{part}" in words for part in "dmY") or "%z" in words:
-        raise ValueError('must have a %d, a %m and a %Y, such as "%d.%m.%Y" or "%d/%m/%Y %H:%M", and no zone')
+    parts = set(re.findall("%[-_0]?:*([A-Za-z])", words))
+    has_day = "j" in parts or ("d" in parts and not parts.isdisjoint("mbB"))
+    if not has_day or parts.isdisjoint("Yy") or not parts.isdisjoint("zZ"):
+        raise ValueError(
+            "must have a year (%Y, or %y of two digits), a month (%m, or %b or %B by name) and a %d, or a year and a %j, such as "
+            '"%d.%m.%Y" or "%d/%m/%Y %H:%M", and no zone'
+        )
     return words
 
 

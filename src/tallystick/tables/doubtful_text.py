@@ -14,7 +14,8 @@ NUMBER_LIKE = (
     r"|^-?\d+([.,]\d+)?\s*([\u00b0\u00b1'\u2032]|ft|h)\s*\d+([.,]\d+)?[^\d]{0,3}$"  # 52\u00b031'N, 5ft 11in, 5\u00b10.1
 )
 DATE_LIKE = (
-    r"^\s*(\p{L}{2,10}\.?,? )?(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|\d{4}[./-]\d{1,2}|\d{1,2}[ ./-]?\p{L}{3,9}\.?[ ,./-]*\d{2,4}"
+    r"^\s*(\p{L}{2,10}\.?,? )?(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|(1[5-9]|2\d)\d{2}[./-](0?[1-9]|1[0-2])"
+    r"|\d{1,2}[ ./-]{0,2}\p{L}{3,9}\.?[ ,./-]*\d{2,4}"
     r"|\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?|\d+ days?|P[T\d][\w.]*"
     r"|\p{L}{3,9}\.? \d{1,2},?( \d{4}|\d{4}| \d{1,2}:.*)|\d{4}-\d{3}|\d{8}T\d{4}(\d{2})?Z?|\d{4}-?[QWTS]\d{1,2}(-?\d)?"
     r"|[QTS]\d[ /-]?\d{2,4}"
@@ -150,7 +151,9 @@ def dates_mend(column: pl.Series) -> str:
     lines = [f'`dates: {{{column.name}: "{words}"}}`' for words in formats or ["%d.%m.%Y"]]
     if not formats:
         return f"write all in one way, and name it in the party file, such as by {lines[0]}"
-    return f"say how they are written, by {' or by '.join(lines)} in the party file{': all fit both' if len(lines) > 1 else ''}"
+    both = ": all fit both" if len(lines) > 1 else ""
+    century = "; years of two digits are taken for 1969 to 2068" if any("%y" in words for words in formats) else ""
+    return f"say how they are written, by {' or by '.join(lines)} in the party file{both}{century}"
 
 
 def _most(cells: pl.Series, pattern: str) -> bool:
