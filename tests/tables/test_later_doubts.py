@@ -39,11 +39,11 @@ LATER = {
     ),
     "other codes of a letter": (
         {"kind": pl.col("kind").str.normalize("NFD")},
-        "column 'kind': in 20 of 60 rows a cell differs from a category of the training in spaces, case or the codes of a",
+        "column 'kind': in 20 of 60 rows a cell differs from a category of the training in spaces, case, zeros in front or",
     ),
     "a space behind": (
         {"kind": pl.when(pl.int_range(pl.len()) < 6).then(pl.col("kind") + " ").otherwise("kind")},
-        "column 'kind': in 6 of 60 rows a cell differs from a category of the training in spaces, case or the codes of a",
+        "column 'kind': in 6 of 60 rows a cell differs from a category of the training in spaces, case, zeros in front or",
     ),
     "other words": ({"kind": pl.lit("pink")}, "column 'kind': in 60 rows no cell is a category of the training"),
     "some new words": ({"kind": pl.when(pl.int_range(pl.len()) > 2).then(pl.lit("pink")).otherwise("kind")}, None),

@@ -14,6 +14,7 @@ from tallystick.tables.column_formats import as_form
 from tallystick.tables.doubtful_text import text_warning
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.extension import extended
+from tallystick.tables.later_doubts import later_doubts
 from tallystick.tables.profile import profile
 from tallystick.tables.table import read_party_table, read_rows
 
@@ -248,6 +249,59 @@ def test_dates_that_a_spreadsheet_made_of_ranges_or_codes_are_said(made_of, cell
         line for line in profile(frame, party).warnings if line.startswith("key column 'id': some of its cells look like dates")
     ]
     assert len(told) == (made_of is not None)
+
+
+@pytest.mark.parametrize(
+    ("trained", "later"),
+    [
+        ("S\u00e3o Paulo", "S\u00e3o\u00a0Paulo"),
+        ("S\u00e3o Paulo", "Sa\u0303o  Paulo"),
+        ("M\u00fcnster", "M&uuml;nster"),
+        ("A&B", "A&amp;B"),
+        ("0012", "12"),
+        ("12", "0012"),
+        ("one\r\ntwo", "one\ntwo"),
+        ("\uff21\uff22", "AB"),
+        ("office", "o\ufb03ce"),
+        ("soft", "so\u00adft\u200b"),
+    ],
+)
+def test_a_category_that_is_spelt_in_another_way_later_is_said(trained, later, tmp_path):
+    """In a few rows of several: the others are categories as ever."""
+    party = party_of(tmp_path / "t.csv", encoding={"min_count": 1}, features={"categorical": ["x"]})
+    first = pl.DataFrame({"id": range(40), "x": ([trained] + ["red"] * 9) * 4})
+    encoder = Encoder.of_party(first, party, np.arange(40), numbers="plain")
+    assert later_doubts(first, encoder) == []
+    (line,) = later_doubts(first.with_columns(x=pl.col("x").replace(trained, later)), encoder)
+    assert "in 4 of 40 rows a cell differs from a category of the training in spaces, case, zeros in front" in line
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_said"),
+    [
+        (["K\u00c3\u00b6ln", "Bonn"], True),
+        (["\u00c3\u2026rhus", "Bonn"], True),
+        (["it\u00e2\u20ac\u2122s", "Bonn"], True),
+        (["K\x94ln", "Bonn"], True),
+        (["K\ufffdln", "Bonn"], True),
+        (["K\u00f6ln", "S\u00e3o Paulo", "\u00c2rt", "\u00c3\u00c2"], False),
+        (["\u041c\u043e\u0441\u043a\u0432\u0430", "\u6771\u4eac", "5 \u20ac"], False),
+    ],
+)
+def test_text_that_another_encoding_made_is_said(cells, is_said, tmp_path):
+    said = "some of its cells hold"
+    assert (said in (text_warning(pl.Series("x", cells)) or "")) == is_said
+    frame = pl.DataFrame({"id": cells, "y": range(len(cells))})
+    assert (
+        any(line.startswith(f"key column 'id': {said}") for line in profile(frame, party_of(tmp_path / "t")).warnings) == is_said
+    )
+
+
+@pytest.mark.parametrize(("last", "is_said"), [("Total", True), ("Gesamt:", True), (" GRAND TOTAL ", True), ("c", False)])
+def test_a_last_row_that_sums_up_the_others_is_said(last, is_said, tmp_path):
+    frame = pl.DataFrame({"id": ["a", "b", last], "y": [1, 2, 3]})
+    said = [line for line in profile(frame, party_of(tmp_path / "t")).warnings if "the last row has a word such as Total" in line]
+    assert len(said) == is_said
 
 
 def test_check_shows_three_cells_of_each_column(tmp_path):

@@ -1,10 +1,13 @@
 """Doubtful text: columns of text of which most cells look like something else, and what to write to have them as that."""
 
+import html
+
 import polars as pl
 
 from tallystick.config.party import PartyFile
 from tallystick.tables.delimited import DOUBTFUL
 from tallystick.tables.lazy_table import Frame, LazyTable
+from tallystick.tables.normalise import UNSEEN
 from tallystick.tables.times import likely_formats, read_times
 
 NUMBER_LIKE = (
@@ -35,6 +38,7 @@ DIGIT_DATES = {8: ("%Y%m%d", "%d%m%Y", "%m%d%Y"), 12: ("%Y%m%d%H%M",), 14: ("%Y%
 YEARS, LAST_YEAR = (1900, 2100), 9999
 FEWEST_NUMBERS = 20  # different cells from which such a column could be one of numbers
 LOOKED_AT = 100_000  # of these
+SAMPLED = 1000  # of those that could be read twice
 
 
 def text_warning(column: pl.Series) -> str | None:
@@ -48,7 +52,9 @@ def text_warning(column: pl.Series) -> str | None:
     if (warning := spreadsheet_warning(column)) is not None:
         return warning
     cells = column.drop_nulls().unique().head(LOOKED_AT)
-    if twins := len(cells) - cells.str.strip_chars().str.to_lowercase().str.normalize("NFC").n_unique():
+    if (warning := encoding_warning(column)) is not None:
+        return warning
+    if twins := len(cells) - plainly(cells).n_unique():
         return (
             f"column {column.name!r}: {twins} of its {len(cells)} different cells differ from another one in spaces, case or the "
             "codes of a letter alone, and each is a category of its own; spell them alike in the table if that is not meant"
@@ -73,6 +79,40 @@ def text_warning(column: pl.Series) -> str | None:
             "units out), or list it under features.categorical if these are codes"
         )
     return None
+
+
+def plainly(text: pl.Series) -> pl.Series:
+    """Return text in small letters of one code each, without what a person does not see: the kind of a space, &amp; for &."""
+    entities = text.filter(text.str.contains("&#?[0-9A-Za-z]+;")).unique()
+    if len(entities):
+        text = text.replace(entities, entities.map_elements(html.unescape, return_dtype=pl.String))
+    text = text.str.normalize("NFKC").str.replace_all(UNSEEN, "").str.to_lowercase()
+    return text.str.replace_all(r"\s+", " ").str.strip_chars()
+
+
+def encoding_warning(column: pl.Series) -> str | None:
+    """Say that cells of a column of text were read by another encoding than they were written in, somewhere on their way here."""
+    if column.dtype != pl.String:
+        return None
+    cells = column.drop_nulls().unique().head(LOOKED_AT)
+    if cells.str.contains("[\u0080-\u009f\ufffd]").any():
+        shown = "signs that no text has, which stand for letters"
+    elif any(map(_is_read_twice, cells.filter(cells.str.contains("[\u00c2-\u00f4][\u0080-\u00bf\u0152-\u2122]")).head(SAMPLED))):
+        shown = "text such as K\u00c3\u00b6ln for K\u00f6ln"
+    else:
+        return None
+    return (
+        f"column {column.name!r}: some of its cells hold {shown}, as where a program read a file by another encoding than its "
+        "own; bring the table from where it reads right, and name its encoding under table.encoding if it is not UTF-8"
+    )
+
+
+def _is_read_twice(cell: str) -> bool:
+    """Tell whether this is UTF-8 that was read as Windows-1252: most other text is none once written so."""
+    try:
+        return cell.encode("cp1252").decode("utf-8") != cell
+    except UnicodeError:
+        return False
 
 
 def spreadsheet_warning(column: pl.Series) -> str | None:

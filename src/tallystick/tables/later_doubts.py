@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tallystick.tables.categories import FIRST_CATEGORY, MISSING, UNSEEN
 from tallystick.tables.columns import Floats, numbers_of
+from tallystick.tables.doubtful_text import plainly
 from tallystick.tables.encoder import Encoder, NumericColumn, transformed
 from tallystick.tables.lazy_table import Frame, LazyTable, slices_of
 from tallystick.tables.table import require_column
@@ -58,7 +59,7 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         if alike := _alike(cells.filter(pl.Series(codes_N == UNSEEN)), categorical.categories):
             lines.append(
                 f"column {categorical.name!r}: in {alike:,} of {of_rows} a cell differs from a category of the training in "
-                "spaces, case or the codes of a letter alone, and counts as new; spell it as it was"
+                "spaces, case, zeros in front or the codes of a letter alone, and counts as new; spell it as it was"
             )
             continue
         if not known_cells and first.height >= FEWEST:
@@ -72,12 +73,11 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
 
 def _alike(unseen: pl.Series, categories: tuple[str, ...]) -> int:
     """Count the cells that are a category but for how it is spelt."""
-    plain = _plainly(as_text(unseen).drop_nulls())
-    return int(plain.is_in(_plainly(pl.Series(categories, dtype=pl.String)).implode()).sum()) if len(plain) else 0
-
-
-def _plainly(text: pl.Series) -> pl.Series:
-    return text.str.normalize("NFC").str.strip_chars().str.to_lowercase()
+    plain, known = (
+        plainly(text).str.replace(r"^0+([0-9])", "$1")
+        for text in (as_text(unseen).drop_nulls(), pl.Series(categories, dtype=pl.String))
+    )
+    return int(plain.is_in(known.implode()).sum()) if len(plain) else 0
 
 
 def _is_beyond(column: NumericColumn, known: Floats) -> NDArray[np.bool_]:

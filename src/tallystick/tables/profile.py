@@ -12,7 +12,14 @@ from tallystick.config.alignment import IntersectionConfig, KeyColumn
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError
-from tallystick.tables.doubtful_text import dates_mend, digits_warning, marks_warning, spreadsheet_warning, text_warning
+from tallystick.tables.doubtful_text import (
+    dates_mend,
+    digits_warning,
+    encoding_warning,
+    marks_warning,
+    spreadsheet_warning,
+    text_warning,
+)
 from tallystick.tables.encoder import feature_columns
 from tallystick.tables.keys import KeyReport, keys_of
 from tallystick.tables.lazy_table import Frame, LazyTable
@@ -25,6 +32,11 @@ from tallystick.tables.times import FIRST_YEAR
 
 MOSTLY_MISSING = 0.9
 DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
+SUM = (
+    r"^\s*((grand |sub)?totals?|total general|totaal|totale|sum|summe|summen|gesamt|gesamtsumme|somme|suma|soma|razem|celkem"
+    r"|\u0438\u0442\u043e\u0433\u043e|\u5408\u8ba1|\u5408\u8a08)\s*:?\s*$"
+)
+"""What stands for a key in the last row of many a spreadsheet."""
 SHOWN_CLASSES = 20
 SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells that are shown of a column, among its first ones, of so many characters
 
@@ -86,8 +98,15 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             positive_class = classes[1]
     warnings = keys.report.notes() + list(frame.notes if isinstance(frame, LazyTable) else ())
     for column in columns:
-        if column.use == "key" and (warning := spreadsheet_warning(frame.get_column(column.name))) is not None:
-            warnings.append(f"key {warning}")
+        if column.use == "key":
+            cells = frame.get_column(column.name)
+            warnings += [
+                f"key {warning}" for warning in (spreadsheet_warning(cells), encoding_warning(cells)) if warning is not None
+            ]
+            if cells.dtype == pl.String and (cells.tail(1).str.to_lowercase().str.contains(SUM).any()):
+                warnings.append(
+                    f"key column {column.name!r}: the last row has a word such as Total; take it out if it sums up the others"
+                )
         if column.use not in ("numeric", "categorical", "time"):
             continue
         values = frame.get_column(column.name)
