@@ -51,6 +51,19 @@ def test_a_column_that_is_whole_in_its_first_thousands_of_rows_keeps_its_fractio
     assert read_sqlite(tmp_path, "SELECT * FROM t")["x"].to_list() == [*map(float, range(5000)), 0.5]
 
 
+def test_numbers_beside_text_keep_all_their_digits(tmp_path):
+    """The driver writes a fraction there in seven digits: ids of nine became one."""
+    cells = [123456789.25, 123456790.25, 0.1, 1e300, -2.0, 2**60, "x", "1.250000e+00", None]
+    sqlite_of(tmp_path, "CREATE TABLE t (id, other TEXT)")
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        connection.executemany("INSERT INTO t VALUES (?, 'a')", [(cell,) for cell in cells])
+        connection.commit()
+    wanted = ["123456789.25", "123456790.25", "0.1", "1e+300", "-2", str(2**60), "x", "1.250000e+00", None]
+    rows = read_sqlite(tmp_path, "SELECT other, id FROM t;")
+    assert rows["id"].to_list() == wanted
+    assert rows.columns == ["other", "id"]
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [

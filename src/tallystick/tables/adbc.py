@@ -2,13 +2,18 @@
 
 import importlib
 import importlib.resources
+import sqlite3
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import polars as pl
+
 from tallystick.errors import DataError
+from tallystick.tables.text import as_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,4 +99,33 @@ def sqlite_options(file: Path) -> dict[str, str]:
 
 def read_sqlite(file: Path, query: str) -> "pa.Table":
     """Run a query on a SQLite file. Raises what read_by_driver does."""
-    return read_by_driver("sqlite", query, sqlite_options(file), of_query=WHOLE_TABLE)
+    table = read_by_driver("sqlite", query, sqlite_options(file), of_query=WHOLE_TABLE)
+    rounded = [place for place, column in enumerate(table.columns) if is_rounded(column)]
+    if rounded:
+        try:
+            with closing(sqlite3.connect(sqlite_options(file)["uri"], uri=True)) as connection:
+                rows = [[row[place] for place in rounded] for row in connection.execute(query)]
+        except sqlite3.Error as error:
+            raise DriverError(error) from None
+        if len(rows) != table.num_rows:
+            raise DataError(f"{file}: was changed while it was read; run the command again")
+        for number, place in enumerate(rounded):
+            cells = _spelt([row[number] for row in rows])
+            table = table.set_column(place, table.column_names[place], cells.to_arrow(compat_level=pl.CompatLevel.oldest()))
+    return table
+
+
+def is_rounded(column: Any) -> bool:
+    """Tell whether text has numbers such as 1.250000e+00: so SQLite's driver writes a fraction beside text, in seven digits."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return is_text and bool(pc.any(pc.match_substring_regex(column, r"^-?\d\.\d{6}e[+-]\d{2,3}$")).as_py())
+
+
+def _spelt(cells: Sequence[Any]) -> pl.Series:
+    """Spell cells of several types as text: a number as ``as_text`` does."""
+    numbers = as_text(pl.Series([cell if isinstance(cell, float) else None for cell in cells], dtype=pl.Float64))
+    others = [None if cell is None or isinstance(cell, float) else str(cell) for cell in cells]
+    return pl.Series(others, dtype=pl.String).zip_with(numbers.is_null(), numbers)

@@ -9,7 +9,7 @@ import polars as pl
 
 from tallystick.config.serving import Adbc
 from tallystick.errors import ConfigError, DataError
-from tallystick.tables.adbc import WHOLE_TABLE, driver_errors, fetched, lasting_connection, sqlite_options
+from tallystick.tables.adbc import WHOLE_TABLE, driver_errors, fetched, is_rounded, lasting_connection, sqlite_options
 from tallystick.tables.arrow import as_polars
 
 
@@ -46,8 +46,13 @@ class AdbcDatabase:
         """Run the query, and end the transaction that it began."""
         table = fetched(connection, self._query, [msgspec.json.encode(keys).decode()], of_query=self._of_query)
         connection.rollback()
+        if rounded := [name for name, column in zip(table.column_names, table.columns, strict=True) if self._rounds(column)]:
+            raise DataError(f"column {rounded[0]!r} holds fractions beside text, which the driver rounds; cast it in the query")
         columns = [as_polars(table.select([place]), asks_for=asks_for).to_series() for place in range(table.num_columns)]
         return table.column_names, columns
+
+    def _rounds(self, column: Any) -> bool:
+        return self._driver == "sqlite" and is_rounded(column)
 
     def is_broken(self, error: Exception) -> bool:  # noqa: ARG002
         """Tell so of every error: drivers name broken connections in many ways, and a query that reads may be repeated."""
