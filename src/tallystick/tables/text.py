@@ -21,8 +21,8 @@ def as_text(column: pl.Series) -> pl.Series:
 
     1, 1.0, "1", "1.0" and decimal 1.00 are all "1", and "007" stays. Decimal 1.50 is "1.5", and text "1.50" stays. A float is the
     shortest spelling that reads back the same. True is "true". Dates are ISO 8601, and a time stamp at midnight is its date. Time
-    stamps with a zone are moved to UTC first. Raises DataError for a type that has no spelling (list, struct, binary), and for
-    times beyond the years 1 to 9999.
+    stamps with a zone are moved to UTC first.
+    Raises DataError for a type that has no spelling (list, struct, binary), and for times beyond the years 1 to 9999.
     """
     kind = column.dtype
     refuse_beyond_years(column)
