@@ -2,7 +2,7 @@
 
 In the clear a distance is the Euclidean one of the numbers (over ``scale``, times ``weight``) plus, for each text, its weight
 times one minus the normalised Levenshtein similarity. Otherwise it is the weighted sum of the differing bits of FEDERAL's
-filters. Two ranks that cross in place of a number's filter give the same distances, bit for bit.
+filters.
 
 Shapes: N rows of the label party, M of a feature party, B of a block, P bits.
 """

@@ -1,7 +1,6 @@
 """The K most similar rows of another table for every row of one, exact to the last tie.
 
-Ties: by distance, then by number, the place of a row in the other table. A distance is always the value of one formula, so how
-candidates were found changes nothing.
+Ties: by distance, then by number, the place of a row in the other table.
 
 Shapes: N rows of one table, M of the other, D dimensions, K neighbours, Q distinct rows of the first table, G distinct points of
 the other, P pairs, L entries of a flat list of candidates, B rows of a block.
@@ -27,7 +26,7 @@ BLOCK_PAIRS = 1 << 22
 SPARE = 8
 """How many more neighbours a tree is asked for, so that ties at the K-th place show."""
 SLACK = 1e-9
-"""A tree rounds in its own way: candidates within this share of the K-th distance are looked at again."""
+"""A tree rounds in its own way: candidates within this share of the K-th distance are looked at again, by one formula."""
 
 
 @dataclass(frozen=True, kw_only=True)

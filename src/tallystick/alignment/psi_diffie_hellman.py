@@ -51,7 +51,7 @@ class TagsDigest(Message, frozen=True):
 
 
 def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
-    """Find the common ids with each feature party: the label party's role. Gives its scalar multiplications, too.
+    """Find the common ids with each feature party: the label party's role.
 
     Diffie-Hellman private set intersection (Meadows 1986; Huberman, Franklin and Hogg 1999) on ristretto255 (RFC 9496).
 
@@ -61,6 +61,9 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
     claim single rows that do not match.
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
+
+    Returns:
+        What it found, and how many scalar multiplications that took.
     """
     ids, key = side.ids, side.rng.scalar()
     total = len(ids) + sum(sizes)
@@ -101,10 +104,13 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
 
 
 def answer_by_diffie_hellman(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:
-    """Let the label party find the common ids: a feature party's role. Gives its scalar multiplications, too.
+    """Let the label party find the common ids: a feature party's role.
 
     Threat model, guarantee and errors as for match_by_diffie_hellman. As ``one_of_several`` feature parties this side does not
     learn its intersection with the label party alone, and cannot tell a made-up match where only few are claimed.
+
+    Returns:
+        What it found, and how many scalar multiplications that took.
     """
     ids, key = side.ids, side.rng.scalar()
     # The label party learns which places of this list match.

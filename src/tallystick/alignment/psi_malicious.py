@@ -121,7 +121,7 @@ def most_ids(ids: int, others: int) -> int:
 
 
 def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
-    """Find the common ids with each feature party: the label party's role. Gives its scalar multiplications, too.
+    """Find the common ids with each feature party: the label party's role.
 
     Private set intersection by a key-value store and oblivious transfer extension with a linear code, secure against malicious
     peers (Pinkas, Rosulek, Trieu and Yanai 2020, "PSI from PaXoS"), run both ways, with tags that take both functions.
@@ -135,6 +135,9 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
     matches.
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
+
+    Returns:
+        What it found, and how many scalar multiplications that took.
     """
     matches = []
     for channel, size in zip(channels, sizes, strict=True):
@@ -151,10 +154,13 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
 
 
 def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:
-    """Find the common ids with the label party: a feature party's role. Gives its scalar multiplications, too.
+    """Find the common ids with the label party: a feature party's role.
 
     Protocol, threat model, guarantee and errors as for match_against_cheaters. As one of several feature parties this side learns
     of the joint ids only: the label party proves by their tags that it brought them, and may leave some out.
+
+    Returns:
+        What it found, and how many scalar multiplications that took.
     """
     (their_N16, own_N16), taken_up = _tags(side, channel, size, leads=False)
     # Sorted by what looks random to the label party, so a place tells of no row.

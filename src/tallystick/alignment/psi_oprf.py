@@ -123,7 +123,7 @@ class Shape:
 
 
 def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
-    """Find the common ids with each feature party: the label party's role. Gives its scalar multiplications, too.
+    """Find the common ids with each feature party: the label party's role.
 
     Private set intersection by an oblivious pseudorandom function (Kolesnikov, Kumaresan, Rosulek and Trieu 2016, section 5),
     for more than some 260,000 ids bucket by bucket.
@@ -137,6 +137,9 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
     Where an alignment goes on, a side may run a bucket again with other ids.
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
+
+    Returns:
+        What it found, and how many scalar multiplications that took.
     """
     buckets_of_peer = [Buckets(label_ids=len(side.ids), feature_ids=size, per_bucket=BUCKET_IDS) for size in sizes]
     counter = _Counter(side.local.progress, [Shape.of(buckets) for buckets in buckets_of_peer])
