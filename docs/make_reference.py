@@ -233,17 +233,16 @@ def attacks() -> str:
         "[Jiang et al. 2026](https://arxiv.org/abs/2603.03777) (`enumeration`) and [Xie et al. "
         "2023](https://arxiv.org/abs/2301.07284) (`first-steps`).",
         _table(("attack", "reads", "knows", "what it does", "quick"), labels),
-        "With randomised labels, some attacks have a second form, `NAME-unflipped`, which also knows the chance of a flip. It "
-        "takes what the attack reads for the replaced labels, trains a model on them, corrects it for the flips, and adds the "
-        "row's own replaced label: "
+        "With randomised labels, some attacks have a form `NAME-unflipped`, which also knows the chance of a flip. It trains a "
+        "model on the replaced labels that they read, un-flips it, and adds the row's own: "
         + ", ".join(f"`{name}`{' (quick)' if row.quick else ''}" for name, row in unflipped.items())
         + ".",
-        "Where an attack on gradients finds all labels (symmetric AUC .999) and knows none, a full audit does not run attacks "
-        "on one vector of gradients per row that are not quick, and names them.",
+        "Where an attack on gradients that knows no label finds all (symmetric AUC .999), a full audit names those on one "
+        "vector per row that are not quick, and does not run them.",
         "## On columns",
         "Made by a label party, from cut embeddings. It knows 20 or 200 rows, unless the table says otherwise. Attacks with its "
-        "own columns run in benchmarks only, because no party at home has both sides.",
-        "A run's own audit leaves out "
+        "own columns run in benchmarks only: nobody at home has both sides.",
+        "A run leaves out "
         + ", ".join(f"`{name}`" for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.behind_noise)
         + " where embeddings have neither noise nor levels. `tallystick audit FOLDER` runs them, too.",
         "`surrogate` follows He et al. 2019, `simulator` [Zhu et al. 2023](https://arxiv.org/abs/2310.10483). Compare "

@@ -250,6 +250,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
+            quick=True,
         ),
         "combined": LabelInferenceAttack(
             attack=CombinedAttack(parts=(*OF_GRADIENTS, SurrogateTop()), embeddings=True),
