@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from tallystick.config.party import FeatureColumns
 from tallystick.config.sections import SplitConfig
 from tallystick.errors import DataError
-from tallystick.metrics import TargetType
 from tallystick.tables.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.tables.split import TEST, TRAINING, VALIDATION, split_by_time
 from tallystick_experiments.catalogue.clicks import read_clicks
@@ -24,6 +23,9 @@ from tallystick_experiments.catalogue.table import column_names, split_columns
 MOST_CLASSES = 20  # of a user's whole numbers that are taken for classes
 MOST_ROWS = 30_000
 """Of a larger table so many rows are drawn, the same for all seeds: fifty networks per table have to be trained."""
+
+ComparedTarget = Literal["binary", "multiclass", "regression", "count"]
+"""Targets that every method of the comparisons has a loss for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class PublicTable:
     frame: pl.DataFrame
     columns: FeatureColumns
     label: str
-    target: TargetType
+    target: ComparedTarget
     times: pl.Series | None = None
 
     @property
@@ -104,7 +106,7 @@ def beside_noise(table: PublicTable, count: int) -> PublicTable:
 
 
 def own_table(
-    file: Path, *, label: str, key: str | None = None, time: str | None = None, target: TargetType | None = None
+    file: Path, *, label: str, key: str | None = None, time: str | None = None, target: ComparedTarget | None = None
 ) -> PublicTable:
     """Read a table of the user's own: text is categorical, all else numeric. Two labels are classes, as are up to 20 words.
 

@@ -8,8 +8,7 @@ from typing import Annotated
 from typer import Option
 
 from tallystick.errors import ConfigError
-from tallystick.metrics import TargetType
-from tallystick_experiments.catalogue.public import MOST_ROWS, own_table
+from tallystick_experiments.catalogue.public import MOST_ROWS, ComparedTarget, own_table
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.options import GROUP, seeds_option, several
 from tallystick_experiments.quality import leaks as audits
@@ -25,7 +24,7 @@ class OwnFile:
     label: Annotated[str, Option(help="The column of --table that is predicted.")] = ""
     key: Annotated[str | None, Option("--id", help="The column of --table that names rows; it is no feature.")] = None
     time: Annotated[str | None, Option(help="The column of --table by which rows are split, the newest for test.")] = None
-    target: Annotated[TargetType | None, Option(help="What the label is; guessed from it if left out, never as count.")] = None
+    target: Annotated[ComparedTarget | None, Option(help="What the label is; if left out guessed, never as count.")] = None
 
 
 NO_FILE = OwnFile()
