@@ -48,6 +48,15 @@ LATER = {
     "other words": ({"kind": pl.lit("pink")}, "column 'kind': in 60 rows no cell is a category of the training"),
     "some new words": ({"kind": pl.when(pl.int_range(pl.len()) > 2).then(pl.lit("pink")).otherwise("kind")}, None),
     "no number": ({"plain": pl.lit(None, pl.Float64)}, "column 'plain' is missing in all of 60 rows"),
+    "no number in some rows": (
+        {"plain": pl.when(pl.int_range(pl.len()) % 5 > 0).then("plain")},
+        "column 'plain': its number is missing in 12 of 60 rows, and was in none of the training; these count as the mean",
+    ),
+    "no number in few rows": ({"plain": pl.when(pl.int_range(pl.len()) % 20 > 0).then("plain")}, None),
+    "text that was read twice": (
+        {"kind": pl.when(pl.int_range(pl.len()) > 2).then(pl.lit("gr\u00c3\u00bcn")).otherwise("kind")},
+        "column 'kind': some of its cells hold text such as K",
+    ),
     "no word": ({"kind": pl.lit(None, pl.String)}, "column 'kind' is missing in all of 60 rows"),
     "a word among numbers": (
         {"plain": pl.when(pl.int_range(pl.len()) == 3).then(pl.lit("viel")).otherwise(pl.col("plain").cast(pl.String))},

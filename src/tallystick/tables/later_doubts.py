@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tallystick.tables.categories import FIRST_CATEGORY, MISSING, UNSEEN
 from tallystick.tables.columns import Floats, numbers_of
-from tallystick.tables.doubtful_text import plainly
+from tallystick.tables.doubtful_text import encoding_warning, plainly
 from tallystick.tables.encoder import Encoder, NumericColumn, transformed
 from tallystick.tables.lazy_table import Frame, LazyTable, slices_of
 from tallystick.tables.table import require_column
@@ -18,6 +18,7 @@ from tallystick.tables.text import as_text
 
 LOOKED_AT = 10_000  # rows, the first ones
 FEWEST, MOST = 20, 0.5  # known cells of a column that is judged; share of numbers that lie beyond those of the training
+MOST_ABSENT = 0.1  # share of numbers that are missing, where none was in the training
 GROWING = ("date", "moment", "zoned")  # later rows have later times
 ROUNDING = 1e-6  # of a standardised number
 
@@ -40,6 +41,12 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         known = values_N[~np.isnan(values_N)]
         if not len(known) and first.height >= FEWEST:
             lines.append(f"column {column.name!r} is missing in all of {of_rows}")
+        absent = len(values_N) - len(known)
+        if not column.indicator and len(known) and absent > MOST_ABSENT * len(values_N) and len(values_N) >= FEWEST:
+            lines.append(
+                f"column {column.name!r}: its number is missing in {absent:,} of {of_rows}, and was in none of the training; "
+                "these count as the mean"
+            )
         broken = int((known % 1 != 0).sum()) if column.whole else 0
         beyond = int(_is_beyond(column, known).sum()) if column.form not in GROWING else 0
         if broken:
@@ -62,6 +69,8 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
                 "spaces, case, zeros in front or the codes of a letter alone, and counts as new; spell it as it was"
             )
             continue
+        if (warning := encoding_warning(as_text(cells.filter(pl.Series(codes_N == UNSEEN))))) is not None:
+            lines.append(warning)
         if not known_cells and first.height >= FEWEST:
             lines.append(f"column {categorical.name!r} is missing in all of {of_rows}")
         if known_cells >= FEWEST and categorical.categories and not (codes_N >= FIRST_CATEGORY).any():
