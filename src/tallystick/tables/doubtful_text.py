@@ -49,10 +49,8 @@ def text_warning(column: pl.Series) -> str | None:
     """
     if column.dtype != pl.String:
         return None
-    if (warning := spreadsheet_warning(column)) is not None:
-        return warning
     cells = column.drop_nulls().unique().head(LOOKED_AT)
-    if (warning := encoding_warning(column)) is not None:
+    if (warning := spreadsheet_warning(cells) or encoding_warning(cells)) is not None:
         return warning
     if twins := len(cells) - plainly(cells).n_unique():
         return (

@@ -56,7 +56,10 @@ def _email(text: pl.Series) -> pl.Series:
     small = _nfkc(_nfkc(text).str.to_lowercase())
     # Where programs write Turkish, the I of an address becomes a dotless i, and its i a dotted I
     small = small.str.replace_all("i\u0307", "i", literal=True).str.replace_all("\u0131", "i", literal=True).str.strip_chars()
-    encoded = small.filter(small.str.contains(f"@.*(?:{PUNYCODE}|{IDEOGRAPHIC_STOP})")).unique()
+    may_be = [small.str.contains(mark, literal=True) for mark in (PUNYCODE, IDEOGRAPHIC_STOP)]
+    if not any(each.any() for each in may_be):
+        return small
+    encoded = small.filter((may_be[0] | may_be[1]) & small.str.contains("@", literal=True)).unique()
     return small.replace(encoded, encoded.map_elements(_in_letters, return_dtype=pl.String)) if len(encoded) else small
 
 
