@@ -46,13 +46,11 @@ class AdbcDatabase:
         """Run the query, and end the transaction that it began."""
         table = fetched(connection, self._query, [msgspec.json.encode(keys).decode()], of_query=self._of_query)
         connection.rollback()
-        if rounded := [name for name, column in zip(table.column_names, table.columns, strict=True) if self._rounds(column)]:
-            raise DataError(f"column {rounded[0]!r} holds fractions beside text, which the driver rounds; cast it in the query")
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if self._driver == "sqlite" and asks_for(name) and is_rounded(column):
+                raise DataError(f"column {name!r} holds fractions beside text, which the driver rounds; cast it in the query")
         columns = [as_polars(table.select([place]), asks_for=asks_for).to_series() for place in range(table.num_columns)]
         return table.column_names, columns
-
-    def _rounds(self, column: Any) -> bool:
-        return self._driver == "sqlite" and is_rounded(column)
 
     def is_broken(self, error: Exception) -> bool:  # noqa: ARG002
         """Tell so of every error: drivers name broken connections in many ways, and a query that reads may be repeated."""
