@@ -361,7 +361,7 @@ def columns_by_name(audit: FeatureAudit | RowGroup) -> list[tuple[str, bool, dic
 
 
 def promise(result: Result) -> str:
-    """Say what the epsilon of labels that trained bounds, and what it does not: for beside it, and beside an attack's AUC."""
+    """Say what the ε of the training labels bounds and what it does not, to stand beside that ε and beside an attack's AUC."""
     released = (
         [each for each in result.sections.privacy.releases if each.what.startswith("labels")] if result.sections.privacy else []
     )

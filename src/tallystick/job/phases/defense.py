@@ -58,8 +58,8 @@ class RunDefense:
             return dataset
         true_N = dataset.known_labels.true_N
 
-        # What the own columns tell of the training rows' labels, by boosting, whose draws are the run's secret too. Without
-        # columns it is the share of positives among these rows: those for tests shape nothing that is trained on.
+        # Boosting on the own columns predicts the training rows' labels. Its draws follow from the run's secret, too. Without
+        # columns the prediction is the share of positives among the training rows, for test rows must shape no training.
         def teach(labels_N: Tensor) -> Tensor:
             own = dataset.own_part()
             if own.encoder is None:
