@@ -1,6 +1,7 @@
 """A defended and audited job as processes: killed in training and resumed, it is the same run, charged once."""
 
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -56,7 +57,11 @@ def test_killed_and_resumed(lay_out_job, tmp_path, monkeypatch):
         for run in job.runs(party)
     }
     assert kept["bank"]["start"] != kept["shop"]["start"]
-    monkeypatch.setattr(simulation, "_draw", lambda _contract, name, _seed: lambda use: bytes.fromhex(kept[name][use]))
+
+    def with_the_same_secrets(folder, **_):
+        return replace(folder, draw=lambda use: bytes.fromhex(kept[folder.origin.party][use]))
+
+    monkeypatch.setattr(simulation, "replace", with_the_same_secrets)
     frames = {party: pl.read_parquet(job.home(party) / "table.parquet") for party in PARTIES}
     simulate(contract_values(PARTIES, **CHANGES), frames, columns(PARTIES), folder=tmp_path / "simulated")
     for party in PARTIES:

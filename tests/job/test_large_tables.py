@@ -26,7 +26,7 @@ def test_wherever_rows_lie_a_run_has_the_same_bits(tmp_path, monkeypatch, method
     held, held_models = _run(tmp_path / "held", monkeypatch, alignment__method=method)
     with monkeypatch.context() as patch:
         written = []
-        patch.setattr(simulation, "as_frame", lambda table, source: store(table.lazy()))  # noqa: ARG005
+        patch.setattr(simulation, "as_frame", lambda table, **_: store(table.lazy()))
         patch.setattr(training_columns, "CELLS_HELD", 100)
         patch.setattr(records, "IN_MEMORY_BYTES", 0)
         patch.setattr(records, "PIECE_BYTES", 1)
