@@ -25,7 +25,7 @@ from tallystick.metrics import MetricSettings, metric
 from tallystick.scoring.predict import score_columns
 from tallystick.simulation import Silent, simulate
 from tallystick.tables.target import LabelCoder
-from tallystick.training.objective import Supervised, pinball_loss
+from tallystick.training.objective import Supervised, quantile_loss
 
 PARTIES = ("bank", "shop")
 ROWS = 4000
@@ -41,7 +41,7 @@ def test_the_loss_is_that_of_scikit_learn(levels):
     target_B, output_BL = rng.normal(size=50), rng.normal(size=(50, len(levels)))
     expected = np.mean([mean_pinball_loss(target_B, output_BL[:, i], alpha=level) for i, level in enumerate(levels)])
     output = torch.from_numpy(output_BL.squeeze(1) if len(levels) == 1 else output_BL)
-    assert pinball_loss(output, torch.from_numpy(target_B), levels=levels).item() == pytest.approx(expected)
+    assert quantile_loss(output, torch.from_numpy(target_B), levels=levels).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("levels", [LEVELS, (0.9,)])

@@ -323,7 +323,8 @@ class Contract(Model):
         """Write the contract with sorted keys and all defaults, so that layout, aliases and omissions do not matter.
 
         A contract that allows no serving, no count of common ids or no exploration is written without that key, as it was before
-        there was one; and so is one whose training has no bound in minutes, or whose keys all have to be equal.
+        there was one; and so is one whose training has no bound in minutes, whose keys all have to be equal, or whose target has
+        no levels but the usual ones.
         """
         allowed = ("serving", "overlap", "explore")
         values = self.model_dump(mode="json", exclude={key for key in allowed if getattr(self, key) is None})
@@ -331,6 +332,8 @@ class Contract(Model):
             del values["training"]["minutes"]
         if not self.alignment.any_of:
             values["alignment"].pop("alternatives", None)
+        if self.target.type != "quantile" or self.target.levels == type(self.target).model_fields["levels"].default:
+            values["target"].pop("levels", None)
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
     @cached_property

@@ -46,7 +46,7 @@ class Supervised:
         self, kind: TargetType, target_N: Tensor, weight_N: Tensor | None = None, *, levels: Sequence[float] = ()
     ) -> None:
         self._kind = kind
-        self._loss = partial(pinball_loss, levels=levels) if kind == "quantile" else _LOSSES[kind]
+        self._loss = partial(quantile_loss, levels=levels) if kind == "quantile" else _LOSSES[kind]
         self._has_columns = kind == "multiclass" or len(levels) > 1
         self._target_N = target_N
         self._weight_N = weight_N
@@ -123,8 +123,8 @@ def log_logistic_loss(output: Tensor, target: Tensor, reduction: str = "mean") -
     return loss.mean() if reduction == "mean" else loss
 
 
-def pinball_loss(output: Tensor, target: Tensor, reduction: str = "mean", *, levels: Sequence[float]) -> Tensor:
-    """Compute the pinball loss of quantiles (B, L), or (B,) of one level, as the mean over levels; no row's gradient is above 1.
+def quantile_loss(output: Tensor, target: Tensor, reduction: str = "mean", *, levels: Sequence[float]) -> Tensor:
+    """Compute the pinball loss of quantiles (B, L), or (B,) of one level: its mean over levels. No row's gradient is above 1.
 
     Koenker and Bassett 1978. ``target`` is the label (B,), or one for each level.
     """
