@@ -41,7 +41,7 @@ def test_a_sequence_tells_what_the_other_columns_do_not_and_its_audit_says_what_
     given["shop"] = given["shop"].with_columns(other=pl.concat_list("x", "noise"))
     importance = {"feature_columns": "both", "repeats": 2}
     measures = {"evaluation__importance": importance, "evaluation__own_columns_baseline": True}
-    contract = contract_values(PARTIES, training__epochs=12, audit=True, **measures)
+    contract = contract_values(PARTIES, training__epochs=12, training__batch_size=64, audit=True, **measures)
     result = simulate(contract, given, own_columns(), watcher=Silent())
     measured = result.evaluation
     assert measured["joint"]["auc"]["value"] > measured["local_baseline"]["auc"]["value"] + 0.05
