@@ -323,7 +323,7 @@ def make_folders(path: Path, *, mode: int = 0o777) -> None:
 
 
 @contextmanager
-def all_or_none() -> Iterator[Callable[..., None]]:
+def files_together() -> Iterator[Callable[..., None]]:
     """Provide ``write_bytes`` for files that make sense together: if the block fails, those written within it are removed."""
     paths: list[Path] = []
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from tallystick.cli.options import LINKAGE_NAMES, JsonFlag
 from tallystick.cli.output import EXIT_USAGE, LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError, StorageError
-from tallystick.storage import all_or_none, make_folders
+from tallystick.storage import files_together, make_folders
 from tallystick.terminal import printable_lines
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def init(
             place = table if table.is_absolute() else Path(os.path.relpath(table, folder))
             request = replace(request, columns=guesses, table=place)
         make_folders(folder)
-        with all_or_none() as write:
+        with files_together() as write:
             party_lines = party_text(request)
             write(paths["party"], party_lines.encode())
             write(paths["contract"], contract_text(request).encode())

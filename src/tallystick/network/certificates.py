@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tallystick.errors import ConfigError, printable
 from tallystick.network.link import LinkBroken
 from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, connect_request, is_whole
-from tallystick.storage import all_or_none, make_folders, refuse_pipe
+from tallystick.storage import files_together, make_folders, refuse_pipe
 
 ALPN = "tallystick/1"
 _ONE_CA = "one CA, or one `tallystick cert`, makes the certificates of both sides"
@@ -136,7 +136,7 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
         if target.exists():
             raise ConfigError(f"{target} exists already; remove it or choose another folder")
     make_folders(folder)
-    with all_or_none() as write:
+    with files_together() as write:
         _write_certificates(folder, parties, days, write)
 
 
