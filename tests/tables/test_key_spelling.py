@@ -44,6 +44,29 @@ def test_what_is_written_otherwise_than_in_training_is_said(kind):
     assert all(said in line and line.startswith("key column 'id': ") for line in lines)
 
 
+RANDOM = np.random.default_rng(4)
+HEXADECIMAL = pl.Series("id", RANDOM.bytes(16 * ROWS).hex(" ", 16).split())
+WHOLE = pl.Series("id", NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("trained", "later", "said"),
+    [
+        (HEXADECIMAL, pl.Series(RANDOM.bytes(16 * ROWS).hex(" ", 16).split()), None),
+        (HEXADECIMAL, HEXADECIMAL.str.to_uppercase(), "look like `A…`, and the training's like `a…`"),
+        (HEXADECIMAL, "{" + HEXADECIMAL + "}", "look like `{a…}`, and the training's like `a…`"),
+        (HEXADECIMAL.str.head(6), pl.Series(RANDOM.bytes(3 * ROWS).hex(" ", 3).split()), None),
+        (WHOLE, WHOLE.cast(pl.String).str.zfill(5), "begin with a zero, and none of the training's did"),
+        (WHOLE, WHOLE.cast(pl.String), None),
+    ],
+)
+def test_keys_of_random_letters_and_digits_and_zeros_that_were_added(trained, later, said):
+    kept = json.loads(json.dumps(spelling_of(trained.to_frame(), columns={"id": "id"}, alignment=terms("trim"))))
+    lines = later_spelling(later.alias("id").to_frame(), columns={"id": "id"}, alignment=terms("trim"), spelling=kept)
+    assert len(lines) == (said is not None)
+    assert all(said in line for line in lines)
+
+
 def test_a_run_without_kept_spelling_says_nothing():
     assert later_spelling(KEYS.to_frame(), columns={"id": "id"}, alignment=terms(), spelling={}) == []
 

@@ -22,6 +22,7 @@ FEW = 0.5  # of the values: where the commonest shapes are fewer, lengths are le
 ZERO = "^0[0-9]"  # a zero in front
 COMPARED = 10_000  # values, spread over the table, whose shapes are compared with those of the training
 MOST_SHAPES, LEAST_OF_A_SHAPE = 20, 10  # shapes of the training that are kept, and values that each has: none is of one person
+COVERED = 0.9  # of the training's values: shapes that fewer have tell too little to judge others by
 FEWEST_VALUES, FEWEST_ZEROS = 20, 10  # of a later table from which its shapes tell something; zeros in front that should be there
 
 
@@ -117,10 +118,17 @@ def spelling_of(frame: Frame, *, columns: Mapping[str, str], alignment: Alignmen
     spelling: dict[str, Any] = {}
     for key in alignment.keys:
         text = _compared(require_column(frame, columns[key.name], use="key"), key.normalise)
-        common = _most_common(_of_any_length(_masked(text)), most=MOST_SHAPES)
-        common = common.filter(pl.col("share") * len(text) >= LEAST_OF_A_SHAPE)
-        spelling[key.name] = {"shapes": common.get_column("shape").to_list(), "zeros": _share(text.str.contains(ZERO))}
+        shapes, mixed = _of_any_length(_masked(text)), False
+        common = _kept_shapes(shapes)
+        if common.get_column("share").sum() < COVERED:  # such as hexadecimal digits, of which each value has a shape of its own
+            common, mixed = _kept_shapes(_of_any_mixture(shapes)), True
+        names = common.get_column("shape").to_list() if common.get_column("share").sum() >= COVERED else []
+        spelling[key.name] = {"shapes": names, "mixed": mixed, "zeros": _share(text.str.contains(ZERO))}
     return spelling
+
+
+def _kept_shapes(shapes: pl.Series) -> pl.DataFrame:
+    return _most_common(shapes, most=MOST_SHAPES).filter(pl.col("share") * len(shapes) >= LEAST_OF_A_SHAPE)
 
 
 def later_spelling(
@@ -134,16 +142,24 @@ def later_spelling(
         text = _compared(require_column(frame, columns[key.name], use="key"), key.normalise)
         column, shapes, zeros = columns[key.name], spelling[key.name]["shapes"], spelling[key.name]["zeros"]
         here = _of_any_length(_masked(text))
+        if spelling[key.name].get("mixed", False):
+            here = _of_any_mixture(here)
+        zeros_here = _share(text.str.contains(ZERO))
         other = ~here.is_in(pl.Series(shapes, dtype=pl.String).implode())
         if shapes and len(text) >= FEWEST_VALUES and (share := _share(other)) > FEW:
             lines.append(
                 f"key column {column!r}: {share:.1%} of its values look like `{here.filter(other)[0][:SHAPE_WIDTH]}`, and the "
                 f"training's like `{shapes[0][:SHAPE_WIDTH]}`; write them as they were, or they match nobody"
             )
-        elif zeros * len(text) >= FEWEST_ZEROS and not text.str.contains(ZERO).any():
+        elif zeros * len(text) >= FEWEST_ZEROS and not zeros_here:
             lines.append(
                 f"key column {column!r}: {zeros:.1%} of the training's values began with a zero, and here none does; if these "
                 "were lost, rows match nobody, or somebody else: bring the column as text, from where it still has them"
+            )
+        elif shapes and not zeros and zeros_here * len(text) >= FEWEST_ZEROS:
+            lines.append(
+                f"key column {column!r}: {zeros_here:.1%} of its values begin with a zero, and none of the training's did; if "
+                "the training's were numbers, which have no zeros in front, these match nobody: write them as they were"
             )
     return lines
 
@@ -165,6 +181,14 @@ def _masked(text: pl.Series) -> pl.Series:
 def _of_any_length(shapes: pl.Series) -> pl.Series:
     for mask in "9Aa":
         shapes = shapes.str.replace_all(f"{mask}{{2,}}", f"{mask}…")
+    return shapes
+
+
+def _of_any_mixture(shapes: pl.Series) -> pl.Series:
+    """Return shapes in which digits between letters are letters, too: of a lower, an upper or either case."""
+    upper, lower = shapes.str.contains("A"), shapes.str.contains("a")
+    for mask, rows in (("a…", lower & ~upper), ("A…", upper & ~lower), ("Aa…", upper & lower)):
+        shapes = shapes.zip_with(~rows, shapes.str.replace_all("[9Aa…]+", mask))
     return shapes
 
 
