@@ -121,8 +121,10 @@ class SurvivalTarget(TargetKeys):
 
 
 def _ascending(levels: tuple[float, ...]) -> tuple[float, ...]:
-    if any(upper <= lower for lower, upper in pairwise(levels)):
-        raise ValueError(f"are {', '.join(f'{level:g}' for level in levels)}; give each level once, the lowest first")
+    # Scores and shares are named by six digits of their level.
+    if any(upper <= lower or f"{upper:g}" == f"{lower:g}" for lower, upper in pairwise(levels)):
+        shown_levels = ", ".join(f"{level:g}" for level in levels)
+        raise ValueError(f"are {shown_levels}, in six digits; give each level once, the lowest first")
     return levels
 
 
