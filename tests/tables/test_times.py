@@ -19,7 +19,7 @@ from tallystick.tables.keys import latest_last
 from tallystick.tables.profile import profile
 from tallystick.tables.split import parts_of_other_times, split_by_time
 from tallystick.tables.table import read_party_table
-from tallystick.tables.times import FORMATS, likely_formats, ordered_times, with_dates
+from tallystick.tables.times import FORMATS, likely_formats, ordered_times, read_times, with_dates
 
 MOMENTS = [datetime.datetime(1995, 1, 3, 8, 5, 9) + datetime.timedelta(days=97 * step, hours=7 * step) for step in range(40)]
 
@@ -37,7 +37,7 @@ def test_the_way_of_writing_dates_that_check_proposes_can_be_written_and_reads_t
         assert frame.get_column("x").to_list() == wanted
         return
     (line,) = [each for each in profile(frame, party).warnings if "in the party file" in each and "dates: {x:" in each]
-    assert ("1969 to 2068" in line) == ("%y" in words)
+    assert ("1970 to 2069" in line) == ("%y" in words)
     for proposed in re.findall(r"`(dates: \{x: .*?\})`", line):
         (tmp_path / "party.yaml").write_text(f"party: a\ntable: {{path: t.csv}}\nkeys: {{id: id}}\n{proposed}\n")
         assert read_party_table(load_party(tmp_path / "party.yaml")).get_column("x").to_list() == wanted
@@ -53,6 +53,31 @@ def test_a_month_of_a_year_is_no_day_of_it() -> None:
 def test_a_way_of_writing_dates_needs_a_day_a_month_and_a_year(words: str) -> None:
     with pytest.raises(ConfigError, match=r"dates\.x = .*: must have a year"):
         parse_party({"party": "a", "dates": {"x": words}}, folder=Path())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("%d.%m.%Y %H", "%d.%m.%Y %I:%M", "%d.%m.%Y %H:%M %p", "%d.%m.%Y %M:%S", "%d.%m.%Y %k:%M", "%d.%m.%Y %R", "%d.%m.%Y %r"),
+        *("%d.%m.%Y %H:%M:%S.%f", "%d.%m.%Y%.f", "%d.%m.%Y %Q", "%d.%m.%Y %C"),
+    ],
+)
+def test_a_way_of_writing_times_is_refused_that_would_lose_a_part_of_them(words: str) -> None:
+    with pytest.raises(ConfigError, match=r"dates\.x = .*: must write the time of a day as %H:%M"):
+        parse_party({"party": "a", "dates": {"x": words}}, folder=Path())
+
+
+def test_a_fraction_of_a_second_is_read() -> None:
+    words = "%d.%m.%Y %H:%M:%S%.f"
+    parse_party({"party": "a", "dates": {"x": words}}, folder=Path())
+    read = with_dates(pl.DataFrame({"x": ["01.02.2024 03:04:05.25"]}), {"x": words})
+    assert read.get_column("x").to_list() == [datetime.datetime(2024, 2, 1, 3, 4, 5, 250_000)]
+
+
+def test_years_of_two_digits_are_those_that_the_line_names() -> None:
+    text = pl.Series([f"01.02.{year:02}" for year in range(100)])
+    years = read_times(text, "%d.%m.%y").dt.year()
+    assert (years.min(), years.max()) == (1970, 2069)
 
 
 STAMPS = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 30))

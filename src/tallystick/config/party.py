@@ -34,14 +34,25 @@ from tallystick.reading import (
     validate,
 )
 
+_CLOCKS = ("", "HM", "HMS", "T", "IMp", "IMSp")
+"""What may say the time of a day: an hour without its minutes, or of twelve without its half of the day, is no time."""
+
 
 def _date_format(words: str) -> str:
-    parts = set(re.findall("%[-_0]?:*([A-Za-z])", words))
+    plain = words.replace("%%", "")
+    parts = set(re.findall("%[-_0]?:*([A-Za-z])", plain))
     has_day = "j" in parts or ("d" in parts and not parts.isdisjoint("mbB"))
     if not has_day or parts.isdisjoint("Yy") or not parts.isdisjoint("zZ"):
         raise ValueError(
             "must have a year (%Y, or %y of two digits), a month (%m, or %b or %B by name) and a %d, or a year and a %j, such as "
             '"%d.%m.%Y" or "%d/%m/%Y %H:%M", and no zone'
+        )
+    clock = {"p" if part == "P" else part for part in parts} - set("YymbBdjaAnt")
+    has_fraction = re.search(r"%\.?[369]?f", plain) and "f" not in parts  # %f alone counts billionths
+    if clock not in [set(each) for each in _CLOCKS] or (has_fraction and clock.isdisjoint("ST")):
+        raise ValueError(
+            "must write the time of a day as %H:%M, %H:%M:%S or %I:%M %p, a fraction of the second as %S%.f, and a day by no "
+            "other parts than %Y, %y, %m, %b, %B, %d, %j, %a and %A"
         )
     return words
 

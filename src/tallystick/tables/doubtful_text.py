@@ -190,7 +190,7 @@ def dates_mend(column: pl.Series) -> str:
     if not formats:
         return f"write all in one way, and name it in the party file, such as by {lines[0]}"
     both = ": all fit both" if len(lines) > 1 else ""
-    century = "; years of two digits are taken for 1969 to 2068" if any("%y" in words for words in formats) else ""
+    century = "; years of two digits are taken for 1970 to 2069" if any("%y" in words for words in formats) else ""
     return f"say how they are written, by {' or by '.join(lines)} in the party file{both}{century}"
 
 

@@ -93,7 +93,7 @@ def read_times(text: pl.Series, words: str) -> pl.Series:
     """Read text that is written in one format as dates, or as time stamps where the format has hours; null where it is not.
 
     A year before 1000 is null, too: it is one of two digits, or the rest of a number that has lost a zero in front. A year of two
-    digits (%y) is one of 1969 to 2068, and a day of a year (%j) has three digits.
+    digits (%y) is one of 1970 to 2069, and a day of a year (%j) has three digits.
     """
     has_clock = "%H" in words or "%I" in words or "%T" in words
     times = text.str.to_datetime(words, time_unit="us", strict=False) if has_clock else text.str.to_date(words, strict=False)
