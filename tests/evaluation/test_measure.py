@@ -179,6 +179,8 @@ def test_values_that_do_not_exist_are_none_with_a_reason() -> None:
 
     empty = compare_models("regression", [], [], [], generator=rng)
     assert empty["joint"]["rmse"]["reason"] == "there are no rows"
+    empty = compare_models("quantile", [], np.empty((0, 2)), None, levels=(0.1, 0.9), generator=np.random.default_rng(0))
+    assert {each["reason"] for each in empty["joint"].values()} == {"there are no rows"}
 
     weightless = measure("multiclass", [0, 1], np.eye(2), weights=[0, 0], generator=rng)
     assert {value["value"] for value in weightless["metrics"].values()} == {None}

@@ -421,7 +421,7 @@ def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tu
     elif target == "quantile":
         if logits.ndim not in (1, 2):
             raise DataError(f"predictions have shape {logits.shape}; a quantile target needs (rows, levels)")
-        logits = logits.reshape(len(logits), -1)
+        logits = logits[:, None] if logits.ndim == 1 else logits
     elif logits.ndim == 2 and logits.shape[1] == 1:
         logits = logits[:, 0]
     elif logits.ndim != 1:
