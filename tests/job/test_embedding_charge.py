@@ -22,7 +22,9 @@ from tallystick.results import read_result
 from tallystick.run_folder.embedding_charge import EmbeddingCharge, Sent, count_anew, evaluation_ahead, sent_by, training_ahead
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import create_ledger, with_ledger_named
+from tallystick.run_folder.trained import Architecture
 from tallystick.simulation import simulate
+from tallystick.training.feature_defense import DefendedBottom
 
 PARTIES = ("bank", "shop")
 EPSILON, DELTA = 0.5, 1e-6
@@ -318,3 +320,37 @@ def test_no_two_models_embeddings_have_the_same_noise(changes, tmp_path, monkeyp
     sent_RD = torch.cat(sent)
     assert len(sent_RD) > 4 * 100
     assert len(sent_RD.unique(dim=0)) == len(sent_RD)
+
+
+NAMED = {
+    "a refit": {"training__epochs": 2, "training__refit": True},
+    "a pipeline": {"training__epochs": 2, "training__mode": "pipelined", "training__staleness": 2},
+    "a pass before": {"training__epochs": 1, "unaligned": {"method": "regressor", "epochs": 1}},
+}
+
+
+@pytest.mark.parametrize("changes", NAMED.values(), ids=NAMED)
+def test_each_name_of_weights_is_of_one_model(changes, tmp_path, monkeypatch):
+    """Else what two models embed alike has the same noise, and shows: rows that validate cross by weights before a refit, too."""
+    of_name, forward = {}, DefendedBottom.forward
+
+    def watched(bottom, features):
+        weights = b"".join(value.detach().numpy().tobytes() for value in bottom.state_dict().values())
+        of_name.setdefault((bottom._run, bottom.weights), set()).add(weights)
+        return forward(bottom, features)
+
+    monkeypatch.setattr(DefendedBottom, "forward", watched)
+    contract = contract_values(PARTIES, defense=[NOISE], evaluation__importance={}, **changes)
+    simulate(contract, tables(PARTIES, rows=200), columns(PARTIES), folder=tmp_path)
+    assert len(of_name) > 4
+    assert {name for (_, name), weights in of_name.items() if len(weights) > 1} == set()
+
+
+def test_trials_of_a_search_share_their_start_and_no_noise(tmp_path):
+    """Steps of two trials have the same numbers, and after the first one other weights."""
+    contract = parse_contract(contract_values(PARTIES, defense=[NOISE]))
+    folder, made = RunFolder.new(tmp_path, contract, "shop", key=None), Architecture.of(contract, "shop")
+    folders = [folder, *(folder.trial(number) for number in (1, 2))]
+    assert len({each.start_secret() for each in folders}) == 1
+    assert len({made.of_run(each).run for each in folders}) == 3
+    assert made.of_run(folder.trial(2)).run == made.of_run(folders[2]).run

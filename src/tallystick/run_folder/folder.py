@@ -129,11 +129,13 @@ class RunFolder:
         path: of the folder.
         origin: what its files say that they are of.
         draw: where secrets come from that the folder then keeps: the operating system, or in a simulation a number.
+        trial_name: of a trial of a search; empty for a run.
     """
 
     path: Path
     origin: Origin
     draw: Draw = field(default=fresh_secret, repr=False, compare=False)
+    trial_name: str = ""
 
     @classmethod
     def new(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None) -> "RunFolder":
@@ -350,7 +352,7 @@ class RunFolder:
             START: lambda _: self.start_secret(),
             IMPUTATION: lambda _: self.secret_seed().to_bytes(SEED_BITS // 8, "big"),
         }
-        return replace(self, path=path, draw=lambda use: same.get(use, self.draw)(use))
+        return replace(self, path=path, draw=lambda use: same.get(use, self.draw)(use), trial_name=path.name)
 
     def store(self, name: str = "checkpoints") -> "CheckpointStore":
         """Return the checkpoints of the joint training, or of another one by its name."""

@@ -30,7 +30,7 @@ from tallystick.tables.features import FeatureShape
 from tallystick.tables.target import LabelCoder
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import TrainingState, load_weights, write_tensors
-from tallystick.training.feature_defense import DefendedBottom
+from tallystick.training.feature_defense import KEPT, DefendedBottom, embeds_by
 from tallystick.training.unaligned.method_table import method_of
 
 _NOTE = "training"
@@ -93,8 +93,13 @@ class Architecture:
         return replace(self, unaligned=NoneConfig())
 
     def of_run(self, folder: RunFolder) -> "Architecture":
-        """Return the same for a feature party's own run: noise is drawn for its weights alone, which follow from its start."""
-        return replace(self, run=digest_of(folder.start_secret())) if self.defenses.noisy else self
+        """Return the same for a feature party's own run: noise is drawn for its weights alone.
+
+        These follow from its start, and in a search, whose trials share one, from the trial.
+        """
+        if not self.defenses.noisy:
+            return self
+        return replace(self, run=f"{digest_of(folder.start_secret())} {folder.trial_name}".rstrip())
 
     def bottom_model(self, dataset: Dataset) -> nn.Module:
         """Build a feature party's bottom model, with what its way of linking rows and the defences do to the cut embedding."""
@@ -298,10 +303,12 @@ def before_refit(folder: RunFolder, module: nn.Module, state: TrainingState) -> 
         return
     present = deepcopy(module.state_dict())
     load_weights(module, folder.model_before_refit, origin=folder.origin)
+    embeds_by(module, "kept before the refit")
     try:
         yield
     finally:
         module.load_state_dict(present)
+        embeds_by(module, KEPT)
 
 
 def kept_encoder(folder: RunFolder) -> Encoder | None:
