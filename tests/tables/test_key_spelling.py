@@ -76,3 +76,11 @@ def test_what_is_kept_names_no_key_and_is_small():
     kept = spelling_of(names.to_frame(), columns={"id": "id"}, alignment=terms())
     assert len(kept["id"]["shapes"]) <= 20
     assert not set("".join(kept["id"]["shapes"])) - set("9Aa…@.-")
+
+
+@pytest.mark.parametrize(("odd", "rows"), [("K77", 40), ("0077", 40), ("0077", 1)])
+def test_nothing_is_kept_that_one_person_alone_has(odd, rows):
+    """In a table with several rows for one key, shapes are of so many keys, and not of so many rows."""
+    keys = pl.Series("id", [str(number) for number in range(1_000, 1_300)] + [odd] * rows)
+    kept = spelling_of(keys.to_frame(), columns={"id": "id"}, alignment=terms())
+    assert kept == {"id": {"shapes": ["9…"], "mixed": False, "zeros": None if odd.startswith("0") else 0.0}}

@@ -114,7 +114,10 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
 
 
 def spelling_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> dict[str, Any]:
-    """Return the shapes of each key's values with their shares, and the share of values that begin with a zero, to be kept."""
+    """Return the shapes of each key's values, and the share of values that begin with a zero, to be kept.
+
+    Each is of ten different values or more, as rows of one person have the same key. The share is None where fewer have a zero.
+    """
     spelling: dict[str, Any] = {}
     for key in alignment.keys:
         text = _compared(require_column(frame, columns[key.name], use="key"), key.normalise)
@@ -123,7 +126,9 @@ def spelling_of(frame: Frame, *, columns: Mapping[str, str], alignment: Alignmen
         if common.get_column("share").sum() < COVERED:  # such as hexadecimal digits, of which each value has a shape of its own
             common, mixed = _kept_shapes(_of_any_mixture(shapes)), True
         names = common.get_column("shape").to_list() if common.get_column("share").sum() >= COVERED else []
-        spelling[key.name] = {"shapes": names, "mixed": mixed, "zeros": _share(text.str.contains(ZERO))}
+        zeros = text.str.contains(ZERO)
+        is_of_few = 0 < zeros.sum() < LEAST_OF_A_SHAPE
+        spelling[key.name] = {"shapes": names, "mixed": mixed, "zeros": None if is_of_few else _share(zeros)}
     return spelling
 
 
@@ -151,6 +156,8 @@ def later_spelling(
                 f"key column {column!r}: {share:.1%} of its values look like `{here.filter(other)[0][:SHAPE_WIDTH]}`, and the "
                 f"training's like `{shapes[0][:SHAPE_WIDTH]}`; write them as they were, or they match nobody"
             )
+        elif zeros is None:  # too few to tell
+            continue
         elif zeros * len(text) >= FEWEST_ZEROS and not zeros_here:
             lines.append(
                 f"key column {column!r}: {zeros:.1%} of the training's values began with a zero, and here none does; if these "
@@ -165,9 +172,9 @@ def later_spelling(
 
 
 def _compared(column: pl.Series, steps: tuple[Step, ...]) -> pl.Series:
-    """Return at most so many values, spread over the table, as they are matched."""
+    """Return different values, of at most so many rows spread over the table, as they are matched."""
     known = column.drop_nulls()
-    return normalise(known.gather_every(max(1, len(known) // COMPARED)), steps).drop_nulls()
+    return normalise(known.gather_every(max(1, len(known) // COMPARED)), steps).drop_nulls().unique(maintain_order=True)
 
 
 def _masked(text: pl.Series) -> pl.Series:
