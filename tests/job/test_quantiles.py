@@ -136,6 +136,10 @@ def test_labels_without_quantiles_are_refused_by_name(labels, message):
         ({"target": {"type": "quantile", "levels": [0.5, 0.5]}}, r"target\.levels.*give each level once, the lowest first"),
         # Scores of both would have one name.
         ({"target": {"type": "quantile", "levels": [0.1234567, 0.1234568]}}, r"are 0\.123457, 0\.123457, in six digits"),
+        (
+            {"target": {"type": "quantile", "levels": [0.5]}, "serving": {"ways": ["agreed-batch"]}},
+            "serving.ways: agreed-batch give one number for a row, and target.type = quantile has one of a level",
+        ),
         ({"target": {"type": "quantile", "levels": [10, 90]}}, r"target\.levels\.0"),
         ({"target": {"type": "quantile", "levels": [0.5, 1.0]}}, r"target\.levels\.1"),
         ({"target": {"type": "quantile", "levels": []}}, r"target\.levels"),

@@ -575,8 +575,9 @@ def _serving_problems(contract: Contract) -> list[str]:
         problems.append(f"serving.ways: by {ways} the feature party asks, and by the others the label party; give those of one")
     if len(contract.feature_parties) > 1:
         problems.append(f"serving.ways: by {ways} one feature party asks, and this contract has {len(contract.feature_parties)}")
-    if contract.target.outputs > 1:
-        problems.append(f"serving.ways: {ways} give one number for a row, and target.type = {contract.target.type} has several")
+    if contract.target.outputs > 1 or contract.target.type == "quantile":
+        several = "several" if contract.target.outputs > 1 else "one of a level, by whose name it is called"
+        problems.append(f"serving.ways: {ways} give one number for a row, and target.type = {contract.target.type} has {several}")
     if "embedding" in of_feature_party and serving.questions_a_day_per_row is not None:
         problems.append(
             "serving.questions_a_day_per_row: by embedding nothing says which row is asked for; bound questions_a_day instead"
