@@ -80,6 +80,16 @@ def test_years_of_two_digits_are_those_that_the_line_names() -> None:
     assert (years.min(), years.max()) == (1970, 2069)
 
 
+def test_a_word_for_a_missing_date_is_named_where_the_error_says(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,x\n1,01.02.2024\n2,00.00.0000\n")
+    party = {"party": "a", "table": {"path": "t.csv"}, "keys": {"id": "id"}, "dates": {"x": "%d.%m.%Y"}}
+    with pytest.raises(DataError, match=r"1 \(row 1, counted from 0\) rows .* name their words under table\.missing_in"):
+        read_party_table(parse_party(party, folder=tmp_path))
+    party["table"] = {"path": "t.csv", "missing_in": {"x": ["00.00.0000"]}}
+    read = read_party_table(parse_party(party, folder=tmp_path)).get_column("x")
+    assert read.to_list() == [datetime.date(2024, 2, 1), None]
+
+
 STAMPS = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 30))
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: datetime.timezone(datetime.timedelta(minutes=minutes)))
 
