@@ -214,6 +214,28 @@ def test_a_row_has_one_noise_whatever_rows_stand_beside_it():
         assert torch.equal(defended(given.rows(index_B)), whole_BD[index_B])
 
 
+def test_few_rows_are_sent_as_beside_many():
+    """By themselves one to three of them come out in other last bits, and some cross the noise's grid, which is another draw."""
+
+    class Wide(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.width = 128
+            self.layers = nn.Sequential(nn.Linear(60, 128), nn.ReLU(), nn.Linear(128, 128))
+
+        def forward(self, features):
+            return self.layers(features.numeric_NF)
+
+    many = Features(numeric_NF=drawn(600, 60), categorical_NG=torch.empty(600, 0, dtype=torch.int64), who_N=torch.arange(600))
+    defended = DefendedBottom(Wide(), embedding_chain([EVERY[0]]), secret=bytes(32), run="a run").eval()
+    with torch.no_grad():
+        whole_BD = defended(many)
+        for size in (1, 2, 3):
+            parts = [defended(many.rows(index_B)) for index_B in torch.split(torch.arange(600), size)]
+            assert torch.equal(torch.cat(parts), whole_BD)
+        assert len(defended(many.rows(torch.arange(0)))) == 0
+
+
 def test_rows_with_one_embedding_have_independent_noise_and_another_embedding_has_another():
     """Else a row whose columns are known would show all that equal them. 2,000 rows of 6: no two alike but with chance 1e-10."""
     defended = DefendedBottom(Bottom(), embedding_chain([EVERY[0]]), secret=bytes(32))

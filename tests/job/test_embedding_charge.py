@@ -24,6 +24,7 @@ from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import create_ledger, with_ledger_named
 from tallystick.run_folder.trained import Architecture
 from tallystick.simulation import simulate
+from tallystick.training import feature_defense
 from tallystick.training.feature_defense import DefendedBottom
 
 PARTIES = ("bank", "shop")
@@ -50,6 +51,7 @@ def sent_rows(monkeypatch, bottom):
     """Count how often each row's embedding crosses: a message holds what was embedded last."""
     crossed = Counter()
     send = MemoryChannel.send
+    monkeypatch.setattr(feature_defense, "LEAST_TOGETHER", 0)  # what fills a small batch up is embedded, and never sent
 
     def counted(channel, message):
         if isinstance(message, CutEmbedding) and channel.peer == "bank":

@@ -21,6 +21,9 @@ from tallystick.models.tabular import reopening
 from tallystick.tables.features import Features
 
 SECRET_BYTES = 32
+LEAST_TOGETHER = 64
+"""Rows that are embedded together at least, where noise follows from an embedding: one to three rows come out in other last bits
+than many, and up to one row in a hundred crosses the noise's grid by that, so it would be sent with another draw."""
 KEPT = "kept"
 """The weights that training leaves, by which rows are tested, predicted and served."""
 
@@ -34,8 +37,9 @@ class DefendedBottom(nn.Module):
     grid, is the same. Other weights' noise is independent, whatever they embed: ``embeds_by`` names them.
 
     Threat model: an honest-but-curious label party. Guarantee: that of ``defenses``, if any. Not protected: whether a row's
-    embedding by the same weights is the one that was sent before, for equal stays equal. A bottom model in floating point gives
-    a row slightly different embeddings in batches of different sizes; where that crosses the grid, the row has another draw.
+    embedding by the same weights is the one that was sent before, for equal stays equal. A bottom model in floating point may
+    give a row slightly different embeddings in batches of different sizes, so few rows are never embedded alone
+    (``LEAST_TOGETHER``). Where a difference crosses the grid all the same, the row has another draw.
 
     Args:
         bottom: the model; on a union the one that imputes.
@@ -56,6 +60,9 @@ class DefendedBottom(nn.Module):
 
     def forward(self, features: Features) -> Tensor:
         """Compute the cut embeddings (B, D) that are sent."""
+        rows = len(features)
+        if self._run and self._defenses.noisy and not torch.is_grad_enabled() and 0 < rows < LEAST_TOGETHER:
+            features = features.rows(torch.arange(LEAST_TOGETHER, device=features.numeric_NF.device).clamp_max(rows - 1))
         cut_BD: Tensor = self.bottom(features)
         if self.training and cut_BD.requires_grad:
             penalty = self._defenses.penalty(cut_BD, features.numeric_NF, features.categorical_NG)
@@ -65,7 +72,7 @@ class DefendedBottom(nn.Module):
             return cut_BD
         who_B = np.arange(len(cut_BD)) if features.who_N is None else features.who_N.cpu().numpy()
         weights = f"{self.weights} of {self._run}" if self._run else ""
-        return self._defenses.defend(cut_BD, RowNoise(secret=self._secret, who_B=who_B, weights=weights))
+        return self._defenses.defend(cut_BD, RowNoise(secret=self._secret, who_B=who_B, weights=weights))[:rows]
 
 
 def embeds_by(bottom: nn.Module, weights: str) -> None:
