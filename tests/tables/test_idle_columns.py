@@ -310,3 +310,21 @@ def test_dates_and_times_of_a_dropped_column_stay(tmp_path):
     party = party_of({"path": "t.parquet"}, tmp_path, asks="drop")
     shown = {column.name: (column.type, column.use) for column in profile(read_party_table(party), party).columns}
     assert shown["x"] == ("Date", "unused")
+
+
+@pytest.mark.parametrize(
+    ("amounts", "idle", "read"),
+    [
+        (("801.200", "35.000"), ("0,5", "0,25"), [801200, 35000]),
+        (("8.505", "410"), ("0,5", "0,25"), [8505, 410]),
+        (("1,234", "7,500"), ("0.5", "0.25"), [1234, 7500]),
+        (("801.200", "35.000"), ("0.5", "0.25"), [801.2, 35]),
+        (("801.200", "35.500"), ("1.5", "2,5"), [801.2, 35.5]),  # text, which tells nothing
+    ],
+)
+@pytest.mark.parametrize("more", [{"drop": ["share"]}, {"features": {"numeric": ["amount"]}}], ids=["dropped", "not listed"])
+def test_a_column_that_nothing_asks_for_tells_the_decimal_sign_where_no_other_does(amounts, idle, read, more, tmp_path):
+    rows = "".join(f"{row};{amount};{share}\n" for row, (amount, share) in enumerate(zip(amounts, idle, strict=True)))
+    (tmp_path / "t.csv").write_text(f"id;amount;share\n{rows}")
+    party = parse_party({"party": "bank", "table": {"path": "t.csv"}, "keys": {"id": "id"}, **more}, folder=tmp_path)
+    assert read_party_table(party).get_column("amount").to_list() == read

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -171,7 +171,8 @@ def read_delimited(
         cells = {name: look for name, look in looks.items() if name not in text and name not in of_excel}
         decimal_sign, either_way = form.decimal, ""
         if decimal_sign is None:
-            decimal_sign, either_way = _decimal(table, cells, set(text), plain, separator, folder)
+            idle_cells = (_looked(table.get_column(name), form) for name in idle if table.schema[name] == pl.String)
+            decimal_sign, either_way = _decimal(table, cells, idle_cells, set(text), plain, separator, folder)
         if decimal_sign == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
             table, _ = _read_all(plain, separator, as_read | mixed | pointed, folder)
             looks |= {name: _looked(table.get_column(name), form) for name in pointed}
@@ -712,11 +713,18 @@ def _matches(column: pl.Series, pattern: str) -> bool:
 
 
 def _decimal(
-    table: LazyTable, cells: Mapping[str, _Look], text: set[str], files: Sequence[_Plain], separator: str, folder: Path
+    table: LazyTable,
+    cells: Mapping[str, _Look],
+    idle_cells: Iterable[_Look],
+    text: set[str],
+    files: Sequence[_Plain],
+    separator: str,
+    folder: Path,
 ) -> tuple[Literal[",", "."] | None, str]:
     """Say which sign stands before a fraction, by the columns that can be read in one way only, or None where none tells.
 
-    Where none does, and all numbers of a column are such as 801.200, a note is returned beside it, else an empty text.
+    Columns that nothing asks for (``idle_cells``) are looked at where no other tells, and never stop the reading. Where none
+    tells, and all numbers of a column are such as 801.200, a note is returned beside it, else an empty text.
 
     Raises DataError where columns contradict each other, and where those with a sign may be read in two ways.
     """
@@ -738,6 +746,8 @@ def _decimal(
     if certain_comma and certain_point:
         problem = f"{min(certain_comma)!r} has decimal commas and column {min(certain_point)!r} decimal points"
     elif either and not certain_comma and not certain_point:
+        if (told := _told_by(idle_cells)) is not None:
+            return told, ""
         problem = f"{min(either)!r} has commas that may be decimal signs or part thousands"
     elif certain_comma or certain_point:
         return ("," if certain_comma else "."), ""
@@ -752,16 +762,29 @@ def _decimal(
             is_point |= not _matches(words, THOUSANDS)
             if pointed.any():
                 (all_pointed if pointed.all() else mixing).add(name)
-        if is_point or not mixing:
+        if is_point:
+            return ".", ""
+        if (told := _told_by(idle_cells)) is not None:
+            return told, ""
+        if not mixing:
             columns = ", ".join(map(repr, sorted(all_pointed)))
             doubt = (
                 f"all numbers of column {columns} have three digits behind a point, and no column tells "
                 "that the point parts thousands: 801.200 is read as 801.2; say which under table in the party file, "
                 '`decimal: "."`, or `decimal: ","` for 801200'
             )
-            return ("." if is_point else None), (doubt if all_pointed and not is_point else "")
+            return None, (doubt if all_pointed else "")
         problem = f"{min(mixing)!r} has numbers such as 8.505 beside ones such as 410; the points may part thousands"
     raise DataError(f'{path}: column {problem}; say which under table in the party file: `decimal: ","` or `decimal: "."`')
+
+
+def _told_by(idle_cells: Iterable[_Look]) -> Literal[",", "."] | None:
+    """Return the sign before fractions in those columns that have but one, or None where none has, or they contradict."""
+    signs = {
+        frozenset(look.readings & {",", "."}) for look in idle_cells if look.has_comma or look.has_point
+    }  # a column of text has none
+    commas, points = frozenset({","}) in signs, frozenset({"."}) in signs
+    return None if commas == points else "," if commas else "."
 
 
 def _is_whole(column: pl.Series) -> bool:
