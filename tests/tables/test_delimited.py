@@ -672,6 +672,30 @@ def test_categories_that_differ_in_spaces_case_or_codes_alone_are_said():
     assert text_warning(pl.Series("city", ["Bonn", "Bern", None])) is None
 
 
+@pytest.mark.parametrize("cell", ["\u201cBonn\u201d", "\u201eBonn\u201c", "\u00abBonn\u00bb", "'Bonn'"])
+def test_categories_in_quotes_that_a_csv_does_not_know_are_said(cell):
+    column = pl.Series("city", ["Bonn", cell, "Bern", "5'", '5"', "'s-Hertogenbosch"])
+    assert text_warning(column).startswith(
+        "column 'city': 1 of its 6 different cells differ from another one in spaces, case, quotes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("types", "said"),
+    [
+        ("string,VARCHAR,int", ["name", "city"]),
+        ("text,character varying(20),double", ["name", "city"]),
+        ("Ada,Ulm,3", []),
+        ("text,Ulm,3", ["name"]),
+    ],
+)
+def test_a_row_of_type_names_below_the_header_is_said_of_text_too(types, said, tmp_path):
+    rows = "".join(f"n{row},{('Ulm', 'Bonn')[row % 2]},{row}\n" for row in range(30))
+    (tmp_path / "t.csv").write_text(f"name,city,age\n{types}\n{rows}")
+    lines = [note for note in read_table(TableConfig(path=tmp_path / "t.csv")).notes if "types below the header" in note]
+    assert [name for name in ("name", "city", "age") if any(repr(name) in line for line in lines)] == said
+
+
 @pytest.mark.parametrize("mark", ["?", "n/a", "k.A.", "unknown", "\u2013"])
 @pytest.mark.parametrize(("named", "categories", "noted"), [({}, 3, True), ({"x": []}, 3, False), ({"x": ["MARK"]}, 2, False)])
 def test_a_mark_among_words_stays_a_value_and_is_said_until_the_party_says_what_it_is(

@@ -39,11 +39,11 @@ LATER = {
     ),
     "other codes of a letter": (
         {"kind": pl.col("kind").str.normalize("NFD")},
-        "column 'kind': in 20 of 60 rows a cell differs from a category of the training in spaces, case, zeros in front or",
+        "column 'kind': in 20 of 60 rows a cell differs from a category of the training in spaces, case, quotes, zeros in",
     ),
     "a space behind": (
         {"kind": pl.when(pl.int_range(pl.len()) < 6).then(pl.col("kind") + " ").otherwise("kind")},
-        "column 'kind': in 6 of 60 rows a cell differs from a category of the training in spaces, case, zeros in front or",
+        "column 'kind': in 6 of 60 rows a cell differs from a category of the training in spaces, case, quotes, zeros in",
     ),
     "other words": ({"kind": pl.lit("pink")}, "column 'kind': in 60 rows no cell is a category of the training"),
     "some new words": ({"kind": pl.when(pl.int_range(pl.len()) > 2).then(pl.lit("pink")).otherwise("kind")}, None),
@@ -56,6 +56,15 @@ LATER = {
     "text that was read twice": (
         {"kind": pl.when(pl.int_range(pl.len()) > 2).then(pl.lit("gr\u00c3\u00bcn")).otherwise("kind")},
         "column 'kind': some of its cells hold text such as K",
+    ),
+    "no word in some rows": (
+        {"kind": pl.when(pl.int_range(pl.len()) % 5 > 0).then("kind")},
+        "column 'kind': its cell is missing in 12 of 60 rows, and was in none of the training",
+    ),
+    "no word in few rows": ({"kind": pl.when(pl.int_range(pl.len()) % 20 > 0).then("kind")}, None),
+    "other quotes": (
+        {"kind": "\u201c" + pl.col("kind") + "\u201d"},
+        "column 'kind': in 60 of 60 rows a cell differs from a category of the training in spaces, case, quotes",
     ),
     "no word": ({"kind": pl.lit(None, pl.String)}, "column 'kind' is missing in all of 60 rows"),
     "a word among numbers": (

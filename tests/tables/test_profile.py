@@ -268,3 +268,10 @@ def test_years_of_two_digits_that_a_table_has_as_dates_are_told_of(days: list[An
     lines = [line for line in profile(frame, party(), CONTRACT).warnings if "before the year" in line]
     assert len(lines) == bool(said)
     assert all(said in line for line in lines)
+
+
+@pytest.mark.parametrize(("words", "cells"), [("%d.%m.%y", ["03.04.40", "05.06.71"]), ("%d.%m.%Y", ["03.04.1940", "05.06.1971"])])
+def test_where_years_have_two_digits_the_range_that_they_are_read_as_is_said(words: str, cells: list[str]) -> None:
+    frame = with_dates(pl.DataFrame({"id": ["a", "b"], "y": [0, 1], "born": cells}), {"born": words})
+    said = [line for line in profile(frame, party(dates={"born": words})).warnings if "1970 to 2069" in line]
+    assert [("1971-06-05" in line, "2040-04-03" in line) for line in said] == ([(True, True)] if "%y" in words else [])

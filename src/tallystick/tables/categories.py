@@ -32,6 +32,7 @@ class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
     min_count: int = 1  # training rows that each of them has
     form: Form = "text"
     built_for: int | None = None  # categories when the network was built, where later trainings brought more
+    missing: bool = True  # training rows had missing cells, as far as is known
 
     @property
     def tables(self) -> tuple[int, int]:
@@ -87,7 +88,8 @@ def fit_categorical(
     if counts.height == 1:
         return None
     categories, least = kept_categories(counts, encoding, cells=rows)
-    return CategoricalColumn(name=name, categories=categories, min_count=least, form=form)
+    missing = counts.get_column("text").null_count() > 0
+    return CategoricalColumn(name=name, categories=categories, min_count=least, form=form, missing=missing)
 
 
 def usual_count(rows: int) -> int:

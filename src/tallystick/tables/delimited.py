@@ -103,6 +103,7 @@ FOREIGN_SIGNS = {
 }  # Arabic's decimal sign
 LISTED = 5  # columns that a note lists
 LOOKED_AT = 100_000  # lines in which codes are looked for
+TYPE_NAME = r"(?i)^(n?(var)?char2?(acter( varying)?)?( ?\(\d+\))?|string|str|text|object|category|categorical|factor|keyword)$"
 TOO_LONG = re.compile(r"could not parse `(.*)` as dtype `(?:[if]64|i128)` at column .*\(column number (\d+)\)", re.DOTALL)
 """What Polars says of a whole number beyond its integer types, which it had chosen by the look of the cells, and of digits of
 other scripts."""
@@ -302,8 +303,10 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
 
 
 def _has_odd_first(column: pl.Series) -> bool:
-    """Tell whether a column of text could be read as something else, were it not for its first cell."""
+    """Tell whether a column of text could be read as something else, were it not for its first cell, or that names a type."""
     cells = column.head(SAMPLE_CELLS)
+    if len(cells) > FEWEST_VALUES and cells.str.contains(TYPE_NAME).fill_null(False).arg_true().to_list() == [0]:
+        return True
     if not any(re.search("[0-9]|true|false", cell, re.IGNORECASE) for cell in cells[1:3].drop_nulls()):
         return False
     stripped = cells.str.strip_chars()

@@ -25,6 +25,7 @@ DATE_LIKE = (
     r"|\d{2,4} ?[年년] ?\d{1,2} ?[月월]( ?\d{1,2} ?[日일])?)([Tt, ]+\d.*)?\s*$"
 )
 CLOCK_LIKE = r"^\s*\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?\s*$"
+QUOTED = "^[\"'\u2018-\u201f\u00ab\u2039](.+)[\"'\u2018-\u201f\u00bb\u203a]$"  # in quotes, such as a word processor's
 _MONTH = (
     r"(?i:jan|janv|ene|gen|feb|f\u00e9vr|fev|mar|mrz|m\u00e4r|m\u00e4rz|mars|mrt|apr|avr|abr|may|mai|mag|mei|jun|juin|giu|jul|juil|lug"
     r"|aug|ao\u00fbt|ago|sep|sept|set|oct|okt|ott|out|nov|dec|dez|d\u00e9c|dic)\.?"
@@ -54,8 +55,9 @@ def text_warning(column: pl.Series) -> str | None:
         return warning
     if twins := len(cells) - plainly(cells).n_unique():
         return (
-            f"column {column.name!r}: {twins} of its {len(cells)} different cells differ from another one in spaces, case or the "
-            "codes of a letter alone, and each is a category of its own; spell them alike in the table if that is not meant"
+            f"column {column.name!r}: {twins} of its {len(cells)} different cells differ from another one in spaces, case, "
+            "quotes or the codes of a letter alone, and each is a category of its own; spell them alike in the table if that is "
+            "not meant"
         )
     if len(cells) < FEWEST_NUMBERS:
         return None
@@ -80,11 +82,11 @@ def text_warning(column: pl.Series) -> str | None:
 
 
 def plainly(text: pl.Series) -> pl.Series:
-    """Return text in small letters of one code each, without what a person does not see: the kind of a space, &amp; for &."""
+    """Return text in small letters of one code each, without what is hardly seen: kinds of spaces, &amp;, quotes around it."""
     entities = text.filter(text.str.contains("&#?[0-9A-Za-z]+;")).unique()
     if len(entities):
         text = text.replace(entities, entities.map_elements(html.unescape, return_dtype=pl.String))
-    text = text.str.normalize("NFKC").str.replace_all(UNSEEN, "").str.to_lowercase()
+    text = text.str.replace(QUOTED, "$1").str.normalize("NFKC").str.replace_all(UNSEEN, "").str.to_lowercase()
     return text.str.replace_all(r"\s+", " ").str.strip_chars()
 
 

@@ -101,10 +101,13 @@ def _with_new_categories(
     counts = count_values([require_column(frame, column.name, use="feature").gather(rows)])
     categories, least = kept_categories(counts, encoding, cells=len(rows))
     grown = _grown(column.categories, categories, most=encoding.max_categories)
+    missing = column.missing or counts.get_column("text").null_count() > 0
     if grown == column.categories:
-        return column
+        return msgspec.structs.replace(column, missing=missing)
     built_for = column.built_for or len(column.categories)
-    return msgspec.structs.replace(column, categories=grown, min_count=min(column.min_count, least), built_for=built_for)
+    return msgspec.structs.replace(
+        column, categories=grown, min_count=min(column.min_count, least), built_for=built_for, missing=missing
+    )
 
 
 def _with_new_items(sequence: SequenceColumn, frame: Frame, party: PartyFile, rows: NDArray[np.int64]) -> SequenceColumn:

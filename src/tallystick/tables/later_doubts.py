@@ -18,7 +18,7 @@ from tallystick.tables.text import as_text
 
 LOOKED_AT = 10_000  # rows, the first ones
 FEWEST, MOST = 20, 0.5  # known cells of a column that is judged; share of numbers that lie beyond those of the training
-MOST_ABSENT = 0.1  # share of numbers that are missing, where none was in the training
+MOST_ABSENT = 0.1  # share of cells that are missing, where none was in the training
 GROWING = ("date", "moment", "zoned")  # later rows have later times
 ROUNDING = 1e-6  # of a standardised number
 
@@ -66,13 +66,18 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         if alike := _alike(cells.filter(pl.Series(codes_N == UNSEEN)), categorical.categories):
             lines.append(
                 f"column {categorical.name!r}: in {alike:,} of {of_rows} a cell differs from a category of the training in "
-                "spaces, case, zeros in front or the codes of a letter alone, and counts as new; spell it as it was"
+                "spaces, case, quotes, zeros in front or the codes of a letter alone, and counts as new; spell it as it was"
             )
             continue
         if (warning := encoding_warning(as_text(cells.filter(pl.Series(codes_N == UNSEEN))))) is not None:
             lines.append(warning)
         if not known_cells and first.height >= FEWEST:
             lines.append(f"column {categorical.name!r} is missing in all of {of_rows}")
+        absent = first.height - known_cells
+        if not categorical.missing and known_cells and absent > MOST_ABSENT * first.height and first.height >= FEWEST:
+            lines.append(
+                f"column {categorical.name!r}: its cell is missing in {absent:,} of {of_rows}, and was in none of the training"
+            )
         if known_cells >= FEWEST and categorical.categories and not (codes_N >= FIRST_CATEGORY).any():
             lines.append(
                 f"column {categorical.name!r}: in {of_rows} no cell is a category of the training; compare how it is written"

@@ -141,6 +141,11 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             )
         if column.use == "categorical" and party.features is None:
             warnings += [warning] if (warning := marks_warning(frame, column.name, party)) is not None else []
+        if "%y" in party.dates.get(column.name, "") and column.minimum is not None:
+            warnings.append(
+                f"column {column.name!r}: its years of two digits are taken for 1970 to 2069, so it runs from {column.minimum} "
+                f"to {column.maximum}; write years of four digits where some are of another century"
+            )
         if values.dtype in (pl.Date, pl.Datetime) and (early := int((values.dt.year() < FIRST_YEAR).sum())):
             warnings.append(
                 f"column {column.name!r} has {early} time{'s' if early > 1 else ''} before the year {FIRST_YEAR}; if these are "

@@ -87,7 +87,12 @@ class QueriedStore:
         except self._database.errors as error:
             code = self._database.code(error)
             why = type(error).__name__ + (f", {code}" if code else "")
-            raise StoreError(f"serving.store: {name} does not answer the query ({why})") from None
+            if any(kind.__name__ == "ProgrammingError" for kind in type(error).__mro__):  # of the standard for drivers, PEP 249
+                raise StoreError(
+                    f"serving.store.query: {name} refuses it ({why}); run it in the database's own client, with one key as its "
+                    "parameter"
+                ) from None
+            raise StoreError(f"serving.store: {name} does not answer the query ({why}); see whether it is up") from None
         except DataError as error:
             raise StoreError(f"serving.store: {error}") from None
         finally:
