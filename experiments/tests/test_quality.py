@@ -17,6 +17,7 @@ from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep, unmatched
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod
 from tallystick_experiments.quality.page import behind, count_within, quality_page
+from tallystick_experiments.stats import Spread
 
 pytest.importorskip("sklearn")
 
@@ -118,6 +119,31 @@ def test_scores_of_rows_without_a_partner_are_set_beside_own_columns_seed_by_see
     shown = {name: (gap.value, seeds, says) for name, _, _, gap, seeds, says in page.tables[1].rows}
     assert shown["near"] == (pytest.approx(0.001), 2, "nothing")
     assert shown["behind"] == (pytest.approx(0.0102), 3, "behind")
+
+
+def test_a_head_on_shares_is_set_between_own_columns_and_the_joined_table():
+    """A share of a gain that is as small as what counts for nothing is left out, and verdicts go by the written bounds."""
+    figures = {
+        "most": ("binary", 0.7, 0.8, 0.79),  # nine tenths of the gain
+        "half": ("regression", 4.0, 2.0, 3.0),
+        "nothing": ("binary", 0.7, 0.7019, 0.6),  # joining brings too little for a share
+        "near": ("regression", 4.0, 2.0, 2.05),
+    }
+    rows = [
+        {"seed": 1, "table": table, "method": method, "value": value, "seconds": 1.0, "crossing_bytes": 2e6}
+        for table, (_, *values) in figures.items()
+        for method, value in zip(("lightgbm-own", "lightgbm", "shared"), values, strict=True)
+    ]
+    about = {"data": {table: {"rows": 9, "columns": 4, "target": of[0], "source": "made up"} for table, of in figures.items()}}
+    page = quality_page(about, rows)
+    (kept,) = (table for table in page.tables if table.name.startswith("What a head on shares keeps"))
+    shares = {name: share for name, _, _, share, *_ in kept.rows}
+    assert shares == {"most": pytest.approx(0.9), "half": 0.5, "nothing": None, "near": pytest.approx(0.975)}
+    assert [row[4:] for row in kept.rows if row[0] == "half"] == [[-0.25, 0.5, Spread(value=2.0)]]
+    (said,) = (note for note in page.notes if note.startswith("A head on shares"))
+    assert "keeps .90 of the gain, the median of 3 tables" in said
+    assert "by more than that on 1 of 4 tables" in said
+    assert said.endswith("or better, on 1.")
 
 
 def test_what_is_not_there_is_named(tmp_path):

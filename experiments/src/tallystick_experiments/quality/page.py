@@ -15,6 +15,8 @@ FEW_TABLES = 4
 """Tables below which nothing is said over tables."""
 AUC_BEHIND, RMSE_BEHIND = 0.005, 0.05
 """How far behind is too far."""
+KEPT_AUC_BEHIND, KEPT_RMSE_BEHIND = 0.005, 0.03
+"""How far behind LightGBM on the joined table a head on shares is near it."""
 SHOWN = {
     "boosting-own": "boosting, own half",
     "boosting": "boosting, joined",
@@ -43,6 +45,8 @@ BEHIND = {
     "without a partner's row, behind LightGBM on it": ("unmatched", "lightgbm-own"),
 }
 """Which method is compared with which, and what a column of that is called."""
+GAIN = ("lightgbm-own", "lightgbm", "shared")
+"""Own columns, the joined table, and what keeps a share of the gain between them."""
 _OTHERWISE_SPLIT = (
     "A run draws validation rows by a hash of ids, an eighth of the rows that are not for test, and `own` at random. Up to 9,999 "
     "training rows the run has four networks of own columns, each without a fold, where `own` has one from 2,000 on. With the "
@@ -70,6 +74,7 @@ def quality_page(about: Row, rows: Sequence[Row]) -> Benchmark:
         tables=[
             _figures(about["data"], tables, methods, gaps),
             *_over_tables(tables, methods),
+            *_kept_gains(tables, methods),
             *_seed_by_seed(tables, methods),
             *_cost_table(tables, methods),
         ],
@@ -97,6 +102,7 @@ def quality_page(about: Row, rows: Sequence[Row]) -> Benchmark:
                 for name, of in gaps.items()
                 if (sentence := count_within(*BEHIND[name], [(tables[table][1], gap) for table, gap in of.items()]))
             ),
+            *([_count_kept(tables)] if set(GAIN) <= methods.keys() else []),
             "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
             "Boosting is fitted on training and validation rows, LightGBM after validation rows have stopped it early; networks "
             "keep the weights that validate best.",
@@ -171,6 +177,63 @@ def _over_tables(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[st
             note="A point is .01 of AUC or 10 % of the other's RMSE, on a table's mean over seeds. Intervals are over tables.",
         )
     ]
+
+
+def _kept_gain(found: ByMethod, metric: str) -> float | None:
+    """Return the share of the gain from own columns to the joined table that a head on shares keeps, by means over seeds.
+
+    None where a method was not run, or joining brings less than own columns may be behind: a share of nothing says nothing.
+    """
+    own, joint, shared = (over_seeds(found.get(name, []), "value") for name in GAIN)
+    if own is None or joint is None or shared is None:
+        return None
+    bound = USUALLY_WITHIN * (10 if metric != "auc" else 1)
+    if behind(metric, own.value, joint.value) <= bound:
+        return None
+    return (shared.value - own.value) / (joint.value - own.value)
+
+
+def _kept_gains(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
+    """Return what a head on shares keeps of the gain, by table."""
+    if not set(GAIN) <= methods.keys():
+        return []
+    cells: list[list[Cell]] = []
+    for name, of in tables.items():
+        own, joint = (_gap(*of, "shared", rival) for rival in GAIN[:2])
+        megabytes = over_seeds(of[0].get("shared", []), lambda row: row["crossing_bytes"] / 1e6)
+        cells.append([name, of[1], len(of[0].get("shared", [])), _kept_gain(*of), own, joint, megabytes])
+    return [
+        ResultTable(
+            name="What a head on shares keeps of the gain",
+            columns=[
+                "table",
+                "metric",
+                "seeds",
+                "share of the gain",
+                "behind LightGBM, own half",
+                "behind LightGBM, joined",
+                "MB",
+            ],
+            rows=cells,
+            note="The share is of means over seeds. It is left out where joining brings LightGBM no more than .002 AUC or 2 % RMSE. "
+            "MB: all that crossed in training and scoring, the helper's included.",
+        )
+    ]
+
+
+def _count_kept(tables: Mapping[str, tuple[ByMethod, str]]) -> str:
+    """Say over tables what a head on shares keeps of the gain, and how often it is below own columns or near the joined table."""
+    shares = [share for of in tables.values() if (share := _kept_gain(*of)) is not None]
+    gaps = [(of[1], _gap(*of, "shared", GAIN[0]), _gap(*of, "shared", GAIN[1])) for of in tables.values()]
+    whole = [(metric, own, joint) for metric, own, joint in gaps if own is not None and joint is not None]
+    below = sum(own > USUALLY_WITHIN * (10 if metric != "auc" else 1) for metric, own, _ in whole)
+    near = sum(joint <= (KEPT_RMSE_BEHIND if metric != "auc" else KEPT_AUC_BEHIND) for metric, _, joint in whole)
+    middle = f"{np.median(shares):.2f}".removeprefix("0") if shares else "no figure"
+    return (
+        f"A head on shares keeps {middle} of the gain, the median of {counted(len(shares), 'table')} on which joining brings "
+        f"LightGBM more than .002 AUC or 2 % RMSE. It is behind LightGBM's own half by more than that on {below} of "
+        f"{counted(len(whole), 'table')}, and within .005 AUC or 3 % RMSE of LightGBM on the joined table, or better, on {near}."
+    )
 
 
 def _seed_by_seed(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
