@@ -215,7 +215,7 @@ def _kept_gains(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str
                 "MB",
             ],
             rows=cells,
-            note="The share is of means over seeds. It is left out where joining brings LightGBM no more than .002 AUC or 2 % RMSE. "
+            note="The share, of means over seeds, is left out where joining brings LightGBM no more than .002 AUC or 2 % RMSE. "
             "MB: all that crossed in training and scoring, the helper's included.",
         )
     ]
