@@ -3,19 +3,20 @@
 The run is the product's: a simulated job with ``audit: true``, the label party's attacks on all that crossed the cut.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tallystick.errors import ConfigError
 from tallystick.results import FeatureAudit
 from tallystick_experiments.audited import audited_table
-from tallystick_experiments.catalogue.public import MOST_ROWS, NOISE, beside_noise, load_table
+from tallystick_experiments.catalogue.public import MOST_ROWS, NOISE, PublicTable, beside_noise, load_table
 from tallystick_experiments.experiment import Experiment
 from tallystick_experiments.grid import grid
 from tallystick_experiments.page import Benchmark, seeds_of
 from tallystick_experiments.pivot import Pivot
 from tallystick_experiments.quality.shared_leaks import shared_figures
+from tallystick_experiments.quality.shared_view import view_figures
 from tallystick_experiments.stats import Row, distinct, melted
 
 _NONE: dict[str, Any] = {"training": {"gradients": "none"}}
@@ -55,9 +56,10 @@ LEAKING = {
     "int8": "compressed by int8",
     "in-flight-64": "64 batches in flight",
     "shared": "head on shares",
+    "shared-view": "head on shares, all words",
 }
-SHARED = "shared"
-METHODS = (*CONTRACTS, SHARED)
+SHARED: dict[str, Callable[[PublicTable, int], Row]] = {"shared": shared_figures, "shared-view": view_figures}
+METHODS = (*CONTRACTS, *SHARED)
 USUAL = ("default", "no-gradients")
 
 
@@ -84,8 +86,8 @@ def quality_leaks_experiment(
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
 
     def trial(seed: int, table: str, method: str) -> Row:
-        if method == SHARED:
-            return {"figures": shared_figures(loaded[table], seed)}
+        if method in SHARED:
+            return {"figures": SHARED[method](loaded[table], seed)}
         result = audited_table(loaded[table], seed, party=PARTIES.get(method), **CONTRACTS[method])
         figures = {"test AUC of the model": result.joint["auc"]["value"]}
         for attack in sorted(result.label_audit.attacks, key=lambda attack: attack.name):
