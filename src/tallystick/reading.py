@@ -275,6 +275,13 @@ def redacted(text: str) -> str:
     return re.sub(r"(?i)(password|passwd|pwd|secret|token)(\s*=\s*)('[^']*'|[^\s;&]+)", r"\1\2***", text)
 
 
+def each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names. Raises ValueError where one stands there twice."""
+    if len(set(names)) != len(names):
+        raise ValueError(f"must have each column once, found {shown(list(names))}")
+    return names
+
+
 def shown(value: Any) -> str:
     """Show a value as YAML would have it, shortened, without passwords. It is empty for mappings and long lists."""
     if isinstance(value, str):

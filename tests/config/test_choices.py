@@ -39,6 +39,7 @@ WRITTEN: dict[type[Variant], list[dict[str, Any]]] = {
         {"target": {"type": "count"}},
         {"target": {"type": "survival"}},
         {"target": {"type": "quantile"}},
+        {"target": {"type": "multilabel", "labels": ["click", "buy"]}},
     ],
     TrainingChoice: [
         {"training": {}},
@@ -94,7 +95,8 @@ def test_every_way_of_linking_has_its_class() -> None:
 def test_the_canonical_form_of_all_choices_has_the_same_keys_and_is_read_again(family: type[Variant]) -> None:
     contracts = [parsed(changes) for changes in WRITTEN[family]]
     forms = [json.loads(contract.canonical_json()) for contract in contracts]
-    assert len({tuple(values_at(family, form)) for form in forms}) == 1
+    later = {"labels"}  # of a multilabel target alone: contracts keep the hash that they had before there was one
+    assert len({tuple(key for key in values_at(family, form) if key not in later) for form in forms}) == 1
     for contract, form in zip(contracts, forms, strict=True):
         again = parse_contract(form)
         assert again == contract

@@ -73,6 +73,10 @@ def per_class(one, labels, logits) -> float:
     return float(np.mean([one(labels == c, probabilities[:, c]) for c in range(logits.shape[1])]))
 
 
+def per_label(one, patterns, logits) -> float:
+    return float(np.mean([one((patterns >> k) & 1, logits[:, k]) for k in range(logits.shape[1])]))
+
+
 # A row per metric: what it is checked against, given labels, logits (of numbers, predictions) and weights or None.
 ORACLES = {
     ("binary", "auc"): lambda y, f, w: oracle.roc_auc_score(y, f, sample_weight=w),
@@ -86,6 +90,10 @@ ORACLES = {
     ("multiclass", "auc"): lambda y, f, w: per_class(lambda one, p: oracle.roc_auc_score(one, p, sample_weight=w), y, f),
     ("multiclass", "nll"): lambda y, f, w: oracle.log_loss(y, np.exp(log_softmax(f)), sample_weight=w),
     ("multiclass", "ace"): lambda y, f, w: per_class(lambda one, p: slow_weighted_ace(one, p, w), y, f),
+    ("multilabel", "auc"): lambda y, f, w: per_label(lambda one, s: oracle.roc_auc_score(one, s, sample_weight=w), y, f),
+    ("multilabel", "nll"): lambda y, f, w: per_label(lambda one, s: oracle.log_loss(one, sigmoid(s), sample_weight=w), y, f),
+    ("multilabel", "ace"): lambda y, f, w: per_label(lambda one, s: slow_weighted_ace(one, sigmoid(s), w), y, f),
+    ("multilabel", "ap"): lambda y, f, w: per_label(lambda one, s: oracle.average_precision_score(one, s, sample_weight=w), y, f),
     ("regression", "rmse"): lambda y, f, w: oracle.root_mean_squared_error(y, f, sample_weight=w),
     ("regression", "mae"): lambda y, f, w: oracle.mean_absolute_error(y, f, sample_weight=w),
     ("regression", "r2"): lambda y, f, w: oracle.r2_score(y, f, sample_weight=w),
@@ -153,6 +161,9 @@ def case(target: str, tied: bool) -> tuple[np.ndarray, np.ndarray]:
     if target == "multiclass":
         labels, logits = rng.integers(0, 4, 600), rng.normal(size=(600, 4))
         logits[np.arange(600), labels] += 1
+    elif target == "multilabel":
+        labels = rng.integers(0, 8, 500)
+        logits = (labels[:, None] >> np.arange(3) & 1) + rng.normal(size=(500, 3))
     elif target == "count":
         logits = rng.gamma(2.0, size=300) + 0.1
         labels = rng.poisson(logits).astype(float)

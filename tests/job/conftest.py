@@ -1,9 +1,11 @@
 """Jobs are tested for what they do and say; how well each attack reads is for tests/attacks."""
 
 import pytest
-from tiny import few_places, one_draw_of_known_rows, short_trainings, short_unions
+from tiny import few_places, one_draw_of_known_rows, seed_system, short_trainings, short_unions
 
 from tallystick.job.phases import evaluate, train
+from tallystick.network.channel import MemoryChannel
+from tallystick.network.messages import encode
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -36,3 +38,25 @@ def own_trainings(monkeypatch):
     for module in (train, evaluate):
         monkeypatch.setattr(module, "train_own_columns", training)
     return found
+
+
+@pytest.fixture
+def to_shop(monkeypatch):
+    """Every byte that shop is sent, in order; what the system draws is seeded, so that two runs can be compared."""
+    sent = []
+    seed_system(monkeypatch)
+    send, abort = MemoryChannel.send, MemoryChannel.abort
+
+    def kept(channel, message):
+        if channel.peer == "shop":
+            sent.append(bytes(encode(message)))
+        send(channel, message)
+
+    def aborted(channel, reason):
+        if channel.peer == "shop":
+            sent.append(reason.encode())
+        abort(channel, reason)
+
+    monkeypatch.setattr(MemoryChannel, "send", kept)
+    monkeypatch.setattr(MemoryChannel, "abort", aborted)
+    return sent

@@ -62,7 +62,10 @@ def test_a_count_that_is_none_stops_the_run_before_anything_is_sent(counted, tmp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"defense": [{"method": "label-dp", "epsilon": 1.0}]}, r"is for binary or multiclass targets; target\.type = count"),
+        (
+            {"defense": [{"method": "label-dp", "epsilon": 1.0}]},
+            r"or multilabel targets; target\.type = count",
+        ),
         ({"unaligned": {"method": "fedcvt"}}, r"needs two classes; target\.type = count"),
         ({"evaluation__privacy": {"epsilon": 1.0}}, r"releases an AUC, which target\.type = count does not have"),
     ],

@@ -24,7 +24,7 @@ from tallystick.job.log import Logbook
 from tallystick.job.preflight import check_label
 from tallystick.job.run import run_party
 from tallystick.network.channel import MemoryChannel, memory_channels
-from tallystick.network.messages import decode, encode
+from tallystick.network.messages import decode
 from tallystick.report.leaks import NOTHING_SENT, leak_headline, leak_lines
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import create_ledger
@@ -96,28 +96,6 @@ def run_both(root, contract, frames, *, resume=False, stop_at=None, during="trai
         thread.join()
     assert ("shop" in errors) == refused, errors
     return errors.get("bank")
-
-
-@pytest.fixture
-def to_shop(monkeypatch):
-    """Every byte that shop is sent, in order; what the system draws is seeded, so that two runs can be compared."""
-    sent = []
-    seed_system(monkeypatch)
-    send, abort = MemoryChannel.send, MemoryChannel.abort
-
-    def kept(channel, message):
-        if channel.peer == "shop":
-            sent.append(bytes(encode(message)))
-        send(channel, message)
-
-    def aborted(channel, reason):
-        if channel.peer == "shop":
-            sent.append(reason.encode())
-        abort(channel, reason)
-
-    monkeypatch.setattr(MemoryChannel, "send", kept)
-    monkeypatch.setattr(MemoryChannel, "abort", aborted)
-    return sent
 
 
 def test_other_labels_send_a_feature_party_the_same_bytes(tmp_path, to_shop, monkeypatch):

@@ -143,7 +143,10 @@ def test_labels_without_quantiles_are_refused_by_name(labels, message):
         ({"target": {"type": "quantile", "levels": [10, 90]}}, r"target\.levels\.0"),
         ({"target": {"type": "quantile", "levels": [0.5, 1.0]}}, r"target\.levels\.1"),
         ({"target": {"type": "quantile", "levels": []}}, r"target\.levels"),
-        ({"defense": [{"method": "label-dp", "epsilon": 1.0}]}, r"is for binary or multiclass targets; target\.type = quantile"),
+        (
+            {"defense": [{"method": "label-dp", "epsilon": 1.0}]},
+            r"or multilabel targets; target\.type = quantile",
+        ),
         ({"unaligned": {"method": "fedcvt"}}, r"needs two classes; target\.type = quantile"),
         ({"evaluation__privacy": {"epsilon": 1.0}}, r"releases an AUC, which target\.type = quantile does not have"),
         ({"evaluation__share_metrics": ["rmse"]}, r"is no metric of quantile targets; allowed: pinball, d2, level_error"),

@@ -148,7 +148,10 @@ def test_a_predicted_score_is_the_time_by_which_half_have_had_their_event():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"defense": [{"method": "label-dp", "epsilon": 1.0}]}, r"is for binary or multiclass targets; target\.type = survival"),
+        (
+            {"defense": [{"method": "label-dp", "epsilon": 1.0}]},
+            r"or multilabel targets; target\.type = survival",
+        ),
         ({"unaligned": {"method": "warm-start"}}, r"which target\.type = survival has no way for"),
         ({"evaluation__privacy": {"epsilon": 1.0}}, r"releases an AUC, which target\.type = survival does not have"),
         ({"evaluation__share_metrics": ["rmse"]}, r"is no metric of survival targets; allowed: concordance, brier"),

@@ -51,6 +51,11 @@ def evaluation(target: TargetType, rows: int = 4000, seed: int = 0) -> Any:
         middle, labels = 300 + 90 * own, 300 + 90 * own + 60 * more + 40 * rng.normal(size=rows)
         joint, alone = (middle + 55 * more)[:, None] + 40 * edges, middle[:, None] + 72 * edges
         return compare_models(target, labels, joint, alone, levels=levels, generator=rng)
+    if target == "multilabel":
+        labels = rng.integers(0, 4, rows)
+        hint = labels[:, None] >> np.arange(2) & 1
+        joint, alone = 1.6 * hint + rng.normal(size=(rows, 2)), hint + rng.normal(size=(rows, 2))
+        return compare_models(target, labels, joint, alone, labels=("click", "install"), generator=rng)
     if target == "multiclass":
         labels = rng.integers(0, 3, rows)
         hint = np.eye(3)[labels]

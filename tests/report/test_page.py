@@ -218,6 +218,24 @@ def test_curves_of_numbers_are_drawn_with_a_baseline_and_without(make, target, c
     assert evaluation["curves"]["joint"][curve] is not None
 
 
+@pytest.mark.parametrize("has_baseline", [True, False])
+def test_several_labels_have_a_row_and_curves_each_with_a_baseline_and_without(make, has_baseline) -> None:
+    result = make("multilabel")
+    if not has_baseline:
+        alone = {"local_baseline": None, "difference": None}
+        parts = {
+            name: {**part, **alone, "curves": {"joint": part["curves"]["joint"]}}
+            for name, part in result.evaluation["labels"].items()
+        }
+        result = msgspec.structs.replace(result, evaluation={**result.evaluation, **alone, "labels": parts})
+    page = to_html(result)
+    for name in ("click", "install"):
+        assert f'<tr><th scope="row">{name}</th>' in page
+        assert f"Curves of label {name}" in page
+        assert (f"{name} from 0." in headline(result).text) == has_baseline
+    assert ("joining made it" in words(page)) == has_baseline
+
+
 def test_a_headline_says_which_rows_it_is_of(make) -> None:
     result = make()
     info = msgspec.structs.replace(result.contract, summary={**result.contract.summary, "unaligned rows": "warm-start"})

@@ -45,6 +45,12 @@ class AttackResult(Finding, frozen=True, kw_only=True):
     tpr_at_fpr_001: float | None = None  # share that it names with one false alarm in a thousand negatives
     upper_bound: bool = False  # needs labels that no attacker has
     note: str = ""
+    label: str = ""  # which of several labels it is after
+
+    @property
+    def title(self) -> str:
+        """Return its name, with the label where there are several."""
+        return f"{self.name} of label {self.label}" if self.label else self.name
 
     @property
     def reads(self) -> CutReads:

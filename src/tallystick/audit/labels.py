@@ -8,6 +8,7 @@ It is measured where it discloses nothing: the label party recorded what it sent
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -80,12 +81,20 @@ def audit_labels(
         growth: list[results.LeakGrowth] = []
     else:
         watcher.say("attacking what this side sent, for labels, as a feature party could")
+        attacks_found, growth, reasons = [], [], []
+        for label, one in recorded.each_label().items():
+            attack_results, growth_of_label, unmeasured_of_label = _on_classes(
+                one, outside, watcher=watcher, known=auxiliary_labels, seed=seed
+            )
+            attacks_found += [msgspec.structs.replace(each, label=label) for each in attack_results]
+            of_label = f" of label {label}" if label else ""
+            growth += [msgspec.structs.replace(each, name=f"{each.name}{of_label}") for each in growth_of_label]
+            reasons += [f"{line}{of_label and f' ({label})'}" for line in unmeasured_of_label]
         if contract.audit == "quick":  # name the attacks that fit the target and that the quick form does not run
             names_run = {name for name, _ in _attacks(contract, {}, AUXILIARY_LABELS)}
             every = {name for name, _ in _attacks(contract.model_copy(update={"audit": True}), {}, AUXILIARY_LABELS)}
             left_out = [name for name in LABEL_INFERENCE_ATTACKS if name in every - names_run]
             unmeasured += [f"{', '.join(left_out)}: {QUICK}"] if left_out else []
-        attacks_found, growth, reasons = _on_classes(recorded, outside, watcher=watcher, known=auxiliary_labels, seed=seed)
     if contract.split.validation and not contract.hides_labels:
         reasons = [*reasons, NO_BITS]
     views = [seat.view for seat in recorded.seats]
@@ -111,6 +120,8 @@ def audit_labels(
             "Rows without a partner's row trained too. Nothing about them crosses, so only aligned rows are attacked. To see "
             "what they add to the leak, compare with a run with unaligned.method = none (tallystick compare)."
         )
+    if contract.target.type == "multilabel":
+        lines.append("Each label was attacked as if it were the only one.")
     lines.append("Every figure is a floor: another attack may find more.")
     return results.Audit(
         summary=" ".join(lines) + runs_in_words(recorded.runs),

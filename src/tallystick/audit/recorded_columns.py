@@ -148,7 +148,7 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
     frame = own.crossed(rows_R.numpy())
     read = feature_columns(frame, party)
     used = (*read.numeric, *read.categorical, *party.sequences, *targets)
-    used_otherwise = {*party.keys.values(), *used, party.label, party.weight, party.time}
+    used_otherwise = {*party.keys.values(), *used, *party.labels, party.weight, party.time}
     parts, notes = [], []
     for name, kind in frame.schema.items():
         if name in used_otherwise:

@@ -170,6 +170,17 @@ class RecordedLabels:
             runs=1 + len(also),
         )
 
+    def each_label(self) -> "dict[str, RecordedLabels]":
+        """Return what attacks on each label read, as if it were the only one. Where there is one, it has no name.
+
+        They know of no start, which is of a model of all labels, and of no chance by which patterns of labels were replaced.
+        """
+        if self.contract.target.type != "multilabel":
+            return {"": self}
+        seats = tuple(replace(seat, view=replace(seat.view, start=None)) for seat in self.seats)
+        names = self.contract.target.labels
+        return {name: replace(self, label_N=(self.label_N >> bit) & 1, seats=seats) for bit, name in enumerate(names)}
+
 
 def sums_of(store: ViewStore, received: Received = "cut_gradient") -> RowStore:
     """Return the running sums beside a peer's recorded steps."""

@@ -34,6 +34,7 @@ from tallystick.config.contract import Contract
 from tallystick.errors import DataError
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.recorder import ViewStore
+from tallystick.training.objective import label_columns
 from tallystick.watcher import Watcher
 
 TOLD_ROWS, QUICK_TOLD_ROWS = 2_000, 1_000  # attacked, at most
@@ -80,7 +81,10 @@ def audit_told_columns(
         columns = truth.used.rows(kept_K[order_K])
         if role == "label":
             label_N = load_labels(folder, contract).label_N[here.rows_B].long()
-            classes_NC = one_hot(label_N, max(2, contract.target.classes)).float()
+            if contract.target.type == "multilabel":
+                classes_NC = label_columns(label_N, contract.target.outputs)
+            else:
+                classes_NC = one_hot(label_N, max(2, contract.target.classes)).float()
             own_ND, by = here.sent_BD, peer
             who = f"{peer}, which has its own columns and is told every label,"
         else:

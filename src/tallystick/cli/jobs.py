@@ -249,6 +249,15 @@ def key_figures(result: "Result") -> dict[str, object]:
     for suffix, values in (("joint", evaluation["joint"]), ("label_only", evaluation["local_baseline"])) if evaluation else ():
         for name, metric in (values or {}).items():
             figures[f"{name}_{suffix}"] = metric["value"]
+    if evaluation is not None and "labels" in evaluation:
+        figures["labels"] = {
+            label: {
+                f"{name}_{suffix}": metric["value"]
+                for suffix, values in (("joint", part["joint"]), ("label_only", part["local_baseline"]))
+                for name, metric in (values or {}).items()
+            }
+            for label, part in evaluation["labels"].items()
+        }
     if evaluation is not None and evaluation.get("weighted"):
         figures["weighted"] = True
     if result.sections.privacy is not None:
@@ -301,7 +310,7 @@ def show_headline(console: Console, result: "Result") -> None:
     """Print what joining brought, in one line per metric, and what it was paid with."""
     from tallystick.report.leaks import leak_lines
     from tallystick.report.summary import too_good
-    from tallystick.results import metric_in_words
+    from tallystick.results import metric_in_words, paired_metrics
 
     if result.sections.privacy is not None:
         for what in result.sections.privacy.not_private:
@@ -317,10 +326,9 @@ def show_headline(console: Console, result: "Result") -> None:
                 console.print(f"  {name:<9} joint {metric_in_words(value)}   as {told_by} says", markup=False)
     if result.evaluation is not None and result.evaluation.get("weighted"):
         console.print("  each test row counts by its sample weight:")
-    for name, joint in result.joint.items() if result.evaluation is not None else ():
+    for name, joint, own in paired_metrics(result):
         if joint["value"] is None:
             continue
-        own = result.local_baseline.get(name)
         beside = f"   own columns only {metric_in_words(own)}" if own is not None and own["value"] is not None else ""
         console.print(f"  {name:<9} joint {metric_in_words(joint)}{beside}", markup=False)
     for line in [*too_good(result), *leak_lines(result)]:

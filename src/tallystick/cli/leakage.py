@@ -46,7 +46,7 @@ def show_leakage(console: Console, audit: Audit) -> None:
         for name in ("attack, and in whose seat", *figures):
             table.add_column(name)
         for attack in by_strength(audit.attacks):
-            name = attack.name
+            name = attack.title
             if numbers:
                 within = _within(attack.spearman_low, attack.spearman_high)
                 cells = [_number(attack.spearman), within, _number(attack.spearman_chance), _number(attack.r_squared)]

@@ -226,7 +226,7 @@ def _show(console: Console, values: dict[str, Any]) -> None:
         if more:
             console.print(f"and {more:,} more columns; --json lists all", markup=False)
         for name, value in profile.items():
-            if isinstance(value, dict):
+            if isinstance(value, dict) and name != "positive_classes":
                 present = {
                     key.replace("_", " "): part
                     for key, part in value.items()
@@ -236,6 +236,8 @@ def _show(console: Console, values: dict[str, Any]) -> None:
                 console.print(f"{name.replace('_', ' ')}: {parts}", markup=False)
         if profile["positive_class"] is not None:
             console.print(f"positive class: {profile['positive_class']}; a score is its probability", markup=False)
+        for name, positive in profile["positive_classes"].items():
+            console.print(f"positive class of {name}: {positive}; score_{name} is its probability", markup=False)
     for line in values["peers"]:
         console.print(line, markup=False)
     for line in values["warnings"]:

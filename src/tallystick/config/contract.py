@@ -44,6 +44,9 @@ from tallystick.errors import ConfigError
 from tallystick.metrics import METRICS
 from tallystick.reading import Model, Name, Problems, Role, did_you_mean, read_yaml, shown, validate
 
+MOST_REPLACED = 4
+"""Labels of a row that label-dp replaces together."""
+
 
 class Contract(Model):
     """A job that several parties agree on. See docs/reference/configuration.md for every key."""
@@ -324,7 +327,7 @@ class Contract(Model):
 
         A contract that allows no serving, no count of common ids or no exploration is written without that key, as it was before
         there was one; and so is one whose training has no bound in minutes, whose keys all have to be equal, or whose target has
-        no levels but the usual ones.
+        no levels but the usual ones, or one label.
         """
         allowed = ("serving", "overlap", "explore")
         values = self.model_dump(mode="json", exclude={key for key in allowed if getattr(self, key) is None})
@@ -334,6 +337,8 @@ class Contract(Model):
             values["alignment"].pop("alternatives", None)
         if self.target.type != "quantile" or self.target.levels == type(self.target).model_fields["levels"].default:
             values["target"].pop("levels", None)
+        if self.target.type != "multilabel":
+            values["target"].pop("labels", None)
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
     @cached_property
@@ -484,6 +489,11 @@ def _value_problems(contract: Contract) -> list[str]:
             problems.append(
                 f"{where}: unaligned.method = {contract.unaligned.method} brings networks of its own; leave model.ensemble out"
             )
+    if target.type == "multilabel" and target.outputs > MOST_REPLACED and contract.hides_labels:
+        problems.append(
+            f"defense: label-dp draws one of all patterns of labels, and of {target.outputs} labels it keeps hardly any; take "
+            f"{MOST_REPLACED} labels at most, or training.gradients = none"
+        )
     if model.cut_after > len(model.hidden):
         problems.append(
             f"model.cut_after = {model.cut_after}: must be at most {len(model.hidden)}, the number of layers in model.hidden"
@@ -666,6 +676,10 @@ def _shared_head_problems(contract: Contract) -> list[str]:
         for key in sorted(training.model_fields_set - allowed)
         if getattr(training, key) != type(training).model_fields[key].default
     ]
+    if contract.target.type == "multilabel":
+        problems.append(
+            f"{where}, target.type = multilabel: a head on shares opens one score of a row, or those of classes; take one label"
+        )
     if contract.target.type in ("count", "survival", "quantile"):
         problems.append(
             f"{where}, target.type = {contract.target.type}: a head on shares has squared and logistic loss only; take regression"

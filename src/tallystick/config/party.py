@@ -28,6 +28,7 @@ from tallystick.reading import (
     Share,
     Text,
     Unshown,
+    each_once,
     read_yaml,
     redacted,
     shown,
@@ -274,12 +275,6 @@ class ReportOptions(Model):
         return self
 
 
-def _each_vector_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) != len(names):
-        raise ValueError(f"must have each column once, found {shown(list(names))}")
-    return names
-
-
 class PartyFile(Model):
     """One party's private side of a job. See docs/reference/configuration.md for every key."""
 
@@ -292,7 +287,9 @@ class PartyFile(Model):
     repeats: RepeatsConfig | None = Field(
         default=None, description="which of several rows with one key counts; null does as alignment.duplicates says"
     )
-    label: Text | None = Field(default=None, description="label column (label party only)")
+    label: Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=16), AfterValidator(each_once)] | None = Field(
+        default=None, description="label column (label party only), or those of a multilabel target"
+    )
     weight: Text | None = Field(default=None, description="sample-weight column (label party only, not on a union)")
     time: Text | None = Field(default=None, description="time column (label party only, for split.method = time)")
     features: Annotated[
@@ -301,7 +298,7 @@ class PartyFile(Model):
     sequences: dict[Text, SequenceConfig] = Field(
         default_factory=dict, description="columns whose cells list items, beside the features: column to how it is read"
     )
-    vectors: Annotated[tuple[Text, ...], AfterValidator(_each_vector_once)] = Field(
+    vectors: Annotated[tuple[Text, ...], AfterValidator(each_once)] = Field(
         default=(),
         description="columns whose cells hold as many numbers each, such as embeddings, beside the features: lists, arrays, or "
         "text such as [0.5, -1]",
@@ -363,8 +360,8 @@ class PartyFile(Model):
         for name, sequence in self.sequences.items():
             if name in self.drop or name in self.keys.values():
                 problems.append(f"sequences.{name}: is also {'under drop' if name in self.drop else 'a key column'}")
-            if sequence.target is not None and sequence.target in (name, self.label, self.weight):
-                use = {name: "the sequence itself", self.label: "the label", self.weight: "the weight"}[sequence.target]
+            if sequence.target is not None and sequence.target in (name, *self.labels, self.weight):
+                use = {name: "the sequence itself", self.weight: "the weight"}.get(sequence.target, "the label")
                 problems.append(
                     f"sequences.{name}.target = {shown(sequence.target)}: is {use}; name the column of the row's item"
                 )
@@ -378,30 +375,42 @@ class PartyFile(Model):
         problems += [
             f"repeats.aggregate.{column}: is the {use}, which is that of the latest row; leave it out"
             for column in (self.repeats.aggregate if self.repeats is not None else ())
-            for use, taken in (("label", self.label), ("weight", self.weight), ("time", self.time), ("key", None))
-            if column == taken or (use == "key" and column in self.keys.values())
+            for use, taken in (
+                ("label", self.labels),
+                ("weight", (self.weight,)),
+                ("time", (self.time,)),
+                ("key", self.keys.values()),
+            )
+            if column in taken
         ]
-        for use in ("label", "weight"):
-            column = getattr(self, use)
+        for use, column in (*(("label", name) for name in self.labels), ("weight", self.weight)):
             if column is not None and column in used_columns:
                 problems.append(f"features: column {shown(column)} is the {use}; a feature would give it away")
             if column is not None and column in self.keys.values():
                 problems.append(f"{use} = {shown(column)}: is also a key column")
-        if self.label is not None and self.label in self.report.subgroups:
-            problems.append(f"report.subgroups: column {shown(self.label)} is the label; name another column")
-        if self.label is not None and self.label == self.weight:
+        problems += [
+            f"report.subgroups: column {shown(name)} is the label; name another column"
+            for name in self.labels
+            if name in self.report.subgroups
+        ]
+        if self.weight in self.labels:
             problems.append(f"weight = {shown(self.weight)}: is also the label")
         if self.features is not None and self.drop:
             problems.append("drop: goes with features: auto only; leave the columns out of features instead")
         Problems.raise_any(problems)
         return self
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """List the label columns: none, one, or those of a multilabel target."""
+        return (self.label,) if isinstance(self.label, str) else self.label or ()
+
     def asks_for(self, column: str) -> bool:
         """Tell whether a job may ask for a column of the table. One that it does not ask for need not be readable."""
         if column in self.text_columns or column in self.sequences or column in self.vectors:
             return True
         repeats = (self.repeats.latest, *self.repeats.aggregate) if self.repeats is not None else ()
-        if column in (self.label, self.weight, self.time, self.overlap_groups, *self.report.subgroups, *repeats):
+        if column in (*self.labels, self.weight, self.time, self.overlap_groups, *self.report.subgroups, *repeats):
             return True
         if column in (sequence.target for sequence in self.sequences.values()):
             return True

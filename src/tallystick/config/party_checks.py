@@ -113,8 +113,19 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     if contract.unaligned.used and party.device != "cpu":
         problems.append(f"device = {shown(party.device)}: unaligned rows are trained on the CPU; leave it out")
     if role == "label":
+        target = contract.target
         if party.label is None:
             problems.append("label: is missing; the label party says which column it is")
+        elif target.type == "multilabel" and set(party.labels) != set(target.labels):
+            problems.append(
+                f"label = {shown(list(party.labels))}: the contract's target.labels are {shown(list(target.labels))}; name "
+                "columns of these names"
+            )
+        elif target.type != "multilabel" and len(party.labels) > 1:
+            problems.append(
+                f"label = {shown(list(party.labels))}: target.type = {target.type} in the contract has one label; name one, or "
+                "agree on target.type = multilabel"
+            )
         if contract.split.method == "time" and party.time is None:
             problems.append("time: is missing; split.method = time in the contract needs the label party's time column")
         return problems

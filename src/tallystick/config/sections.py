@@ -14,7 +14,7 @@ from tallystick.config.imputation import (
 )
 from tallystick.config.merge import AttentionMergeConfig, MergeConfig
 from tallystick.metrics import METRICS, TargetType
-from tallystick.reading import Count, Model, Name, Role, Share, Text, Variant, Width, usual
+from tallystick.reading import Count, Model, Name, Role, Share, Text, Variant, Width, each_once, usual
 
 ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("active", "primary", "guest", "leader"), "label"),
@@ -93,6 +93,24 @@ class MulticlassTarget(TargetKeys):
         return self.classes
 
 
+class MultilabelTarget(TargetKeys):
+    """Several labels of a row, each of two classes."""
+
+    type: Literal["multilabel"] = Field(description="kind of label")
+    labels: Annotated[tuple[Text, ...], Field(min_length=2, max_length=16), AfterValidator(each_once)] = Field(
+        default=(),
+        validate_default=True,
+        description="the label party's label columns, whose names all parties read",
+    )
+
+    classes: ClassVar[int] = 2
+
+    @property
+    def outputs(self) -> int:
+        """Count the labels."""
+        return len(self.labels)
+
+
 class RegressionTarget(TargetKeys):
     """A number."""
 
@@ -147,7 +165,7 @@ class QuantileTarget(TargetKeys):
 
 
 TargetConfig: TypeAlias = Annotated[
-    BinaryTarget | MulticlassTarget | RegressionTarget | CountTarget | SurvivalTarget | QuantileTarget,
+    BinaryTarget | MulticlassTarget | MultilabelTarget | RegressionTarget | CountTarget | SurvivalTarget | QuantileTarget,
     Field(discriminator="type"),
     usual("type", "binary"),
 ]

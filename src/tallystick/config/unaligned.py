@@ -307,7 +307,9 @@ def unaligned_problems(unaligned: UnalignedKeys, *, alignment: str, target: str,
             f"{where}: alignment.method = {alignment} leaves no row without a partner's row: by similarity every row has its "
             "nearest candidates, and a union makes up what a side lacks; use none, or an intersection"
         )
-    if target == "survival":
+    if target == "multilabel":
+        problems.append(f"{where}: its models take one label of a row; target.type = multilabel has several; use none")
+    elif target == "survival":
         problems.append(f"{where}: mixes labels with predictions, which target.type = survival has no way for; use none")
     elif facts.two_classes and target != "binary":
         problems.append(f"{where}: needs two classes; target.type = {target}; choose multi-task or average")

@@ -123,9 +123,9 @@ class Dataset(ABC):
         notes = training.resolved_notes(len(self.train_N))
         if rows and self.folds is None:  # one network has no others to be judged by
             single = False
-            if self.labels is not None and self.labels.coder.type in ("binary", "multiclass"):
-                classes_V = self.labels.true_N[self.validation_N]
-                single = bool((classes_V == classes_V[0]).all())
+            if self.labels is not None and not self.labels.coder.is_number:
+                each = self.labels.coder.each_label(self.labels.true_N[self.validation_N])
+                single = any(bool((classes_V == classes_V[0]).all()) for _, classes_V in each)
             if which := f"all {rows:,} are of one class" if single else f"{rows:,} are few" if rows < FEW_VALIDATED else "":
                 notes.append(
                     f"validation rows: {which}, so they hardly say which weights are good, or when training should end; raise "
@@ -148,13 +148,13 @@ class Dataset(ABC):
         """Say which classes some network does not meet in training, at the party that knows it."""
         if self.labels is None or self.labels.coder.is_number:
             return []
-        all_N, classes = torch.cat([self.train_N, self.validation_N]), self.labels.coder.classes
+        all_N = torch.cat([self.train_N, self.validation_N])
         labels_N, fold_N = (values_N[all_N] for values_N in (self.labels.true_N, folds.fold_N))
-        gaps = untaught(labels_N, fold_N, classes=len(classes), members=folds.count)
         return [
             f"network {member + 1} of {folds.count} meets no row of class {shown(classes[code])}, for all are in the fold "
             "that it judges; training.folds = 1 trains one network on all classes"
-            for member, code in gaps
+            for classes, numbers_N in self.labels.coder.each_label(labels_N)
+            for member, code in untaught(numbers_N, fold_N, classes=len(classes), members=folds.count)
         ]
 
     def features_at(self, index_B: Tensor) -> Features:

@@ -24,7 +24,7 @@ from tallystick.tables.features import Numbers, PackedFeatures
 from tallystick.tables.keys import Keys, who_of
 from tallystick.tables.lazy_table import Frame
 from tallystick.tables.split import TEST, TRAINING, VALIDATION, folds_by_hash
-from tallystick.tables.table import require_column
+from tallystick.tables.table import label_column, require_column
 from tallystick.tables.target import LabelCoder, encode_weights
 from tallystick.training.folds import Folds
 
@@ -142,8 +142,7 @@ class OwnRows:
 
     def label(self) -> pl.Series:
         """Return the R labels: the classes do not depend on who else is in the alignment."""
-        assert self.party.label is not None
-        return require_column(self.frame, self.party.label, use="label").gather(self.keys.rows_R)
+        return label_column(self.frame, self.party).gather(self.keys.rows_R)
 
     def used_labels(self, contract: Contract) -> pl.Series:
         """Return the labels that a run uses: those of linked rows, or of all rows if the others are used too."""
@@ -214,7 +213,8 @@ def known_labels(coder: LabelCoder, column: pl.Series) -> LabelCoder:
     try:
         coder.encode(column)
     except LabelError as error:
-        raise LabelError(f"{error}; the run to start from knows {', '.join(coder.classes)}: start from scratch") from None
+        known = coder.classes or [f"{name}: {', '.join(classes)}" for name, classes in coder.labels.items()]
+        raise LabelError(f"{error}; the run to start from knows {', '.join(known)}: start from scratch") from None
     return coder
 
 

@@ -43,7 +43,7 @@ Stage = Literal["labels", "penalties", "gradients", "embedding penalties", "embe
 FEATURE_STAGES: tuple[Stage, ...] = ("embedding penalties", "embeddings")
 """Those that a feature party applies, to hide its columns; the others hide labels."""
 BINARY, CLASSES = ("binary",), ("binary", "multiclass")
-ANY = (*CLASSES, "regression", "count", "survival", "quantile")
+ANY = (*CLASSES, "multilabel", "regression", "count", "survival", "quantile")
 Fraction = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
 Strength = Annotated[float, Field(strict=True, ge=1e-6, le=1e12)]

@@ -24,7 +24,8 @@ WORDS = 1 << 64
 class LabelDP(Defense):
     """Keeps a label with probability e^epsilon / (e^epsilon + C - 1), and else draws one of the other classes.
 
-    It does so once, before training.
+    It does so once, before training. Several labels of a row are one label here, whose classes are their C = 2^K patterns:
+    epsilon is for all of them together.
 
     Warner 1965; Ghazi et al. 2021 (Deep learning with label differential privacy), section 2. The labels are replaced once
     and then reused in every epoch, so the run costs what one draw costs.
@@ -45,7 +46,7 @@ class LabelDP(Defense):
 
     method: ClassVar[str] = "label-dp"
     stage: ClassVar[Stage] = "labels"
-    targets: ClassVar[tuple[str, ...]] = CLASSES
+    targets: ClassVar[tuple[str, ...]] = (*CLASSES, "multilabel")
     strength: ClassVar[str] = "epsilon"
     usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"epsilon": 1.0})
 

@@ -97,7 +97,9 @@ class Marvell(Defense):
     method: ClassVar[str] = "marvell"
     stage: ClassVar[Stage] = "gradients"
     targets: ClassVar[tuple[str, ...]] = BINARY
-    instead: ClassVar[Mapping[str, str]] = MappingProxyType({"multiclass": "use isotropic or label-dp"})
+    instead: ClassVar[Mapping[str, str]] = MappingProxyType(
+        dict.fromkeys(("multiclass", "multilabel"), "use isotropic or label-dp")
+    )
     needs_classes: ClassVar[bool] = True
     strength: ClassVar[str] = "power"
     usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"power": 4.0})

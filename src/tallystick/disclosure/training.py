@@ -24,8 +24,9 @@ def _gradients(contract: Contract) -> list[str]:
     label, features = parties_of(contract)
     other_columns = " and of the other feature parties" if len(contract.feature_parties) > 1 else ""
     clock = f", and the last one from {label}'s clock (training.minutes)" if contract.training.minutes is not None else ""
+    several = f"all {contract.target.outputs} labels" if contract.target.type == "multilabel" else "the label"
     return [
-        f"to {features}: a cut gradient per training row and epoch. It depends on the label of that row, and on its weight, if "
+        f"to {features}: a cut gradient per training row and epoch. It depends on {several} of that row, and on its weight, if "
         "rows have any. Without a guarantee for labels attacks read the label off it; "
         f"{protection(contract, of='labels')}",
         f"to {features}: after each validation whether the weights are the best so far, and after each epoch whether training "

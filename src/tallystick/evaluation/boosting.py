@@ -2,11 +2,12 @@
 
 scikit-learn's HistGradientBoosting at its defaults, over the encoded columns. Local: nothing is sent.
 
-Shapes: N rows, C classes, L levels.
+Shapes: N rows, C classes, L levels, K labels of a row.
 """
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from tallystick.errors import DataError
-from tallystick.metrics import NUMBERS, TargetType
+from tallystick.metrics import NUMBERS, TargetType, label_bits
 from tallystick.tables.features import Features
 
 MOST_CODES = (
@@ -41,6 +42,7 @@ class Boosted:
         labels: theirs, as the label coder gives them.
         weights: theirs, if rows have any.
         levels: of a quantile target; each is a model of its own.
+        outputs: of a multilabel target, how many labels there are; each is a model of its own.
         seed: of what it draws.
     """
 
@@ -52,6 +54,7 @@ class Boosted:
         weights: Tensor | None = None,
         *,
         levels: Sequence[float] = (),
+        outputs: int = 1,
         seed: int,
     ) -> None:
         assert kind != "survival", "gradient boosting has no loss of survival times"
@@ -64,22 +67,25 @@ class Boosted:
         few = [numbers + place for place, code in enumerate(largest) if code < MOST_CODES]
         is_number = kind in NUMBERS
         estimator = HistGradientBoostingRegressor if is_number else HistGradientBoostingClassifier
-        # Rows to stop by are drawn of each class, and of a class of one row they cannot be.
-        lone = not is_number and int(labels.long().bincount().eq(1).sum()) > 0
+        targets = [labels.cpu().numpy()]
+        if kind == "multilabel":
+            targets = list(label_bits(targets[0], outputs).T)
         losses: list[dict[str, Any]] = [{"loss": "poisson"} if kind == "count" else {}]
         if kind == "quantile":
             losses = [{"loss": "quantile", "quantile": level} for level in levels]
         weights_N = weights.cpu().numpy() if weights is not None else None
         self._models: list[Any] = []
         with threadpool_limits(torch.get_num_threads(), user_api="openmp"):
-            for loss in losses:
+            for target, loss in product(targets, losses):
+                # Rows to stop by are drawn of each class, and of a class of one row they cannot be.
+                lone = not is_number and bool((np.bincount(target.astype(np.int64)) == 1).any())
                 model = estimator(categorical_features=few, random_state=seed, early_stopping=False if lone else "auto", **loss)
-                self._models.append(model.fit(_table(features), labels.cpu().numpy(), sample_weight=weights_N))
+                self._models.append(model.fit(_table(features), target, sample_weight=weights_N))
 
     def logits(self, source: Callable[[Tensor], Features], index_N: Tensor, *, classes: int) -> Tensor:
         """Compute what a network would give at these positions, read a part of them at a time.
 
-        These are logits (N,) or (N, C), standardised numbers or log counts (N,), or standardised quantiles (N, L).
+        These are logits (N,), (N, C) or (N, K), standardised numbers or log counts (N,), or standardised quantiles (N, L).
         """
         parts, model = [], self._models[0]
         for index_B in torch.split(index_N, SCORED_AT_A_TIME):
@@ -90,14 +96,23 @@ class Boosted:
                 values = model.predict(table)
             elif self._kind == "quantile":
                 values = np.stack([each.predict(table) for each in self._models], axis=1)
+            elif self._kind == "multilabel":
+                logs = [_log_chances(each, table, 2) for each in self._models]
+                values = np.stack([each[:, 1] - each[:, 0] for each in logs], axis=1)
             else:
-                chances = np.zeros((len(table), classes))
-                class_codes = model.classes_.astype(int)
-                chances[:, class_codes] = model.predict_proba(table) if len(class_codes) > 1 else 1.0
-                values = np.log(chances.clip(CERTAIN, 1 - CERTAIN))
+                values = _log_chances(model, table, classes)
                 values = values[:, 1] - values[:, 0] if self._kind == "binary" else values
             parts.append(torch.from_numpy(values).float())
         return torch.cat(parts)
+
+
+def _log_chances(model: Any, table: NDArray[Any], classes: int) -> NDArray[Any]:
+    """Return the logarithm of each class's probability, (N, C), also of classes that the model never met."""
+    chances = np.zeros((len(table), classes))
+    class_codes = model.classes_.astype(int)
+    chances[:, class_codes] = model.predict_proba(table) if len(class_codes) > 1 else 1.0
+    logs: NDArray[Any] = np.log(chances.clip(CERTAIN, 1 - CERTAIN))
+    return logs
 
 
 def cross_fitted(

@@ -238,7 +238,7 @@ def by_group(
         keys_G = rows.keys_N[inside_N] if rows.keys_N is not None else None
         statistics: dict[str, Statistic] = {}
         reasons = dict.fromkeys(("label_mean", "score_mean", "gap"), f"a {target} target has no mean score")
-        if target not in ("multiclass", "quantile"):
+        if target not in ("multiclass", "multilabel", "quantile"):
             scores_G = metrics.sigmoid(logits_G) if target == "binary" else logits_G
             means = {"label_mean": labels_G, "score_mean": scores_G, "gap": scores_G - labels_G}
             statistics |= {what: metrics.mean_statistic(values_G) for what, values_G in means.items()}

@@ -2,11 +2,12 @@
 
 The results are plain dictionaries, ready for JSON: no NaN, a metric without a value says why. Everything here is
 computed from labels and stays with the label party; no formal guarantee protects the labels if it is passed on.
-Shapes: N rows, C classes, L levels.
+Shapes: N rows, C classes, L levels, K labels of a row.
 """
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -94,6 +95,7 @@ class Comparison(TypedDict):
     local_baseline: dict[str, MetricValue] | None
     difference: dict[str, MetricValue] | None
     curves: dict[str, MetricCurves]  # "joint", "local_baseline"
+    labels: NotRequired[dict[str, "Comparison"]]  # of a multilabel target: each label by itself, with curves of its own
     weighted: NotRequired[bool]  # each row counts by its sample weight, in all of the above but ``rows``
 
 
@@ -106,6 +108,7 @@ def compare_models(
     weights: ArrayLike | None = None,
     keys_N: NDArray[np.int64] | None = None,
     levels: tuple[float, ...] = (),
+    labels: tuple[str, ...] = (),
     evaluation: EvaluationConfig | None = None,
     generator: np.random.Generator,
 ) -> Comparison:
@@ -113,29 +116,79 @@ def compare_models(
 
     The interval of a difference comes from the paired bootstrap: both models see the same resampled rows, so what
     makes a draw of rows easy or hard for both cancels out. ``keys_N`` says which key each row has: those of one are drawn
-    together. ``labels_N`` are 0/1, class numbers or real numbers; logits are (N,) or, for classes, (N, C), and for regression
-    the predictions in the label's unit, (N, L) for the ``levels`` of a quantile target; without ``own_logits`` the joint model is
-    measured alone. ``weights`` are per row. ``evaluation`` says how many bins and resamples there are.
+    together. ``labels_N`` are 0/1, class numbers, patterns of several labels or real numbers; logits are (N,) or, for classes,
+    (N, C), for the names of several ``labels`` (N, K), and for regression the predictions in the label's unit, (N, L) for the
+    ``levels`` of a quantile target; without ``own_logits`` the joint model is measured alone. ``weights`` are per row.
+    ``evaluation`` says how many bins and resamples there are.
 
     Raises DataError for labels, weights or shapes that do not fit; logits that are not finite give metrics without a value.
     """
     evaluation = evaluation or EvaluationConfig()
     bins, resamples = evaluation.calibration_bins, evaluation.bootstrap
-    labels = np.asarray(labels_N).reshape(-1)
-    weights_N = metrics.row_weights(weights, len(labels))
-    table = METRICS[target]
+    labels_of_rows = np.asarray(labels_N).reshape(-1)
+    weights_N = metrics.row_weights(weights, len(labels_of_rows))
     settings = metrics.MetricSettings(bins=bins, levels=levels)
-    models = {"joint": _Model(target, labels, joint_logits, weights_N, settings)}
-    if own_logits is not None:
-        models["local_baseline"] = _Model(target, labels, own_logits, weights_N, settings)
-    statistics = {(model, name): each for model in models for name, each in models[model].statistics.items()}
-    statistics |= {(model, name): each for model in models for name, each in models[model].shares.items()}
+    logits = {"joint": np.asarray(joint_logits)} | ({"local_baseline": np.asarray(own_logits)} if own_logits is not None else {})
+    whole = {model: _Model(target, labels_of_rows, each, weights_N, settings) for model, each in logits.items()}
+    bits_NK = metrics.label_bits(labels_of_rows, len(labels))
+    parts = {
+        label: {model: _Model("binary", bits_NK[:, k], each[:, k], weights_N, settings) for model, each in logits.items()}
+        for k, label in enumerate(labels)
+    }
+    # Of several labels each has resamples, and their mean has the mean of these
+    statistics = {
+        (label, model, name): statistic
+        for label, models in (parts or {"": whole}).items()
+        for model, each in models.items()
+        for name, statistic in (each.statistics | each.shares).items()
+    }
     replicates_RM = (
         intervals.bootstrap(list(statistics.values()), weights_N, keys_N=keys_N, resamples=resamples, generator=generator)
         if statistics
         else np.empty((resamples, 0))
     )
     replicates = dict(zip(statistics, replicates_RM.T, strict=True))
+    facts = _Facts(
+        bins=bins,
+        bootstrap={"method": intervals.resampling_of(keys_N), "resamples": resamples, "level": _LEVEL},
+        weighted=weights is not None,
+    )
+    if not parts:
+        return _compared(target, whole, {each[1:]: values_R for each, values_R in replicates.items()}, weights_N, facts)
+    means = {
+        (model, name): np.array([metrics.mean_of_defined(values) for values in np.column_stack(of_labels)])
+        for model in logits
+        for name in METRICS[target]
+        if (of_labels := [replicates[label, model, name] for label in labels if (label, model, name) in replicates])
+    }
+    comparison = _compared(target, whole, means, weights_N, facts)
+    comparison["labels"] = {
+        label: _compared(
+            "binary", models, {each[1:]: values_R for each, values_R in replicates.items() if each[0] == label}, weights_N, facts
+        )
+        for label, models in parts.items()
+    }
+    return comparison
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Facts:
+    """What every part of a comparison says of itself."""
+
+    bins: int
+    bootstrap: dict[str, Any]
+    weighted: bool
+
+
+def _compared(
+    target: TargetType,
+    models: "Mapping[str, _Model]",
+    replicates: Mapping[tuple[str, str], Floats],
+    weights_N: Floats,
+    facts: _Facts,
+) -> Comparison:
+    """Put the models' values and resamples, by model and metric, side by side."""
+    table = METRICS[target]
     by_model: dict[str, dict[str, MetricValue]] = {model: {} for model in models}
     for model, each in models.items():
         for name, metric in table.items():
@@ -155,18 +208,20 @@ def compare_models(
             else:
                 apart_R = replicates["joint", name] - replicates["local_baseline", name]
                 difference[name] = valued(joint_value["value"] - own_value["value"], apart_R, -np.inf, np.inf)
-    label_mean = np.nan if target == "multiclass" else metrics.mean_statistic(labels)(weights_N)
+    label_mean = np.nan
+    if target not in ("multiclass", "multilabel"):
+        label_mean = metrics.mean_statistic(models["joint"].labels)(weights_N)
     return Comparison(
         target=target,
-        rows=len(labels),
+        rows=len(weights_N),
         label_mean=float(label_mean) if np.isfinite(label_mean) else None,
-        calibration_bins=bins,
-        bootstrap={"method": intervals.resampling_of(keys_N), "resamples": resamples, "level": _LEVEL},
+        calibration_bins=facts.bins,
+        bootstrap=facts.bootstrap,
         joint=by_model["joint"],
         local_baseline=own,
         difference=difference,
         curves={model: each.curves({name: replicates[model, name] for name in each.shares}) for model, each in models.items()},
-        weighted=weights is not None,
+        weighted=facts.weighted,
     )
 
 
@@ -178,6 +233,7 @@ class _Model:
         self.values: dict[str, float] = {}
         self.reasons: dict[str, str] = {}
         self.shares: dict[str, Statistic] = {}  # of a quantile target, by what is counted
+        self.labels = labels
         self._target, self._weights_N, self._settings = target, weights_N, settings
         self._rows: tuple[Any, Floats] | None = None
         try:

@@ -144,6 +144,10 @@ def meaning_of(coder: LabelCoder) -> dict[str, Any]:
     meanings: dict[str, dict[str, Any]] = {
         "binary": {"output": "logit; its sigmoid is the probability of the positive class"},
         "multiclass": {"output": "logits; their softmax is the probability of each class", "classes": list(coder.classes)},
+        "multilabel": {
+            "output": "logits; the sigmoid of each is the probability that its label is positive",
+            "labels": {name: list(classes) for name, classes in coder.labels.items()},
+        },
         "regression": {"output": "output * deviation + mean is the value", "deviation": coder.deviation, "mean": coder.mean},
         "count": {"output": "mean * exp(output) is the expected count, at most 1e12", "mean": coder.mean},
         "survival": {

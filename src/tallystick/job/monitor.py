@@ -18,7 +18,7 @@ from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.trained import kept_encoder
 from tallystick.tables.keys import key_of, keys_of
 from tallystick.tables.repeats import with_summaries
-from tallystick.tables.table import read_rows, read_table, require_column
+from tallystick.tables.table import label_column, read_rows, read_table
 
 
 def look_of(
@@ -52,13 +52,17 @@ def served_look_of(
     check_party(contract, party, network=False)
     labels_by_key: pl.DataFrame | None = None
     if labels is not None:  # keys and labels of a table, wherever it lies that table.path may
-        if party.label is None:
+        if not party.labels:
             raise ConfigError(f"--labels: {party.party} has no label column; {contract.label_party} can look at labels")
-        looked_at = {*party.keys.values(), party.label}
+        if contract.target.type == "multilabel":
+            raise ConfigError(
+                "--labels: target.type = multilabel has several labels a row, and a look has figures of one; leave it out"
+            )
+        looked_at = {*party.keys.values(), *party.labels}
         source = party.table_at(labels, option="--labels")
         frame = read_table(source, text=party.text_columns, asks_for=looked_at.__contains__)
         key = key_of(frame, columns=party.keys, alignment=contract.alignment)
-        label = require_column(frame, party.label, use="label")
+        label = label_column(frame, party)
         labels_by_key = pl.DataFrame({KEY: key, LABEL: label}).drop_nulls()
         if labels_by_key.get_column(KEY).is_duplicated().any():
             raise DataError(f"--labels: a key stands in {labels} with several labels; give each row's label once")

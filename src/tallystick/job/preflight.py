@@ -50,7 +50,7 @@ from tallystick.tables.repeats import with_summaries
 from tallystick.tables.rows import machine_memory
 from tallystick.tables.sequences import check_separators
 from tallystick.tables.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time, split_positions
-from tallystick.tables.table import read_party_table, require_column
+from tallystick.tables.table import label_column, read_party_table, require_column
 from tallystick.tables.target import LabelCoder, encode_weights
 from tallystick.tables.target_leakage import telling
 from tallystick.training.plan import most_batches_per_message
@@ -216,8 +216,7 @@ def check_label(
 
     Where the contract hides labels, which of them training rows have is not looked at.
     """
-    assert party.label is not None
-    label = require_column(here, party.label, use="label")
+    label = label_column(here, party)
     if before is not None and before.coder is not None:
         label_coder = known_labels(before.coder, label)
         return label_coder, label_coder.encode(label)[torch.from_numpy(training)]
@@ -229,8 +228,7 @@ def check_label(
 
 def _check_weights(party: PartyFile, weight: str, here: Frame) -> None:
     """Refuse weights that tell replaced labels: no epsilon would hold. Raises LabelError."""
-    assert party.label is not None
-    label = require_column(here, party.label, use="label")
+    label = label_column(here, party)
     if (how := telling(require_column(here, weight, use="weight"), label)) is not None:
         raise LabelError(
             f"weight column {weight!r} {how}, and cut gradients show the rows' weights: the contract's ε for labels would not "

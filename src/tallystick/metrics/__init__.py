@@ -5,11 +5,11 @@ Each metric comes in two forms. The plain one (``auc(labels, scores)``) gives a 
 a bootstrap evaluates hundreds of reweightings of the same rows cheaply (intervals.py).
 
 A statistic returns NaN where it has no value under the given weights; a plain metric raises UndefinedMetric,
-which says why. Shapes: N rows, C classes, L levels.
+which says why. Shapes: N rows, C classes, L levels, K labels of a row.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,11 @@ from tallystick.metrics.statistics import (
     equal_mass_bins,
     gini_statistic,
     ks_statistic,
+    label_bits,
+    label_mean_statistic,
     level_error_statistic,
     log_softmax,
+    mean_of_defined,
     mean_statistic,
     pinball_explained_statistic,
     pinball_loss,
@@ -52,6 +55,7 @@ __all__ = [
     "MAX_CLASSES",
     "METRICS",
     "MULTICLASS",
+    "MULTILABEL",
     "NUMBERS",
     "REGRESSION",
     "Floats",
@@ -75,8 +79,11 @@ __all__ = [
     "finite_values",
     "gini_statistic",
     "ks_statistic",
+    "label_bits",
+    "label_mean_statistic",
     "level_error_statistic",
     "log_softmax",
+    "mean_of_defined",
     "mean_statistic",
     "metric",
     "pinball_explained_statistic",
@@ -226,6 +233,19 @@ MULTICLASS = {
         ),
     ),
 }
+
+
+def _over_labels(binary: Metric) -> Metric:
+    return replace(
+        binary,
+        title=f"{binary.title}, mean over labels",
+        prepare=lambda y, logits, settings: label_mean_statistic(
+            y, logits, lambda one, logits_N: binary.prepare(one, logits_N, settings)
+        ),
+    )
+
+
+MULTILABEL = {name: _over_labels(BINARY[name]) for name in ("auc", "nll", "ace", "ap")}
 REGRESSION = {
     "rmse": Metric(
         title="Root mean squared error",
@@ -323,6 +343,7 @@ QUANTILE = {
 METRICS: dict[TargetType, dict[str, Metric]] = {
     "binary": BINARY,
     "multiclass": MULTICLASS,
+    "multilabel": MULTILABEL,
     "regression": REGRESSION,
     "count": COUNT,
     "survival": SURVIVAL,
@@ -418,6 +439,9 @@ def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tu
             raise DataError(
                 f"logits have shape {logits.shape}; a multiclass target needs (rows, classes) with at least 2 classes"
             )
+    elif target == "multilabel":
+        if logits.ndim != 2:
+            raise DataError(f"logits have shape {logits.shape}; a multilabel target needs (rows, labels)")
     elif target == "quantile":
         if logits.ndim not in (1, 2):
             raise DataError(f"predictions have shape {logits.shape}; a quantile target needs (rows, levels)")
@@ -436,7 +460,7 @@ def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tu
         return zero_or_one(labels), logits
     if target in NUMBERS:
         return finite_values(labels, "labels"), logits
-    classes = logits.shape[1]
+    classes = 1 << logits.shape[1] if target == "multilabel" else logits.shape[1]  # of several labels: their patterns
     whole = finite_values(labels, "labels").astype(np.int64)
     if (whole != labels).any() or whole.min() < 0 or whole.max() >= classes:
         raise DataError(f"labels range over {labels.min()}..{labels.max()}; {classes} classes are numbered 0..{classes - 1}")

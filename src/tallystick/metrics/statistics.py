@@ -1,6 +1,6 @@
 """Compute what metrics are made of: statistics that are prepared from rows once, and evaluated under many weights.
 
-Shapes: N rows, C classes, L levels, G groups of rows with equal scores, R calibration bins.
+Shapes: N rows, C classes, L levels, K labels of a row, G groups of rows with equal scores, R calibration bins.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tallystick.errors import DataError
 
-TargetType = Literal["binary", "multiclass", "regression", "count", "survival", "quantile"]
+TargetType = Literal["binary", "multiclass", "multilabel", "regression", "count", "survival", "quantile"]
 NUMBERS: tuple[TargetType, ...] = ("regression", "count", "survival", "quantile")
 """Targets whose labels are numbers and no classes."""
 Floats = NDArray[np.float64]
@@ -44,6 +44,12 @@ def log_softmax(logits_NC: ArrayLike) -> Floats:
 def _dot(left_N: Floats, right_N: Floats) -> float:
     # A BLAS dot product wakes its threads for each call, and its last bits depend on how many there are.
     return float((left_N * right_N).sum())
+
+
+def label_bits(patterns_N: ArrayLike, labels: int) -> Floats:
+    """Return each of K labels as 0 or 1, (N, K): bit k of a row's number says whether label k is positive."""
+    bits_NK = (np.asarray(patterns_N, dtype=np.int64)[:, None] >> np.arange(labels)) & 1
+    return bits_NK.astype(np.float64)
 
 
 def zero_or_one(labels_N: ArrayLike) -> Floats:
@@ -220,13 +226,22 @@ def mean_statistic(values_N: ArrayLike) -> Statistic:
 def class_mean_statistic(labels_N: NDArray[np.int64], scores_NC: Floats, one: Callable[[Any, Floats], Statistic]) -> Statistic:
     """Make the mean over classes of a one-against-rest statistic, leaving out classes for which it has no value."""
     statistics_C = [one(labels_N == c, np.ascontiguousarray(scores_NC[:, c])) for c in range(scores_NC.shape[1])]
+    return lambda weights_N: mean_of_defined([each(weights_N) for each in statistics_C])
 
-    def statistic(weights_N: Floats) -> float:
-        values_C = np.array([each(weights_N) for each in statistics_C])
-        defined_C = ~np.isnan(values_C)
-        return float(values_C[defined_C].mean()) if defined_C.any() else np.nan
 
-    return statistic
+def label_mean_statistic(
+    patterns_N: NDArray[np.int64], logits_NK: Floats, one: Callable[[Floats, Floats], Statistic]
+) -> Statistic:
+    """Make the mean over labels of a statistic of two classes, leaving out labels for which it has no value."""
+    bits_NK = label_bits(patterns_N, logits_NK.shape[1])
+    statistics_K = [one(*(np.ascontiguousarray(each[:, k]) for each in (bits_NK, logits_NK))) for k in range(bits_NK.shape[1])]
+    return lambda weights_N: mean_of_defined([each(weights_N) for each in statistics_K])
+
+
+def mean_of_defined(values: Sequence[float]) -> float:
+    """Return the mean of the values that are no NaN, or NaN if there are none."""
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else np.nan
 
 
 def poisson_deviance(labels_N: ArrayLike, predictions_N: ArrayLike) -> Floats:

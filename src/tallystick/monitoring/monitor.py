@@ -93,11 +93,9 @@ def monitor_table(look: Look) -> Monitoring:
         ).unique(KEY, keep="last")
         rows_R, party = look.keys.rows_R, look.party
         own = pl.DataFrame({KEY: key_of(look.frame, columns=party.keys, alignment=look.contract.alignment).gather(rows_R)})
-        for name, column in ((LABEL, party.label), (TIME, party.time)):
-            there = column is not None and column in look.frame.columns
-            values = (
-                require_column(look.frame, column, use=name).gather(rows_R) if there and column else pl.Series([None] * len(own))
-            )
+        for name, columns_of_use in ((LABEL, party.labels), (TIME, (party.time,) if party.time is not None else ())):
+            there = [column for column in columns_of_use if column in look.frame.columns]
+            values = require_column(look.frame, there[0], use=name).gather(rows_R) if there else pl.Series([None] * len(own))
             own = own.with_columns(values.alias(name))
         scored = own.join(scores, on=KEY, how="left", maintain_order="left")
         counts = scored.drop_nulls(SCORE).group_by(SCORED_BY).len().sort(SCORED_BY)

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from tallystick.errors import ConfigError, DataError, StorageError
-from tallystick.metrics import METRICS
+from tallystick.evaluation.measure import MetricValue
+from tallystick.metrics import METRICS, Metric
 from tallystick.report import formats
 from tallystick.report.leaks import leak_headline, of_form, promise, strength, told_apart
 from tallystick.report.templating import render_template, script_json, write_page
@@ -76,7 +77,7 @@ def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunCompa
     """Put results beside each other, in the given order. Raises ConfigError for fewer than two."""
     if len(results) < 2:
         raise ConfigError(f"{len(results)} run to compare; give at least two")
-    flat, joint = [], []
+    flat, joint, targets = [], [], []
     for result in results:
         try:
             values_of_contract = yaml.safe_load(result.contract.yaml)
@@ -87,22 +88,21 @@ def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunCompa
         flat.append(_leaves(values_of_contract if is_kept else dict(result.contract.summary)))
         shared = result.sections.shared
         joint.append(shared.metrics if result.evaluation is None and shared is not None else result.joint)
+        targets.append(result.evaluation["target"] if result.evaluation is not None else shared.target if shared else "binary")
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = []
     own = [result.local_baseline for result in results]
     for metrics_of_runs, suffix in ((joint, ""), (own, ", own columns only")):
         for name in dict.fromkeys(name for each in metrics_of_runs for name in each):
-            metric = next(table[name] for table in METRICS.values() if name in table)
-            cells = [each.get(name) for each in metrics_of_runs]
-            values = [cell["value"] if cell is not None else None for cell in cells]
-            within = [
-                (cell["low"], cell["high"]) if cell is not None and cell["low"] is not None and cell["high"] is not None else None
-                for cell in cells
-            ]
-            numbers = [value for value in values if value is not None]
-            top = (max if metric.higher_is_better else min)(numbers) if len(numbers) > 1 else None
-            best = [value is not None and value == top and len(set(numbers)) > 1 for value in values]
-            rows.append(ComparisonRow(name=f"{metric.title}{suffix}", values=list(values), within=within, best=best))
+            target = next(target for target, each in zip(targets, metrics_of_runs, strict=True) if name in each)
+            rows.append(_metric_row(METRICS[target][name], suffix, [each.get(name) for each in metrics_of_runs]))
+    parts = [result.evaluation.get("labels", {}) if result.evaluation is not None else {} for result in results]
+    for label in dict.fromkeys(label for each in parts for label in each):
+        of_runs = [each.get(label) for each in parts]
+        of_joint = [part["joint"]["auc"] if part is not None else None for part in of_runs]
+        of_own = [(part["local_baseline"] or {}).get("auc") if part is not None else None for part in of_runs]
+        rows.append(_metric_row(METRICS["binary"]["auc"], f" of label {label}", of_joint))
+        rows.append(_metric_row(METRICS["binary"]["auc"], f" of label {label}, own columns only", of_own))
     costs = [
         1000 * result.sections.decisions["best"]["cost"] if result.sections.decisions is not None else None for result in results
     ]
@@ -162,6 +162,19 @@ def text(value: float | int | str | None) -> str:
     if value is None or isinstance(value, str):
         return formats.NOTHING if value is None else value
     return f"{value:,}" if isinstance(value, int) else formats.number(value)
+
+
+def _metric_row(metric: Metric, suffix: str, cells: Sequence[MetricValue | None]) -> ComparisonRow:
+    """Put one metric of each run side by side."""
+    values = [cell["value"] if cell is not None else None for cell in cells]
+    within = [
+        (cell["low"], cell["high"]) if cell is not None and cell["low"] is not None and cell["high"] is not None else None
+        for cell in cells
+    ]
+    numbers = [value for value in values if value is not None]
+    top = (max if metric.higher_is_better else min)(numbers) if len(numbers) > 1 else None
+    best = [value is not None and value == top and len(set(numbers)) > 1 for value in values]
+    return ComparisonRow(name=f"{metric.title}{suffix}", values=list(values), within=within, best=best)
 
 
 def _row(name: str, values: Sequence[float | int | str | None]) -> ComparisonRow:

@@ -136,12 +136,12 @@ def leak_headline(audit: Audit) -> list[str]:
             without = ""
             if unaided is not attacks[0] and strength(unaided) >= MUCH and unaided.spearman is None:
                 way = ", told the direction of its scores" if turned_round(unaided) else ""
-                without = f" Without knowing any label: AUC {number(told_apart(unaided)[0], digits=3)} ({unaided.name}{way})."
+                without = f" Without knowing any label: AUC {number(told_apart(unaided)[0], digits=3)} ({unaided.title}{way})."
             alone = next((each for each in attacks if each.reads == "cut gradients"), None)
             by_gradients = ""
             # A strongest attack on both may have from embeddings what it finds
             if attacks[0].reads == "cut gradients and cut embeddings" and alone is not None and alone.auc is not None:
-                by_gradients = f" Through gradients alone: AUC {number(told_apart(alone)[0], digits=3)} ({alone.name})."
+                by_gradients = f" Through gradients alone: AUC {number(told_apart(alone)[0], digits=3)} ({alone.title})."
             sentence = _leak_through(kind, attacks[0], attack_count=count) + by_gradients + without
             # A reader must not take the strongest attack's figure for all that is there
             beyond = ""
@@ -150,7 +150,7 @@ def leak_headline(audit: Audit) -> list[str]:
                 _, _, knowing = probe.view.partition(", knowing ")
                 where = " from both together" if probe.reads == "cut gradients and cut embeddings" else ""
                 reached = number(told_apart(probe)[0], digits=3)
-                beyond = f" More can be found{where}: AUC {reached} by somebody who knows {knowing} ({probe.name})."
+                beyond = f" More can be found{where}: AUC {reached} by somebody who knows {knowing} ({probe.title})."
             lines.append(sentence + beyond)
         elif audit.not_measured:
             lines.append(f"Through cut {kind}: not measured, so nothing is known of it; the reasons stand below.")
@@ -191,10 +191,10 @@ def of_form(audit: Audit | FeatureAudit | None) -> str:
 
 def _read_with(attack: AttackResult) -> str:
     if attack.spearman is not None:
-        return f"{_ranking(attack)} ({attack.name}, {attack.view.partition(', ')[2].rpartition(', ')[2]})."
+        return f"{_ranking(attack)} ({attack.title}, {attack.view.partition(', ')[2].rpartition(', ')[2]})."
     value, chance, _ = told_apart(attack)
     knowing = attack.view.partition(", knowing ")[2] + (WHICH_WAY if turned_round(attack) else "")
-    how = f"{attack.name}, knowing {knowing}" if knowing else attack.name
+    how = f"{attack.title}, knowing {knowing}" if knowing else attack.title
     return f"the classes, with AUC {number(value, digits=3)}, where a guess gives {number(chance, digits=3)} ({how})."
 
 
@@ -297,7 +297,8 @@ def next_steps(result: Result) -> list[str]:
     if attacks and strength(attacks[0]) >= MUCH:
         ways, numbers = [], attacks[0].spearman is not None
         if not str(result.contract.summary.get("alignment")).startswith("union"):
-            price = "" if numbers else " (`tallystick audit CONTRACT --party PARTY --sweep no-gradients=512` shows its cost)"
+            shown_by = "`tallystick audit CONTRACT --party PARTY --sweep no-gradients=512`"
+            price = "" if numbers or attacks[0].label else f" ({shown_by} shows its cost)"
             ways.append(f"`training.gradients: none` sends nothing that depends on a label{price}")
         if not numbers and not promise(result):
             ways.append("`label-dp` among `defense` bounds what is sent")
@@ -492,7 +493,7 @@ def _leak_through(kind: str, attack: AttackResult, *, attack_count: int) -> str:
         knowing = attack.view.partition(", knowing ")[2]
         direction = " (told which direction is up)" if knowing.startswith("no ") else ""  # known numbers say that themselves
         who = f"{seat.partition(',')[0]}, knowing {knowing}{direction},"
-        how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
+        how = f"of {attack.rows:,} rows, {attack.title}: {plain(attack.name)}"
         if _verdict_on_labels(attack, attack_count=attack_count) == YES:
             return f"Through cut {kind}, yes: {who} can rank {_ranking(attack)} ({how})."
         if _verdict_on_labels(attack, attack_count=attack_count) == A_LITTLE:
@@ -505,7 +506,7 @@ def _leak_through(kind: str, attack: AttackResult, *, attack_count: int) -> str:
         kind = "gradients and embeddings together"
     knowing += WHICH_WAY if turned_round(attack) else ""
     who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")
-    how = f"{attack.name}: {plain(attack.name)}" if plain(attack.name) else attack.name
+    how = f"{attack.title}: {plain(attack.name)}" if plain(attack.name) else attack.title
     reached = f"AUC {number(value, digits=3)}; a guess gives {number(chance, digits=3)} ({how})"
     if _verdict_on_labels(attack, attack_count=attack_count) == YES:
         return f"Through cut {kind}, yes: {who} can tell the classes apart with {reached}."

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tallystick.evaluation.measure import MetricValue
+from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import METRICS
 from tallystick.report import charts, leaks, summary, trials
 from tallystick.report.summary import headline, party_names, verdict
@@ -85,30 +85,10 @@ def to_html(result: Result | dict[str, Any]) -> str:
         stick=charts.stick(shown_result.contract.hash),
         lift=_lift(shown_result),
         metrics=metric_rows,
-        roc=_curve_plot(
-            shown_result,
-            "roc",
-            charts.roc_plot,
-            xs="false_positive_rate",
-            ys="true_positive_rate",
-            text="True positive rate against false positive rate: {}. The metrics table holds the areas.",
-        ),
-        reliability=_curve_plot(
-            shown_result,
-            "reliability",
-            charts.reliability_plot,
-            xs="predicted",
-            ys="observed",
-            text="Observed rate against predicted probability per bin of equal mass: {}.",
-        ),
-        precision_recall=_curve_plot(
-            shown_result,
-            "precision_recall",
-            charts.precision_recall_plot,
-            xs="recall",
-            ys="precision",
-            text="Precision against recall: {}. The metrics table holds the average precision.",
-        ),
+        curve_plots=_curve_plots(evaluation) if evaluation is not None else [],
+        labels=[
+            _label_part(name, part) for name, part in (evaluation.get("labels", {}) if evaluation is not None else {}).items()
+        ],
         quantiles=quantiles,
         coverage=charts.quantile_plot(quantile_lines, "Share of labels at or below each predicted quantile, against its level.")
         if quantile_lines
@@ -116,7 +96,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
         brier=_brier_plot(shown_result),
         deciding=deciding,
         falls=[_falls(one) for one in shown_result.sections.importance if one.columns],
-        titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
+        titles={target: {name: metric.title for name, metric in table.items()} for target, table in METRICS.items()},
         promise=leaks.promise(shown_result),
         linked=linked,
         loss=charts.loss_plot(shown_result.training, shown_result.local_baseline_training) if shown_result.training else None,
@@ -200,11 +180,62 @@ def _track(axis: charts.Axis, value: MetricValue, since: float | None = None) ->
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelPart:
+    """One of several labels: figures of both models, what joining did to its AUC, and its curves."""
+
+    name: str
+    of: Comparison
+    verdict: str
+    plots: list[charts.Plot]
+
+
+def _label_part(name: str, part: Comparison) -> LabelPart:
+    difference = (part["difference"] or {}).get("auc")
+    return LabelPart(
+        name=name,
+        of=part,
+        verdict=verdict(difference, METRICS["binary"]["auc"]) if difference is not None else "unclear",
+        plots=_curve_plots(part),
+    )
+
+
+def _curve_plots(comparison: Comparison) -> list[charts.Plot]:
+    """Draw the curves of a label of two classes: ROC, precision-recall and reliability, those that it has."""
+    plots = [
+        _curve_plot(
+            comparison,
+            "roc",
+            charts.roc_plot,
+            xs="false_positive_rate",
+            ys="true_positive_rate",
+            text="True positive rate against false positive rate: {}. The metrics table holds the areas.",
+        ),
+        _curve_plot(
+            comparison,
+            "precision_recall",
+            charts.precision_recall_plot,
+            xs="recall",
+            ys="precision",
+            text="Precision against recall: {}. The metrics table holds the average precision.",
+        ),
+        _curve_plot(
+            comparison,
+            "reliability",
+            charts.reliability_plot,
+            xs="predicted",
+            ys="observed",
+            text="Observed rate against predicted probability per bin of equal mass: {}.",
+        ),
+    ]
+    return [plot for plot in plots if plot is not None]
+
+
 def _curve_plot(
-    result: Result, curve: str, plot: Callable[[list[charts.Line], str], charts.Plot], *, xs: str, ys: str, text: str
+    comparison: Comparison, curve: str, plot: Callable[[list[charts.Line], str], charts.Plot], *, xs: str, ys: str, text: str
 ) -> charts.Plot | None:
     """Draw one curve of each model. ``text`` says what is drawn, with the place for the models' names."""
-    curves: dict[str, Any] = result.evaluation["curves"] if result.evaluation else {}
+    curves: dict[str, Any] = comparison["curves"]
     lines = [
         charts.Line(name=name, colour=colour, xs=points[xs], ys=points[ys])
         for model, name, colour in MODELS

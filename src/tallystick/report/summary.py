@@ -1,9 +1,9 @@
 """Write what the page says first, in sentences: what joining brought, and whether a difference is one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tallystick.evaluation.measure import MetricValue
+from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import METRICS, Metric
 from tallystick.report.formats import interval, number
 from tallystick.results import (
@@ -74,6 +74,19 @@ def headline(result: Result) -> Headline:
                 f"Metrics are computed from labels, and {names.label} kept them."
             ),
         )
+    whole = _headline(result, evaluation)
+    parts = [f"{label} {_change(part)}" for label, part in evaluation.get("labels", {}).items()]
+    return replace(whole, text=f"{whole.text} By label: {', '.join(parts)}.") if parts else whole
+
+
+def _change(part: Comparison) -> str:
+    """Say what joining did to one label's AUC."""
+    own, joint = (part["local_baseline"] or {}).get("auc"), part["joint"]["auc"]
+    return (f"from {_short(own['value'])} to " if own is not None else "") + _short(joint["value"])
+
+
+def _headline(result: Result, evaluation: Comparison) -> Headline:
+    names = party_names(result)
     name, metric = next(iter(METRICS[evaluation["target"]].items()))
     short = _words(name, metric)
     joint, rows = evaluation["joint"][name], f"{evaluation['rows']:,} test rows"
@@ -125,11 +138,21 @@ def headline(result: Result) -> Headline:
     )
 
 
+def made_it(outcome: str) -> str:
+    """Say in a table what joining made of a metric, by its verdict."""
+    return {"better": "▲ better", "worse": "▼ worse", "equal": "= the same"}.get(outcome, "no clear difference")
+
+
 def too_good(result: Result) -> list[str]:
     """Say where a score is too good to be true, and whose columns to look at: one of them may already contain the answer."""
-    evaluation, names = result.evaluation, party_names(result)
-    if evaluation is None:
+    if result.evaluation is None:
         return []
+    parts = result.evaluation.get("labels") or {"": result.evaluation}
+    return [f"Label {label}: {line}" if label else line for label, part in parts.items() for line in _too_good(result, part)]
+
+
+def _too_good(result: Result, evaluation: Comparison) -> list[str]:
+    names = party_names(result)
     name, metric = next(iter(METRICS[evaluation["target"]].items()))
     joint = _error(evaluation["joint"][name], metric)
     own = _error((evaluation["local_baseline"] or {}).get(name), metric)

@@ -41,7 +41,15 @@ from tallystick.results.parts import (
     TunedTrial,
     Tuning,
 )
-from tallystick.results.result import RESULT_VERSION, Result, Sections, metric_in_words, read_result, written_metric
+from tallystick.results.result import (
+    RESULT_VERSION,
+    Result,
+    Sections,
+    metric_in_words,
+    paired_metrics,
+    read_result,
+    written_metric,
+)
 
 __all__ = [
     "RESULT_VERSION",
@@ -90,6 +98,7 @@ __all__ = [
     "above_guess",
     "merge",
     "metric_in_words",
+    "paired_metrics",
     "read_result",
     "written_metric",
 ]

@@ -129,8 +129,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _metrics(self) -> list[tuple[str, list[str]]]:
         """Return for each metric the joint model's, and what the label party's own columns give."""
         rows = []
-        for name, joint in self.joint.items():
-            own = self.local_baseline.get(name)
+        for name, joint, own in paired_metrics(self):
             cells = [f"joint {metric_in_words(joint)}"] + (
                 [f"own columns only {metric_in_words(own)}"] if own is not None else []
             )
@@ -145,6 +144,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the result as what json.loads(to_json()) gives."""
         values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=_plain))
         return values
+
+
+def paired_metrics(result: Result) -> list[tuple[str, MetricValue, MetricValue | None]]:
+    """List each metric of the joint model beside own columns' one, and of several labels the AUC of each."""
+    rows = [(name, joint, result.local_baseline.get(name)) for name, joint in result.joint.items()]
+    parts = result.evaluation.get("labels", {}) if result.evaluation is not None else {}
+    for label, part in parts.items():
+        rows.append((f"auc of {label}", part["joint"]["auc"], (part["local_baseline"] or {}).get("auc")))
+    return rows
 
 
 def metric_in_words(metric: MetricValue) -> str:

@@ -31,7 +31,7 @@ def check_explained(contract: Contract, party: str) -> None:
     elif contract.target.type == "multiclass":
         why = "a score of several classes has no single logit"
     elif contract.target.outputs > 1:
-        why = "several quantiles have no single output"
+        why = f"several {'labels' if contract.target.type == 'multilabel' else 'quantiles'} have no single output"
     elif contract.shares_head:
         why = "it takes more scores of a row, and training.gradients = shared opens each once"
     if why is not None:

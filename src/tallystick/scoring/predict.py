@@ -73,7 +73,8 @@ def predict_label_party(
     rows: int,
     progress: Progress = no_progress,
 ) -> pl.DataFrame:
-    """Score the linked rows: a ``score`` column (probability of the positive class, or the value), or one per class or level.
+    """Score the linked rows: a ``score`` column (probability of the positive class, or the value), or one per class, label or
+    level.
 
     They are the first ``rows`` positions of the batches (``tiled_batches``).
 
@@ -107,7 +108,7 @@ def predict_alone(trained: TrainedLabelParty, dataset: Dataset) -> pl.DataFrame:
 
 
 def scores_of(coder: LabelCoder, logits: Tensor) -> pl.DataFrame:
-    """Return what outputs mean: a ``score`` column, or one per class or level."""
+    """Return what outputs mean: a ``score`` column, or one per class, label or level."""
     return pl.DataFrame(score_columns(coder, logits))
 
 
@@ -118,6 +119,9 @@ def score_columns(coder: LabelCoder, logits: Tensor) -> dict[str, NDArray[np.flo
     if coder.type == "multiclass":
         shares_NC = torch.softmax(whole, dim=1)[:rows].numpy()
         return {name: shares_NC[:, c] for c, name in enumerate(coder.score_names)}
+    if coder.type == "multilabel":
+        chances_NK = torch.sigmoid(whole)[:rows].numpy()
+        return {name: chances_NK[:, place] for place, name in enumerate(coder.score_names)}
     if coder.type == "quantile":
         sorted_NL = whole.reshape(len(whole), len(coder.levels)).sort(dim=1).values
         values_NL = (sorted_NL * coder.deviation + coder.mean)[:rows].numpy()

@@ -397,7 +397,7 @@ def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
         return party.features.model_copy(update={"numeric": party.features.numeric + numbers}) if numbers else party.features
     for name in party.drop:
         require_named(frame, name, use="drop")
-    used_otherwise = {*party.keys.values(), *party.drop, *party.sequences, party.label, party.weight, party.time}
+    used_otherwise = {*party.keys.values(), *party.drop, *party.sequences, *party.labels, party.weight, party.time}
     numeric, categorical = [], []
     for name, kind in frame.schema.items():
         if name in used_otherwise:

@@ -285,7 +285,7 @@ def _keys_of_any(frame: Frame, columns: Mapping[str, str], alignment: AlignmentC
 
 def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
     """Read a party's keys as read_keys does. Errors name the party. The party that names a label is the label party."""
-    is_label = party.label is not None
+    is_label = bool(party.labels)
     try:
         return read_keys(frame, columns=party.keys, alignment=alignment, repeats=party.repeats, is_label=is_label)
     except DataError as error:

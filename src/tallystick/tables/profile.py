@@ -24,7 +24,7 @@ from tallystick.tables.encoder import feature_columns
 from tallystick.tables.keys import KeyReport, keys_of
 from tallystick.tables.lazy_table import Frame, LazyTable
 from tallystick.tables.stand_ins import stand_in_warning
-from tallystick.tables.table import require_column
+from tallystick.tables.table import label_column
 from tallystick.tables.target import classes_of
 from tallystick.tables.target_leakage import telling
 from tallystick.tables.text import as_text, beyond_years
@@ -64,6 +64,7 @@ class Profile:
     columns: tuple[ColumnProfile, ...]
     label_balance: dict[str, float] | None  # class -> share; None for a feature party or a label with many values
     positive_class: str | None  # of a binary label: the one whose probability a score is
+    positive_classes: dict[str, str]  # the same of each of several labels
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,12 +84,14 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
     features = feature_columns(frame, party)
     use_of = dict.fromkeys(features.numeric, "numeric") | dict.fromkeys(features.categorical, "categorical")
     use_of |= dict.fromkeys(party.sequences, "sequence")
-    own = {party.label: "label", party.weight: "weight", party.time: "time"}
+    own = {party.weight: "weight", party.time: "time"}
+    use_of |= dict.fromkeys(party.labels, "label")
     uses = use_of | dict.fromkeys(party.keys.values(), "key") | {name: use for name, use in own.items() if name is not None}
     columns = tuple(_column(frame.get_column(name), uses.get(name, "unused")) for name in frame.columns)
-    label = require_column(frame, party.label, use="label") if party.label is not None else None
+    label = label_column(frame, party) if party.labels else None
     label_balance, positive_class = None, None
-    if label is not None:
+    positive_classes: dict[str, str] = {}
+    if label is not None and len(party.labels) == 1:
         text = as_text(label).drop_nulls()
         if 0 < text.n_unique() <= SHOWN_CLASSES:
             counts = text.value_counts(sort=True, normalize=True, name="share")
@@ -96,6 +99,10 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             label_balance = dict(sorted(shares))
         if contract is not None and contract.target.type == "binary" and len(classes := classes_of(label)) == 2:
             positive_class = classes[1]
+    elif label is not None:
+        for name in party.labels:
+            classes = classes_of(label.struct.field(name))
+            positive_classes |= {name: classes[1]} if len(classes) == 2 else {}
     warnings = keys.report.notes() + list(frame.notes if isinstance(frame, LazyTable) else ())
     for column in columns:
         if column.use == "key":
@@ -163,6 +170,7 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
         columns=columns,
         label_balance=label_balance,
         positive_class=positive_class,
+        positive_classes=positive_classes,
         warnings=tuple(warnings),
     )
 

@@ -83,7 +83,8 @@ def read_party_table(party: PartyFile, *, trained: TrainedForms | None = None) -
     if party.table is None:
         raise DataError(f"party {party.party}: its party file names no table")
     frame = read_rows(party.table, party, trained=trained)
-    for use, column in [*(("key", name) for name in party.keys.values()), ("label", party.label), ("weight", party.weight)]:
+    labels = (("label", name) for name in party.labels)
+    for use, column in [*(("key", name) for name in party.keys.values()), *labels, ("weight", party.weight)]:
         if column is not None:
             require_named(frame, column, use=use)
     return frame
@@ -168,6 +169,12 @@ def require_column(frame: Frame, column: str, *, use: str) -> pl.Series:
     """Return a column. Raises DataError naming the closest column if it is absent."""
     require_named(frame, column, use=use)
     return frame.get_column(column)
+
+
+def label_column(frame: Frame, party: PartyFile) -> pl.Series:
+    """Return a label party's labels; several of a row as a struct, a field for each. Raises DataError for an absent one."""
+    columns = [require_column(frame, name, use="label") for name in party.labels]
+    return columns[0] if len(columns) == 1 else pl.DataFrame(columns).to_struct("label")
 
 
 def require_named(frame: Frame, column: str, *, use: str) -> None:

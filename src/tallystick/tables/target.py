@@ -3,6 +3,7 @@
 - ``binary``: exactly two values. The larger is the positive class, whose probability a score is: 1 of 0 and 1, "yes" of "no" and
   "yes", but "nein" of "ja" and "nein". ``check`` names it.
 - ``multiclass``: exactly ``target.classes`` values, sorted: numbers by value, text by code point.
+- ``multilabel``: several columns of two values each, of which the larger is positive. Each has a score of its own.
 - ``regression``: standardised by the training rows. Results are in the label's own unit.
 - ``count``: whole numbers from 0 on, over the training rows' mean. Results are expected counts, of at most 10^12.
 - ``survival``: the time of an event, or minus the time until which there was none; 0 is an error. It is coded as a logarithm, by
@@ -14,7 +15,7 @@
 - A missing or infinite label is an error, and so is a label that is constant on the training rows.
 - Weights must be finite, not negative, and not all zero. They count in training and in all metrics, and the report says so.
 
-Shapes: N rows, L levels.
+Shapes: N rows, L levels, K labels of a row.
 """
 
 import math
@@ -59,6 +60,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     mean: float = 0.0  # regression, quantile: label = mean + deviation * encoded; count: label = mean * encoded
     deviation: float = 1.0  # survival: time = mean * exp(deviation * (|encoded| - SURVIVAL_SHIFT)), with the sign of encoded
     levels: tuple[float, ...] = ()  # of a quantile target
+    labels: dict[str, tuple[str, ...]] = {}  # of a multilabel target: each label's two classes; the second is the positive one
 
     @classmethod
     def fit(
@@ -69,9 +71,13 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         Where labels are ``hidden``, no error depends on which rows are for training: whether the run goes on is seen by others.
 
         Classes are sorted (numbers by value, text by code point): 0 and 1, false and true, or "no" and "yes" need no mapping.
-        Raises DataError for null or NaN labels, infinite ones in regression, counts that are none, a constant label, or another
-        number of classes than the target has.
+        ``column`` is a struct with a field for each label of a multilabel target. Raises DataError for null or NaN labels,
+        infinite ones in regression, counts that are none, a constant label, or another number of classes than the target has.
         """
+        if target.type == "multilabel":
+            fields = {name: column.struct.field(name) for name in target.labels}
+            classes = {name: _fitted_classes(each, target.type, 2, training_rows, hidden=hidden) for name, each in fields.items()}
+            return cls(type=target.type, labels=classes)
         _refuse_missing(column)
         if target.type == "survival":
             times_R = _times(column).to_numpy()
@@ -107,24 +113,19 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
                 apart = 1.0 if is_flat else float(np.abs(training_T - middle).mean())
                 return cls(type="quantile", mean=middle, deviation=apart, levels=target.levels)
             return cls(type="regression", mean=mean, deviation=1.0 if is_flat else deviation)
-        _refuse_infinite(column)
-        values = classes_of(column)
-        if len(values) != target.classes:
-            alike = len({value.strip().lower() for value in values}) < len(values)
-            raise LabelError(
-                f"label column {column.name!r} has {len(values)} distinct value{'s' if len(values) != 1 else ''}"
-                f"{', some of which differ in spaces or case alone' if alike else ''}; "
-                f"target.type = {target.type} needs exactly {target.classes}"
-            )
-        if not hidden and as_text(column.gather(training_rows).unique()).n_unique() < 2:
-            raise LabelError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
-        return cls(type=target.type, classes=values)
+        return cls(type=target.type, classes=_fitted_classes(column, target.type, target.classes, training_rows, hidden=hidden))
 
     def encode(self, column: pl.Series) -> Tensor:
-        """Encode labels: float32 0/1 for binary, int64 class numbers for multiclass, standardised float32 for numbers.
+        """Encode labels: float32 0/1 for binary, int64 class numbers for multiclass, standardised float32 for numbers. Several
+        labels are one int64.
 
         Raises DataError for missing labels and for values that were not there at fitting.
         """
+        if self.type == "multilabel":
+            patterns = torch.zeros(len(column), dtype=torch.int64)
+            for bit, (name, classes) in enumerate(self.labels.items()):
+                patterns |= _class_numbers(column.struct.field(name), classes) << bit
+            return patterns
         _refuse_missing(column)
         if self.type in ("regression", "quantile"):
             values = torch.from_numpy(_finite(column).to_numpy().copy())
@@ -136,26 +137,22 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             return torch.from_numpy(np.sign(times_R) * (SURVIVAL_SHIFT + np.clip(log_R, -far, far))).to(torch.float32)
         if self.type == "count":
             return (torch.from_numpy(_counts(column).to_numpy().copy()) / self.mean).to(torch.float32)
-        labels = torch.empty(len(column), dtype=torch.float32 if self.type == "binary" else torch.int64)
-        first = 0
-        for piece in cells_at_a_time(column):
-            codes = self._codes(piece)
-            if codes.null_count():
-                unknown = self._codes(column).is_null()
-                raise LabelError(f"label column {column.name!r}: values never seen before in {rows_listed(unknown)} rows")
-            labels[first : first + len(piece)].numpy()[:] = codes.to_numpy()
-            first += len(piece)
-        return labels
+        numbers = _class_numbers(column, self.classes)
+        return numbers.to(torch.float32) if self.type == "binary" else numbers
 
-    def _codes(self, column: pl.Series) -> pl.Series:
-        """Return each label's class, null for one that was not there at fitting."""
-        return as_text(column).replace_strict(self.classes, list(range(len(self.classes))), default=None, return_dtype=pl.Int64)
+    def each_label(self, labels_N: Tensor) -> list[tuple[tuple[str, ...], Tensor]]:
+        """Return the classes of each label and the rows' numbers among them: of several labels one for each."""
+        if self.type != "multilabel":
+            return [(self.classes, labels_N)]
+        return [(classes, (labels_N >> bit) & 1) for bit, classes in enumerate(self.labels.values())]
 
     @property
     def score_names(self) -> list[str]:
-        """Return the names of the columns of scores: one, or one for each class or level."""
+        """Return the names of the columns of scores: one, or one for each class, label or level."""
         if self.type == "quantile":
             return [f"score_{level:g}" for level in self.levels]
+        if self.type == "multilabel":
+            return [f"score_{name}" for name in self.labels]
         return [f"score_{name}" for name in self.classes] if self.type == "multiclass" else ["score"]
 
     @property
@@ -208,6 +205,44 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(text, type=prepared(cls))
         except msgspec.DecodeError as error:
             raise DataError(f"a saved label coder is not readable: {error}") from None
+
+
+def _fitted_classes(
+    column: pl.Series, kind: str, expected: int, training_rows: NDArray[np.int64], *, hidden: bool
+) -> tuple[str, ...]:
+    """Return the classes of a label column. Raises LabelError for another number of them, or only one on the training rows."""
+    _refuse_missing(column)
+    _refuse_infinite(column)
+    classes = classes_of(column)
+    if len(classes) != expected:
+        alike = len({name.strip().lower() for name in classes}) < len(classes)
+        raise LabelError(
+            f"label column {column.name!r} has {len(classes)} distinct value{'s' if len(classes) != 1 else ''}"
+            f"{', some of which differ in spaces or case alone' if alike else ''}; "
+            f"target.type = {kind} needs exactly {expected}"
+        )
+    if not hidden and as_text(column.gather(training_rows).unique()).n_unique() < 2:
+        raise LabelError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
+    return classes
+
+
+def _class_numbers(column: pl.Series, classes: tuple[str, ...]) -> Tensor:
+    """Return each label's class, int64. Raises LabelError for a missing one, and for one that was not there at fitting."""
+    _refuse_missing(column)
+    numbers, first = torch.empty(len(column), dtype=torch.int64), 0
+    for piece in cells_at_a_time(column):
+        codes = _codes(piece, classes)
+        if codes.null_count():
+            unknown = _codes(column, classes).is_null()
+            raise LabelError(f"label column {column.name!r}: values never seen before in {rows_listed(unknown)} rows")
+        numbers[first : first + len(piece)].numpy()[:] = codes.to_numpy()
+        first += len(piece)
+    return numbers
+
+
+def _codes(column: pl.Series, classes: tuple[str, ...]) -> pl.Series:
+    """Return each label's class, null for one that was not there at fitting."""
+    return as_text(column).replace_strict(classes, list(range(len(classes))), default=None, return_dtype=pl.Int64)
 
 
 def encode_weights(column: pl.Series) -> Tensor:

@@ -19,8 +19,11 @@ def telling(values: pl.Series, label: pl.Series) -> str | None:
 
     Args:
         values: of one column, in the order of the rows; of very many rows some are drawn, the same for each column.
-        label: of the same rows.
+        label: of the same rows; of several labels a struct.
     """
+    if isinstance(label.dtype, pl.Struct):
+        by_label = ((name, telling(values, label.struct.field(name))) for name in label.struct.fields)
+        return next((f"{how} (label {name!r})" for name, how in by_label if how is not None), None)
     if len(values) > MOST_ROWS:
         sample = np.sort(np.random.default_rng(len(values)).integers(len(values), size=MOST_ROWS))
         values, label = values.gather(sample), label.gather(sample)

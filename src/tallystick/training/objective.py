@@ -1,6 +1,6 @@
 """Objectives: the loss that the label party computes from logits and the batch's positions, and the targets it is about.
 
-Shapes: N aligned positions, B batch, C classes, L levels.
+Shapes: N aligned positions, B batch, C classes, L levels, K labels of a row.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,8 @@ class Objective(Protocol):
 class Supervised:
     """Cross-entropy for classes, squared error for numbers, Poisson loss for counts, log-logistic likelihood for survival.
 
-    Of quantiles it is the pinball loss of ``levels``. Means are weighted where rows have weights.
+    Of quantiles it is the pinball loss of ``levels``, of several labels the mean of their cross-entropies. Means are weighted
+    where rows have weights.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Supervised:
     ) -> None:
         self._kind = kind
         self._loss = partial(quantile_loss, levels=levels) if kind == "quantile" else _LOSSES[kind]
-        self._has_columns = kind == "multiclass" or len(levels) > 1
+        self._has_columns = kind in ("multiclass", "multilabel") or len(levels) > 1
         self._target_N = target_N
         self._weight_N = weight_N
 
@@ -67,6 +68,8 @@ class Supervised:
         target_B = self._target_N.index_select(0, index_B)
         likely = _LIKELY[self._kind](prior.detach())
         hard = functional.one_hot(target_B, likely.shape[1]).to(likely.dtype) if self._kind == "multiclass" else target_B
+        if self._kind == "multilabel":
+            hard = label_columns(target_B, likely.shape[1])
         if self._kind == "quantile" and likely.ndim == 2:
             hard = target_B[:, None].expand_as(likely)  # a quantile of this mixture is the same mixture of both quantiles
         return self._mean(logits, torch.lerp(hard, likely, share), index_B), target_B
@@ -85,10 +88,12 @@ class Supervised:
         )
 
     def deviations(self, index_B: Tensor) -> Tensor:
-        """Return the labels' distances from their mean, times the rows' weights: (B, 1), or (B, C) for classes."""
+        """Return the labels' distances from their mean, times the rows' weights: (B, 1), or (B, C) for classes or labels."""
         target_B = self._target_N.index_select(0, index_B)
         classes = int(self._target_N.max()) + 1 if self._kind == "multiclass" else 0
         number_BC = functional.one_hot(target_B.long(), classes).float() if classes else target_B.float()[:, None]
+        if self._kind == "multilabel":
+            number_BC = label_columns(target_B, int(self._target_N.max()).bit_length())
         if self._weight_N is None:
             return number_BC - number_BC.mean(dim=0)
         weight_B1 = self._weight_N.index_select(0, index_B)[:, None]
@@ -135,9 +140,22 @@ def quantile_loss(output: Tensor, target: Tensor, reduction: str = "mean", *, le
     return loss_B.mean() if reduction == "mean" else loss_B
 
 
+def label_columns(patterns_B: Tensor, labels: int) -> Tensor:
+    """Return each label of a row, 0 or 1 (B, K), from what ``LabelCoder`` makes of several."""
+    return ((patterns_B[:, None] >> torch.arange(labels, device=patterns_B.device)) & 1).float()
+
+
+def label_loss(logits_BK: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """Compute the mean over labels of their cross-entropies. ``target`` are patterns (B,), or a probability for each label."""
+    target_BK = label_columns(target, logits_BK.shape[1]) if target.ndim == 1 else target
+    loss_B = functional.binary_cross_entropy_with_logits(logits_BK, target_BK, reduction="none").mean(dim=1)
+    return loss_B.mean() if reduction == "mean" else loss_B
+
+
 _LOSSES: dict[str, Callable[..., Tensor]] = {
     "binary": functional.binary_cross_entropy_with_logits,
     "multiclass": functional.cross_entropy,
+    "multilabel": label_loss,
     "regression": functional.mse_loss,
     "count": functional.poisson_nll_loss,  # exp(output) - target * output
     "survival": log_logistic_loss,
@@ -146,6 +164,7 @@ _LOSSES: dict[str, Callable[..., Tensor]] = {
 _LIKELY: dict[str, Callable[[Tensor], Tensor]] = {
     "binary": torch.sigmoid,
     "multiclass": partial(torch.softmax, dim=1),
+    "multilabel": torch.sigmoid,
     "regression": torch.Tensor.detach,
     "count": torch.exp,
     "quantile": torch.Tensor.detach,

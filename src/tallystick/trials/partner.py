@@ -87,7 +87,7 @@ class SimulatedPartner:
         if rows < frame.height:
             frame = frame[pl.int_range(frame.height, eager=True).sample(rows, seed=seed)]
         feature = contract.feature_parties[0]
-        own = [use for use in (party.label, party.weight, party.time) if use is not None]
+        own = [use for use in (*party.labels, party.weight, party.time) if use is not None]
         values: dict[str, Any] = {
             "keys": dict(party.keys),
             "encoding": party.encoding.model_dump(),

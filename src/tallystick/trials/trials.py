@@ -247,10 +247,10 @@ def sweep_defenses(
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes:g}: must be above 0")
-    if contract.target.is_number:
+    if contract.target.is_number or contract.target.type == "multilabel":
         raise ConfigError(
-            f"target.type = {contract.target.type}: a sweep compares how well classes are told apart; run it with `audit: true` "
-            "instead"
+            f"target.type = {contract.target.type}: a sweep compares how well one label's classes are told apart; run it with "
+            "`audit: true` instead"
         )
     started, began = datetime.now(UTC).isoformat(), time.monotonic()
     candidates = candidate_trials(contract, partner, default_sweep(contract) if sweep is None else sweep)

@@ -39,7 +39,7 @@ class RunDefense:
     Args:
         defenses: what the contract asks for.
         secret: 32 bytes from the operating system.
-        classes: number of classes of the target.
+        classes: number of classes of the target; of several labels that of their patterns.
     """
 
     defenses: Defenses
@@ -50,7 +50,9 @@ class RunDefense:
     def of(cls, contract: Contract, folder: RunFolder) -> "RunDefense":
         """Draw the secret, or take the one of the run that goes on. Raises ConfigError where a teacher cannot be trained."""
         check_teacher(contract)
-        return cls(defenses=contract.defenses(), secret=folder.secret(_NOTE), classes=contract.target.classes)
+        target = contract.target
+        classes = 1 << target.outputs if target.type == "multilabel" else target.classes
+        return cls(defenses=contract.defenses(), secret=folder.secret(_NOTE), classes=classes)
 
     def defended(self, dataset: Dataset) -> Dataset:
         """Return the same rows with the labels to train and validate on, the same ones at each call."""

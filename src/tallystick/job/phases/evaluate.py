@@ -157,6 +157,7 @@ class _Scored:
             weights=weights,
             keys_N=self.rows.key_at(self.own.test_N),
             levels=labels_here.coder.levels,
+            labels=tuple(labels_here.coder.labels),
             evaluation=self.job.contract.evaluation,
             generator=np.random.default_rng(self.job.contract.seed),
         )
@@ -407,6 +408,7 @@ def _boosted(job: Job, own: Dataset) -> tuple[Boosted, int]:
         labels_here.true_N[fitted_N],
         weights,
         levels=labels_here.coder.levels,
+        outputs=job.contract.target.outputs,
         seed=seed,
     )
     return boosted, len(fitted_N)

@@ -246,6 +246,11 @@ def _data(contract: Contract, party: PartyFile, findings: RunFindings) -> result
     if dataset.labels is not None and dataset.labels.coder.type == "binary":
         classes = dataset.labels.coder.classes
         positive = [f"the positive class of {party.label!r} is {classes[1]!r}; a score is its probability"]
+    if dataset.labels is not None:
+        positive += [
+            f"the positive class of {name!r} is {classes[1]!r}; score_{name} is its probability"
+            for name, classes in dataset.labels.coder.labels.items()
+        ]
     columns = results.ColumnSummary(
         party=party.party,
         numeric=shape.numeric if shape else 0,

@@ -142,8 +142,8 @@ def value_digests(own: OwnRows, dataset: Dataset) -> dict[str, str]:
         columns |= {each.name: [name for name in (each.name, each.target) if name is not None] for each in encoder.sequences}
     columns |= {name: [name] for name in (party.weight, party.time) if name is not None}
     named = {f"column {name!r}": used for name, used in columns.items()}
-    if party.label is not None:
-        named["the labels"] = [party.label]
+    if party.labels:
+        named["the labels"] = list(party.labels)
     return {
         name: column_digest(own.column_at(column, rows_R, use="feature") for column in used) if used else ""
         for name, used in named.items()
@@ -156,7 +156,7 @@ def telling_columns(job: Job, own: OwnRows, dataset: Dataset) -> list[str]:
         return []
     rows_M = own.alignment.rows_N[dataset.train_N.cpu().numpy()]
     rows_M = rows_M[rows_M >= 0]
-    label = own.column_at(job.party.label, rows_M, use="label")
+    label = own.label().gather(rows_M)
     notes = []
     for place in column_places(dataset.encoder):
         if place.name in job.party.sequences or place.name not in own.frame.columns:
