@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -24,6 +25,7 @@ MOST_CODES = (
     255  # of a categorical column that scikit-learn takes as such; beyond, codes count as numbers: the frequent come first
 )
 MOST_ROWS = 1_000_000  # that it is fitted on, drawn if there are more: it reads a table of 64-bit numbers
+MOST_LEVELS = 9  # that are boosted; a quantile between two is on a line between theirs
 SCORED_AT_A_TIME = 2**18
 CERTAIN = 1e-7  # a probability is kept this far from 0 and 1
 
@@ -41,7 +43,7 @@ class Boosted:
         features: the training rows.
         labels: theirs, as the label coder gives them.
         weights: theirs, if rows have any.
-        levels: of a quantile target; each is a model of its own.
+        levels: of a quantile target; each is a model of its own, or of many some, evenly spaced.
         outputs: of a multilabel target, how many labels there are; each is a model of its own.
         seed: of what it draws.
     """
@@ -72,7 +74,11 @@ class Boosted:
             targets = list(label_bits(targets[0], outputs).T)
         losses: list[dict[str, Any]] = [{"loss": "poisson"} if kind == "count" else {}]
         if kind == "quantile":
-            losses = [{"loss": "quantile", "quantile": level} for level in levels]
+            places = np.linspace(0, len(levels) - 1, min(len(levels), MOST_LEVELS)).round().astype(int)
+            losses = [{"loss": "quantile", "quantile": levels[place]} for place in places]
+            # Of a normal label quantiles lie on a line over the standard normal's, so lines between few of them are exact
+            at_L, at_M = ndtri(levels), ndtri(np.asarray(levels)[places])
+            self._shares_ML = np.stack([np.interp(at_L, at_M, unit_M) for unit_M in np.eye(len(places))])
         weights_N = weights.cpu().numpy() if weights is not None else None
         self._models: list[Any] = []
         with threadpool_limits(torch.get_num_threads(), user_api="openmp"):
@@ -95,7 +101,7 @@ class Boosted:
             elif self._kind == "regression":
                 values = model.predict(table)
             elif self._kind == "quantile":
-                values = np.stack([each.predict(table) for each in self._models], axis=1)
+                values = np.stack([each.predict(table) for each in self._models], axis=1) @ self._shares_ML
             elif self._kind == "multilabel":
                 logs = [_log_chances(each, table, 2) for each in self._models]
                 values = np.stack([each[:, 1] - each[:, 0] for each in logs], axis=1)
