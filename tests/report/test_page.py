@@ -200,7 +200,7 @@ def test_calibration_bins_are_of_a_report_that_has_a_calibration_error(make, tar
 
 @pytest.mark.parametrize(
     ("target", "curve", "said"),
-    [("quantile", "quantiles", "mean width between"), ("survival", "brier", "Brier score until each time")],
+    [("quantile", "quantiles", "between (should be 0.8)"), ("survival", "brier", "Brier score until each time")],
 )
 @pytest.mark.parametrize("has_baseline", [True, False])
 def test_curves_of_numbers_are_drawn_with_a_baseline_and_without(make, target, curve, said, has_baseline) -> None:
