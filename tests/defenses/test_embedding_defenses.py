@@ -201,6 +201,27 @@ def test_noise_comes_from_the_secret_and_from_what_it_hides():
     assert not any(bytes(32) in value.numpy().tobytes() for value in one.state_dict().values())
 
 
+def test_one_name_of_other_weights_has_other_noise():
+    """Two copies of a run folder that both go on have the same names of steps, and closed units embed a row alike in both."""
+
+    class Closed(Bottom):
+        def forward(self, features):
+            return super().forward(features) * 0
+
+    made, given = embedding_chain([EVERY[0]]), features()
+    models = [DefendedBottom(Closed(), made, secret=bytes(32), run="a run") for _ in range(3)]
+    for model in models[1:]:
+        model.load_state_dict(models[0].state_dict())
+    for model in models:
+        embeds_by(model, "step 3")
+    first_BD, again_BD, before_BD = (model(given) for model in models)
+    assert torch.equal(first_BD, again_BD)
+    assert torch.equal(first_BD, before_BD)
+    with torch.no_grad():
+        next(models[2].parameters()).add_(1e-6)
+    assert bool((models[2](given) != first_BD).any(dim=1).all())  # a row of six is alike with a chance below 1e-14
+
+
 def test_a_row_has_one_noise_whatever_rows_stand_beside_it():
     """Two hundred batches of other companions: the same bytes, so that their mean is no nearer to the embedding than one."""
     defended, given = DefendedBottom(Bottom(), embedding_chain([EVERY[0]]), secret=bytes(32)), features()

@@ -6,6 +6,7 @@ All that leaves a feature party is its bottom's output, in training, for validat
 predictions; so a defence around the bottom is on wherever an embedding crosses, and no loop knows of it.
 """
 
+import hashlib
 import secrets
 from typing import Any
 
@@ -34,7 +35,8 @@ class DefendedBottom(nn.Module):
     A penalty's gradient is added on the backward pass, to the cut gradient that came back. Noise comes from the party's secret,
     from which row it is, from its embedding and from whose it is (``RowNoise``): a row that the same weights embed again, beside
     whatever others, in a resumed run and in predictions, has the same noise as long as its embedding, rounded to the noise's
-    grid, is the same. Other weights' noise is independent, whatever they embed: ``embeds_by`` names them.
+    grid, is the same. Other weights' noise is independent, whatever they embed: ``embeds_by`` names them. A digest tells them
+    apart in two copies of a run folder that both go on.
 
     Threat model: an honest-but-curious label party. Guarantee: that of ``defenses``, if any. Not protected: whether a row's
     embedding by the same weights is the one that was sent before, for equal stays equal. A bottom model in floating point may
@@ -57,6 +59,7 @@ class DefendedBottom(nn.Module):
         self._defenses = defenses
         self._secret = secret or secrets.token_bytes(SECRET_BYTES)
         self._run, self.weights = run, KEPT
+        self._digest_of: tuple[tuple[tuple[int, int], ...], str] | None = None
 
     def forward(self, features: Features) -> Tensor:
         """Compute the cut embeddings (B, D) that are sent."""
@@ -71,14 +74,25 @@ class DefendedBottom(nn.Module):
         if not self._defenses.embeddings:
             return cut_BD
         who_B = np.arange(len(cut_BD)) if features.who_N is None else features.who_N.cpu().numpy()
-        weights = f"{self.weights} of {self._run}" if self._run else ""
+        weights = f"{self.weights} of {self._run}: {self._digest()}" if self._run and self._defenses.noisy else ""
         return self._defenses.defend(cut_BD, RowNoise(secret=self._secret, who_B=who_B, weights=weights))[:rows]
+
+    def _digest(self) -> str:
+        """Return a digest of the weights. It is computed once for as long as they stay."""
+        values = [value.detach() for value in self.bottom.state_dict(keep_vars=True).values() if isinstance(value, Tensor)]
+        versions = tuple((value.data_ptr(), value._version) for value in values)
+        if self._digest_of is None or self._digest_of[0] != versions:
+            digest = hashlib.sha256()
+            for value in values:
+                digest.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            self._digest_of = versions, digest.hexdigest()
+        return self._digest_of[1]
 
 
 def embeds_by(bottom: nn.Module, weights: str) -> None:
     """Name the weights that a feature party embeds by from here on. What is not defended needs no name."""
     if isinstance(bottom, DefendedBottom):
-        bottom.weights = weights
+        bottom.weights, bottom._digest_of = weights, None
 
 
 class _WithPenalty(torch.autograd.Function):
