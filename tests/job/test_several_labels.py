@@ -1,6 +1,7 @@
 """Jobs that predict several labels of a row at once: against scikit-learn, plain loops, and a run of each label alone."""
 
 import json
+from dataclasses import replace
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -19,7 +20,7 @@ from tiny import columns, contract_values, lay_out, seed_system, tables
 
 from tallystick.attacks.view import StepView, View
 from tallystick.audit.labels import audit_labels
-from tallystick.audit.recorded_labels import RecordedLabels, RecordedSeat
+from tallystick.audit.recorded_labels import RecordedLabels, RecordedSeat, flip_of
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.config.party_checks import check_party
@@ -316,6 +317,15 @@ def test_replaced_labels_are_kept_as_often_as_epsilon_lets_them(monkeypatch):
     assert (replaced_N == patterns_N).double().mean().item() == pytest.approx(np.exp(2) / (np.exp(2) + 7), abs=0.01)
 
 
+@pytest.mark.parametrize("labels", [1, 2, 4])
+def test_an_audit_knows_the_chance_by_which_each_label_is_replaced(labels):
+    """Counted over all patterns of which a row's own is 0: those whose first bit is set."""
+    target = {"type": "multilabel", "labels": list("abcd")[:labels]} if labels > 1 else {"type": "binary"}
+    contract = parse_contract(contract_values(PARTIES, target=target, defense=[{"method": "label-dp", "epsilon": 1.5}]))
+    replaced = sum(other_words(1 << labels, 1.5) for pattern in range(1, 1 << labels) if pattern & 1)
+    assert flip_of(contract) == pytest.approx(replaced / WORDS, rel=1e-12)
+
+
 def test_more_labels_than_label_dp_can_keep_are_refused():
     target = {"type": "multilabel", "labels": list("abcde")}
     with pytest.raises(ConfigError, match="of 5 labels it keeps hardly any; take 4 labels at most"):
@@ -481,6 +491,15 @@ def test_an_audit_finds_a_planted_leak_of_one_label_and_names_it(bit):
     line = next(line for line in leak_headline(audit) if line.startswith("Through cut gradients, yes"))
     assert f"of label {NAMES[bit]}" in line
     assert "Each label was attacked as if it were the only one." in audit.summary
+
+
+def test_an_audit_says_of_which_label_it_could_not_measure_something():
+    recorded = planted(0)
+    audit = audit_labels(replace(recorded, label_N=recorded.label_N & 0b011), watcher=Silent())
+    assert {attack.label for attack in audit.attacks} == {"click", "install"}
+    reasons = [line for line in audit.not_measured if "one class only" in line]
+    assert reasons
+    assert all(line.endswith("the training rows have one class only (buy)") for line in reasons)
 
 
 @pytest.fixture(scope="module")

@@ -81,15 +81,21 @@ def audit_labels(
         growth: list[results.LeakGrowth] = []
     else:
         watcher.say("attacking what this side sent, for labels, as a feature party could")
-        attacks_found, growth, reasons = [], [], []
-        for label, one in recorded.each_label().items():
+        attacks_found, growth = [], []
+        labels_by_reason: dict[str, list[str]] = {}
+        parts = recorded.each_label()
+        for label, one in parts.items():
             attack_results, growth_of_label, unmeasured_of_label = _on_classes(
                 one, outside, watcher=watcher, known=auxiliary_labels, seed=seed
             )
             attacks_found += [msgspec.structs.replace(each, label=label) for each in attack_results]
             of_label = f" of label {label}" if label else ""
             growth += [msgspec.structs.replace(each, name=f"{each.name}{of_label}") for each in growth_of_label]
-            reasons += [f"{line}{of_label and f' ({label})'}" for line in unmeasured_of_label]
+            for line in unmeasured_of_label:
+                labels_by_reason.setdefault(line, []).append(label)
+        reasons = [
+            line if set(labels) == set(parts) else f"{line} ({', '.join(labels)})" for line, labels in labels_by_reason.items()
+        ]
         if contract.audit == "quick":  # name the attacks that fit the target and that the quick form does not run
             names_run = {name for name, _ in _attacks(contract, {}, AUXILIARY_LABELS)}
             every = {name for name, _ in _attacks(contract.model_copy(update={"audit": True}), {}, AUXILIARY_LABELS)}

@@ -8,7 +8,7 @@ All that the audit reads of a folder is read here, once. ``audit/labels.py`` att
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod, tanh
+from math import expm1, prod
 
 import torch
 from torch import Tensor
@@ -173,7 +173,7 @@ class RecordedLabels:
     def each_label(self) -> "dict[str, RecordedLabels]":
         """Return what attacks on each label read, as if it were the only one. Where there is one, it has no name.
 
-        They know of no start, which is of a model of all labels, and of no chance by which patterns of labels were replaced.
+        They know of no start, which is of a model of all labels.
         """
         if self.contract.target.type != "multilabel":
             return {"": self}
@@ -192,10 +192,16 @@ def _store(folder: RunFolder, contract: Contract, run_id: str, peer: str) -> Vie
 
 
 def flip_of(contract: Contract) -> float | None:
-    """Return with what chance the contract has one of two labels replaced by the other, or None where it does not."""
+    """Return with what chance the contract has one of two labels replaced by the other, or None where it does not.
+
+    It is the chance of each of several labels, too, of which half of the other patterns have the other one.
+    """
     epsilons = [defense.epsilon for defense in contract.defenses().labels if isinstance(defense, LabelDP)]
-    kept_share = prod(tanh(epsilon / 2) for epsilon in epsilons)  # of each 1 - 2 / (1 + e^epsilon)
-    return (1 - kept_share) / 2 if epsilons and contract.target.type == "binary" else None
+    if not epsilons or contract.target.type not in ("binary", "multilabel"):
+        return None
+    patterns = 1 << contract.target.outputs
+    kept_share = prod(expm1(epsilon) / (expm1(epsilon) + patterns) for epsilon in epsilons)
+    return (1 - kept_share) / 2
 
 
 def some_steps(view: View) -> View:
