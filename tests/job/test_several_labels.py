@@ -31,6 +31,8 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import Boosted
 from tallystick.evaluation.measure import compare_models
 from tallystick.export.half import meaning_of
+from tallystick.export.student import make_student
+from tallystick.job.monitor import served_look_of
 from tallystick.job.prediction_output import check_columns
 from tallystick.metrics import label_bits, metric
 from tallystick.privacy.ledger import Ledger
@@ -38,12 +40,14 @@ from tallystick.report.compare import compare_results
 from tallystick.report.leaks import leak_headline
 from tallystick.report.page import to_html
 from tallystick.report.summary import headline, too_good
+from tallystick.scoring.explain import check_explained
 from tallystick.scoring.predict import score_columns
 from tallystick.simulation import Silent, simulate
 from tallystick.tables.features import Features
 from tallystick.tables.target import LabelCoder
 from tallystick.tables.target_leakage import telling
 from tallystick.training.objective import Supervised, label_columns, label_loss
+from tallystick.trials.trials import sweep_defenses
 
 PARTIES = ("bank", "shop")
 NAMES = ("click", "install", "buy")
@@ -287,6 +291,20 @@ def test_a_key_column_with_the_name_of_a_score_is_refused(tmp_path):
         )
 
 
+def test_commands_that_take_one_label_refuse_several(tmp_path):
+    contract = parse_contract(contract_values(PARTIES, target=TARGET))
+    values = {"party": "bank", "table": {"path": "bank.csv"}, "keys": {"id": "id"}, "label": list(NAMES)}
+    party = parse_party(values, folder=tmp_path)
+    with pytest.raises(ConfigError, match="--explain: several labels have no single output"):
+        check_explained(contract, "bank")
+    with pytest.raises(ConfigError, match=r"--labels: target\.type = multilabel has several labels a row"):
+        served_look_of(contract, party, labels="labels.csv", run=None, since=None, every="all")
+    with pytest.raises(ConfigError, match=r"target\.type = multilabel: a student learns one label"):
+        make_student(contract, party, scores=tmp_path / "scores.csv", to=tmp_path / "student", watcher=Silent())
+    with pytest.raises(ConfigError, match=r"target\.type = multilabel: a sweep compares how well one label's classes"):
+        sweep_defenses(contract, None, watcher=Silent())
+
+
 def test_one_label_has_the_hash_that_it_had_before_there_were_several():
     assert "labels" not in json.loads(parse_contract(contract_values(PARTIES)).canonical_json())["target"]
     several = parse_contract(contract_values(PARTIES, target=TARGET))
@@ -416,7 +434,8 @@ def test_each_label_is_learnt(changes, labelled, tmp_path):
     assert result.evaluation["joint"]["auc"]["value"] == pytest.approx(np.mean([joint for joint, _ in by_label.values()]))
 
 
-@pytest.mark.parametrize("name", short_lane_of(NAMES, 1))
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
 def test_a_label_is_learnt_about_as_well_as_by_a_run_of_its_own(name, labelled, tmp_path):
     together = run(tmp_path / "together", labelled, training__epochs=15)
     alone = run(tmp_path / "alone", labelled, {"type": "binary"}, name, training__epochs=15)
@@ -551,6 +570,7 @@ def test_runs_are_compared_label_by_label(audited, labelled, tmp_path):
     assert "AUC of label buy, own columns only" in rows
 
 
+@pytest.mark.long
 def test_scores_of_labels_are_predicted_in_a_column_each_served_with_the_same_bits(labelled, tmp_path):
     frames = {name: frame.head(400) for name, frame in labelled.items()}
     job = lay_out(tmp_path, PARTIES, contract_values(PARTIES, target=TARGET, serving={"ways": ["key"]}), frames)
