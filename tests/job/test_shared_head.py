@@ -390,6 +390,15 @@ def test_scores_near_the_edge_of_the_range_or_out_of_it_are_said_at_home(monkeyp
     assert "where training on shares goes wrong, about 0 times" in near[0]
 
 
+def test_a_training_of_numbers_that_diverged_is_said_at_home(monkeypatch):
+    heard = Heard()
+    monkeypatch.setattr(shared_head, "MOST_DEVIATIONS", 0.01)
+    contract = parse_contract(shared(target={"type": "regression"}))
+    frames = tables(PARTIES, rows=120, target="regression")
+    simulate(contract, frames, columns(PARTIES), secret_seed=1, watcher=heard)
+    assert sum("0.01 deviations or more off, so training diverged" in line for line in heard.lines) == 1
+
+
 def test_a_training_whose_scores_are_not_counted_tells_nothing(monkeypatch):
     # A label party that stops before scores are opened would else have the count at the edge of as many trainings as it likes
     crossed, send = [], MemoryChannel.send

@@ -481,7 +481,10 @@ class SharedTraining(TrainingChoice):
     gradients: Literal["shared"] = Field(description=_GRADIENTS)
     mode: Literal["synchronous"] = Field(default="synchronous", description=_MODE)
     folds: Literal["auto", 1] = Field(default="auto", description="number of heads: one")
-    learning_rate: Rate = Field(default=0.5, description="learning rate of the first step; it falls evenly to 0")
+    learning_rate: Rate = Field(
+        default=0.5,
+        description="learning rate of the first step; it falls evenly to 0. Of numbers a batch counts as 512 rows at least",
+    )
     weight_decay: float = Field(
         default=0.1,
         strict=True,

@@ -86,7 +86,8 @@ _STEP_RANGE = 2.0 ** (62 - FEATURE_BITS - ERROR_BITS)
 LARGEST_FEATURE = 3.0
 LARGEST_LABEL = 8.0
 LARGEST_DECAY = 1.0
-LEAST_ROWS = 32
+LEAST_ROWS = {"logistic": 32, "squared": 512}
+"""Rows over which errors of a step are averaged at least: small batches of squared loss, whose errors have no bound, diverge."""
 OPENED_BITS = 12
 """Binary places of the scores that the label party learns."""
 
@@ -139,12 +140,12 @@ class HeadPlan:
         return self.rate * (self.steps - step) / self.steps
 
     def scale_at(self, step: int, rows: int) -> float:
-        """Return what the errors of a step with so many rows are multiplied by: the rate over their number, at least 32.
+        """Return what the errors of a step with so many rows are multiplied by: the rate over their number, or ``LEAST_ROWS``.
 
-        The last batch of an epoch may have one row. By its mean it would turn the weights as far as a full batch does, and
-        squared loss would diverge.
+        The last batch of an epoch may have one row. By its mean it would turn the weights as far as a full batch does. Weight
+        decay is not less for that.
         """
-        return self.rate_at(step) / max(rows, LEAST_ROWS)
+        return self.rate_at(step) / max(rows, LEAST_ROWS[self.loss])
 
 
 def train_head_label_party(

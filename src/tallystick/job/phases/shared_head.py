@@ -87,6 +87,8 @@ _MOST_FEATURES_A_ROW = 0.3
 """For the weight decay: of few rows it would leave nothing of what only the other party's columns tell."""
 LEAST_NEAR_EDGE = 2
 """Of the count of training scores near the edge: below it is rounding."""
+MOST_DEVIATIONS = 2 * LARGEST_LABEL
+"""Of a score from the labels' mean: beyond it training diverged."""
 Learnt = TypeVar("Learnt")
 
 
@@ -393,6 +395,8 @@ def _say_of_range(job: Job, dataset: Dataset, near_edge: int, scores_NC: NDArray
     is_regression = job.contract.target.type == "regression"
     if not is_regression and (beyond := int((np.abs(scores_NC) > RANGE).sum())):
         say(f"{beyond} of {scores_NC.size} scores are beyond {RANGE:g}, where training on shares goes wrong: {helps}")
+    if is_regression and (beyond := int((np.abs(scores_NC) > MOST_DEVIATIONS).sum())):
+        say(f"{beyond} of {scores_NC.size} scores are {MOST_DEVIATIONS:g} deviations or more off, so training diverged: {helps}")
     if is_regression:
         labels_N = dataset.known_labels.training_labels_N[dataset.train_N].double()
         if clipped := int((labels_N.abs() > LARGEST_LABEL).sum()):
