@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from lanes import short_lane_of
 from tiny import columns, contract_values, tables
 
+from tallystick.audit.labels import EVENTS, TIMES
 from tallystick.config.contract import parse_contract
 from tallystick.config.sections import SurvivalTarget
 from tallystick.errors import ConfigError, LabelError, TallystickError
 from tallystick.metrics import concordance_statistic
 from tallystick.metrics.survival import MOST_LOG, brier_scores, brier_statistic, survival_curves
+from tallystick.report.leaks import leak_headline
 from tallystick.scoring.predict import score_columns
 from tallystick.simulation import Silent, simulate
 from tallystick.tables.target import SURVIVAL_SHIFT, LabelCoder
@@ -202,3 +204,12 @@ def test_a_time_of_zero_stops_the_run_before_anything_is_sent(followed, tmp_path
     frames = followed | {"bank": followed["bank"].with_columns(y=pl.when(pl.int_range(pl.len()) < 3).then(0.0).otherwise("y"))}
     with pytest.raises(LabelError, match=r"label column .y.: is 0 in 3 .*rows"):
         run(tmp_path, frames)
+
+
+def test_an_audit_judges_times_and_events_by_themselves(followed, tmp_path):
+    """A label is a time, or minus one, so a rank correlation with it misses an attack that tells times or events alone."""
+    few = {name: frame.head(1000) for name, frame in followed.items()}
+    audit = run(tmp_path, few, audit="quick", training__epochs=2).sections.leakage
+    best = {note: max(each.spearman for each in audit.attacks if each.note == note) for note in ("", EVENTS, TIMES)}
+    assert min(best[EVENTS], best[TIMES]) > best[""] + 0.1
+    assert any(line.startswith("Through cut gradients, yes: shop") and TIMES in line for line in leak_headline(audit))

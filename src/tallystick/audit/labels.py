@@ -7,6 +7,7 @@ It is measured where it discloses nothing: the label party recorded what it sent
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 import msgspec
 import torch
@@ -61,6 +62,10 @@ def unattacked(contract: Contract) -> results.Audit | None:
     )
     defense = "training.gradients = none: no cut gradient, no decision, no figure is sent"
     return results.Audit(summary=summary, defense=defense, nothing_sent=True)
+
+
+EVENTS, TIMES = "rows by whether there was an event", "rows by their times, with an event or without"
+"""What is judged of a label of survival by itself."""
 
 
 def audit_labels(
@@ -195,7 +200,10 @@ def _costly(name: str, row: LabelInferenceAttack, outside: Mapping[str, LabelInf
 def _on_numbers(
     recorded: RecordedLabels, outside: Mapping[str, LabelInferenceAttack], *, known: int, seed: int
 ) -> tuple[list[results.AttackResult], list[str]]:
-    """Run the attacks on labels that are numbers: they rank rows by them."""
+    """Run the attacks on labels that are numbers: they rank rows by them.
+
+    A label of survival is two secrets in one number, so each is also judged alone: an attack that tells one may miss the other.
+    """
     few = FewKnownNumbers(count=known)
     attacks = {
         name: replace(row, knows=few) if isinstance(row.knows, FewKnownNumbers) else row
@@ -204,25 +212,30 @@ def _on_numbers(
     }
     leaks: list[results.AttackResult] = []
     unmeasured: list[str] = []
+    truths = {"": recorded.label_N}
+    if recorded.contract.target.type == "survival":
+        truths |= {EVENTS: (recorded.label_N > 0).to(recorded.label_N), TIMES: recorded.label_N.abs()}
     for seat in recorded.seats:
-        for name, row in attacks.items():
+        for (name, row), (note, number_N) in product(attacks.items(), truths.items()):
+            where = f"{name}, in {seat.peer}'s seat{note and ', '}{note}"
             try:
-                metrics = evaluate_on_numbers(row.attack, seat.view, recorded.label_N, knows=row.knows, seed=seed)
+                metrics = evaluate_on_numbers(row.attack, seat.view, number_N, knows=row.knows, seed=seed)
             except DataError as error:  # NaN of a training that diverged
-                unmeasured.append(f"{name}, in {seat.peer}'s seat: {error}")
+                unmeasured.append(f"{where}: {error}")
                 continue
             except (Exception, SystemExit) as error:
                 if name not in outside and not isinstance(error, UNSOLVED):
                     raise
-                unmeasured.append(f"{name}, in {seat.peer}'s seat: {_raised(error)}")
+                unmeasured.append(f"{where}: {_raised(error)}")
                 continue
             if metrics is None:
-                unmeasured.append(f"{name}, in {seat.peer}'s seat: fewer than three rows, or all numbers are equal")
+                unmeasured.append(f"{where}: fewer than three rows, or all numbers are equal")
             else:
                 leaks.append(
                     results.AttackResult(
                         name=name,
-                        view=_view_in_words(row, seat.peer),
+                        note=note,
+                        view=_view_in_words(row, f"{seat.peer}{note and ', '}{note}"),
                         auc=None,
                         spearman=metrics.spearman.mean,
                         spearman_low=metrics.spearman.low,

@@ -462,8 +462,8 @@ def _runnable(attack: AttackResult) -> bool:
 
 
 def _ranking(attack: AttackResult) -> str:
-    """Say how well the numbers are ranked."""
-    ranked = f"the numbers, with a rank correlation (Spearman) of {number(attack.spearman, digits=3)}"
+    """Say how well the numbers are ranked, or what is judged of them by itself."""
+    ranked = f"{attack.note or 'the numbers'}, with a rank correlation (Spearman) of {number(attack.spearman, digits=3)}"
     guess = f"where a guess gives {number(attack.spearman_chance, digits=3)}"
     return f"{ranked}, {guess}; R² of the best straight line {number(attack.r_squared, digits=3)}"
 
