@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.party import RepeatsConfig, load_party, parse_party
+from tallystick.config.party import PartyFile, RepeatsConfig, parse_party
 from tallystick.config.sections import SplitConfig
 from tallystick.errors import ConfigError, DataError
 from tallystick.monitoring.monitor import period_names
@@ -24,23 +25,35 @@ from tallystick.tables.times import FORMATS, likely_formats, ordered_times, read
 MOMENTS = [datetime.datetime(1995, 1, 3, 8, 5, 9) + datetime.timedelta(days=97 * step, hours=7 * step) for step in range(40)]
 
 
-@pytest.mark.parametrize("words", FORMATS)
-def test_the_way_of_writing_dates_that_check_proposes_can_be_written_and_reads_them(words: str, tmp_path: Path) -> None:
-    moments = [each.replace(second=each.second if "%S" in words else 0) for each in MOMENTS]
-    wanted = moments if "%M" in words else [each.date() for each in moments]
-    rows = pl.DataFrame({"id": range(40), "x": [each.strftime(words) for each in moments]})
-    rows.write_csv(tmp_path / "t.csv")
-    (tmp_path / "party.yaml").write_text("party: a\ntable: {path: t.csv}\nkeys: {id: id}\n")
-    party = load_party(tmp_path / "party.yaml")
-    frame = read_party_table(party)
-    if frame.schema["x"].is_temporal():  # ISO 8601, which needs no words
-        assert frame.get_column("x").to_list() == wanted
-        return
-    (line,) = [each for each in profile(frame, party).warnings if "in the party file" in each and "dates: {x:" in each]
-    assert ("1970 to 2069" in line) == ("%y" in words)
-    for proposed in re.findall(r"`(dates: \{x: .*?\})`", line):
-        (tmp_path / "party.yaml").write_text(f"party: a\ntable: {{path: t.csv}}\nkeys: {{id: id}}\n{proposed}\n")
-        assert read_party_table(load_party(tmp_path / "party.yaml")).get_column("x").to_list() == wanted
+def test_the_way_of_writing_dates_that_check_proposes_can_be_written_and_reads_them(tmp_path: Path) -> None:
+    """A table with a column for each way. A column has up to two proposals, and all first ones are tried together."""
+    written = {f"x{number}": words for number, words in enumerate(FORMATS)}
+    moments = {
+        name: [each.replace(second=each.second if "%S" in words else 0) for each in MOMENTS] for name, words in written.items()
+    }
+    wanted = {name: moments[name] if "%M" in words else [each.date() for each in MOMENTS] for name, words in written.items()}
+    texts = {name: [each.strftime(words) for each in moments[name]] for name, words in written.items()}
+    pl.DataFrame({"id": range(40), **texts}).write_csv(tmp_path / "t.csv")
+
+    def party(**changes: object) -> PartyFile:
+        return parse_party({"party": "a", "table": {"path": "t.csv"}, "keys": {"id": "id"}, **changes}, folder=tmp_path)
+
+    frame = read_party_table(party())
+    warnings = profile(frame, party()).warnings
+    proposals: list[dict[str, str]] = [{}, {}]
+    for name, words in written.items():
+        if frame.schema[name].is_temporal():  # ISO 8601, which needs no words
+            assert frame.get_column(name).to_list() == wanted[name]
+            continue
+        (line,) = [each for each in warnings if "in the party file" in each and f"dates: {{{name}:" in each]
+        assert ("1970 to 2069" in line) == ("%y" in words)
+        for ways, proposed in zip(proposals, re.findall(r"`(dates: \{.*?\})`", line), strict=False):
+            ways |= yaml.safe_load(proposed)["dates"]
+    assert len(proposals[0]) > 90
+    for ways in proposals:
+        later = read_party_table(party(dates=ways))
+        for name in ways:
+            assert later.get_column(name).to_list() == wanted[name], ways[name]
 
 
 def test_a_month_of_a_year_is_no_day_of_it() -> None:

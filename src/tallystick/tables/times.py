@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 
 import polars as pl
 
@@ -106,7 +107,7 @@ def read_times(text: pl.Series, words: str) -> pl.Series:
 def likely_formats(text: pl.Series) -> list[str]:
     """List formats in which all cells can be read: two if nothing tells the day from the month, none if no known one fits."""
     cells = text.drop_nulls().str.strip_chars()
-    return [words for words in FORMATS if len(cells) and not read_times(cells, words).null_count()][:2]
+    return list(islice((words for words in FORMATS if len(cells) and not read_times(cells, words).null_count()), 2))
 
 
 def iso_moments(text: pl.Series) -> tuple[pl.Series, pl.Series]:
