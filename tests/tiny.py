@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 import yaml
 from safetensors.torch import load_file, save
+from threadpoolctl import ThreadpoolController
 
 from tallystick.alignment import group, psi_malicious, psi_oprf, workers
 from tallystick.alignment.oprf import base_transfers
@@ -212,10 +213,26 @@ _REMEMBERED = [
 ]
 
 
-def remember_products(patch):
+def remember_products():
     """Have alignments remember what they make of group elements: seeded streams and the same ids make the same in many tests."""
     for module, name, remembered in _REMEMBERED:
-        patch.setattr(module, name, remembered)
+        setattr(module, name, remembered)
+
+
+def remember_libraries():
+    """Look for libraries of linear algebra only where a module was loaded since: each job sets their threads, and would look."""
+    look, known = ThreadpoolController._load_libraries, {}
+
+    def load(controller):
+        loaded = len(sys.modules)
+        controllers = known.get(loaded)
+        if controllers is None:
+            look(controller)
+            known.clear()
+            controllers = known[loaded] = controller.lib_controllers
+        controller.lib_controllers = list(controllers)
+
+    ThreadpoolController._load_libraries = load
 
 
 def one_draw_of_known_rows(patch):

@@ -15,6 +15,8 @@ from tallystick.cli.jobs import LOADS
 from tallystick.job.handshake import release_of
 from tallystick.report.templating import compiled
 
+gc.disable()  # what is loaded stays
+
 LATE = ("cryptography.hazmat.backends.openssl.backend", "encodings.idna", "pyarrow.compute", "pyarrow.parquet")
 """What a job's modules load only when they come to need it."""
 
@@ -28,3 +30,4 @@ for _library in ("torch", "numpy"):
 typer.main.get_command = cache(typer.main.get_command)  # a command line is built for a tenth of a tiny job's time
 typer.main.get_command(app)
 gc.freeze()  # no forked process's collection of garbage goes through what is loaded, and copies its pages
+gc.enable()
