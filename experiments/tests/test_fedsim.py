@@ -87,7 +87,7 @@ def test_splits_are_seven_one_two_and_differ_by_seed():
     assert not np.array_equal(test_N, runs.split_rows(100, seed=2)[2])
 
 
-@pytest.mark.parametrize("name", short_lane_of([name for name in METHODS if name != "Combine"], 9))
+@pytest.mark.parametrize("name", short_lane_of([name for name in METHODS if name != "Combine"], 5))
 def test_every_method_trains(hdb, quick, name):
     linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
     figures = runs.train_method(linked, name, runs.RECIPES["hdb"], seed=1).figures
@@ -235,6 +235,7 @@ def test_a_tau_that_no_noise_brings_about_is_said_on_the_page(hdb, quick, monkey
     assert page.curves[0].series[0].xs == [1.0]
 
 
+@pytest.mark.long
 def test_filters_or_keys_and_other_recipes_and_merges_beside_ours(hdb, quick, monkeypatch):
     monkeypatch.setitem(sweep.paper.NEIGHBORS, "hdb", 4)
     found = sweep.fedsim_experiment(
@@ -358,6 +359,7 @@ def test_the_frontier_has_what_noise_costs_beside_what_it_hides(hdb, quick, tmp_
     assert "attention, noise on keys" in picture
 
 
+@pytest.mark.long
 def test_places_are_linked_as_a_job_links_them(hdb):
     pair = read_hdb(hdb)
     middle_P = pair.own_key_NP.mean(axis=0)  # a small town: beyond their window filters do not tell far from farther
@@ -398,7 +400,7 @@ def test_the_linkages_time_of_a_share_of_names_is_that_of_all_pairs(monkeypatch)
     assert table.rows[0][4:8] == [12.95, 2.0, 594.27, 2.0]
 
 
-@pytest.mark.parametrize("places", [0, 1, 2])
+@pytest.mark.parametrize("places", short_lane_of([0, 1, 2], 2))
 def test_keys_of_every_kind_are_linked_both_ways(places):
     linked = table_7.LinkedSet(rows=40, others=30, neighbors=5, places=places)
     keys = [table_7.generated_keys(linked, rows, seed=seed) for seed, rows in enumerate((40, 30))]

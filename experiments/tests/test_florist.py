@@ -180,6 +180,7 @@ def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: P
         florist.florist_experiment(**{**how, "sides": ("both",)}, setting=replace(SMALL, own_columns=4)).run()
 
 
+@pytest.mark.long
 def test_a_step_of_nearly_nothing_leaves_the_network_where_it_began(file: Path) -> None:
     """One partial baseline after five epochs is that after one, but for steps of 1e-8."""
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("labels",), "strategies": ["majority-te"]}
@@ -211,6 +212,7 @@ def test_unusable_arguments_are_refused(file: Path) -> None:
         florist.florist_experiment(data=file, strategies=["best"]).run()
 
 
+@pytest.mark.long
 def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "setting": SMALL}

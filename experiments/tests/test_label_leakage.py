@@ -217,6 +217,7 @@ def test_the_papers_steps_are_as_many_and_as_long_on_a_sample(batch_size: int | 
     assert updates == pytest.approx(1500, rel=0.05)
 
 
+@pytest.mark.long
 def test_with_the_papers_steps_its_own_network_alone_is_trained(file: Path) -> None:
     steps = leakage.StepOptions(papers_steps=True, epochs=1, batch_size=128)
     found = leakage.label_leakage_experiment(data=file, seeds=(1,), only=["table-2"], steps=steps).run()

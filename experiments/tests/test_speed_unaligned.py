@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from lanes import short_lane_of
 from typer.testing import CliRunner
 
 from tallystick.config.sections import NetworkModel
@@ -16,7 +17,7 @@ from tallystick_experiments.speed import unaligned
 from tallystick_experiments.speed.training import SCENARIOS
 
 
-@pytest.mark.parametrize("method", ["warm-start", "multi-task", "diffu-at"])
+@pytest.mark.parametrize("method", short_lane_of(["warm-start", "multi-task", "diffu-at"], 2))
 def test_both_ways_train_on_the_same_aligned_rows_and_are_timed(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unaligned, "EPOCHS", 2)
     monkeypatch.setattr(unaligned, "MODEL", NetworkModel(hidden=(8, 6), cut_after=1, embedding_width=2))

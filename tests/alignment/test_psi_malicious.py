@@ -75,7 +75,7 @@ def test_all_sides_find_the_rows_that_all_have(label, features, common):
     assert set(aligned[0]) == set.intersection(*map(set, tables))
 
 
-@pytest.mark.parametrize(("own", "theirs"), [(1, 5_000), (5_000, 1), (3_000, 4_000)])
+@pytest.mark.parametrize(("own", "theirs"), short_lane_of([(1, 5_000), (5_000, 1), (3_000, 4_000)], 2))
 def test_unequal_sizes_and_several_buckets(own, theirs, monkeypatch):
     monkeypatch.setattr(psi_malicious, "BUCKET_IDS", 1000)
     label, feature = [b"%d" % n for n in range(own)], [b"%d" % n for n in range(own - 1, own - 1 + theirs)]

@@ -17,7 +17,7 @@ from tallystick.cli.monitor import EXIT_DRIFTED
 from tallystick.cli.output import EXIT_USAGE
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", short_lane_of([signal.SIGINT, signal.SIGTERM], 1))
 def test_a_signal_while_modules_load_is_one_line(tmp_path, number):
     command = [sys.executable, "-X", "importtime", "-m", "tallystick", "check", "party.yaml"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

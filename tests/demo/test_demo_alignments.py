@@ -89,6 +89,7 @@ def test_the_demo_by_similarity_is_a_job_of_three_that_ends_in_a_report(tmp_path
     assert {"joint", "local_baseline"} <= set(result.evaluation)
 
 
+@pytest.mark.long
 @needs_data
 def test_the_readings_nearby_tell_of_delays(tmp_path):
     found = write_departures(tmp_path, rows=20_000, seed=3)

@@ -13,6 +13,7 @@ import similar
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import short_lane_of
 from test_chosen_runs import PARTIES, Watching, both
 from tiny import OnDisk, columns, contract_values, files_of, lay_out, tables
 from typer.testing import CliRunner
@@ -206,7 +207,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("keys", ["places", "texts"])
+@pytest.mark.parametrize("keys", short_lane_of(["places", "texts"], 1))
 def test_a_linkage_by_similarity_shows_no_row_any_more_and_links_new_rows_as_before(keys, tmp_path):
     """The scale of similarities is of training, and a helper that fits another one tells it the others.
 

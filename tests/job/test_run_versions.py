@@ -14,6 +14,7 @@ from threading import Thread
 import msgspec
 import polars as pl
 import pytest
+from lanes import short_lane_of
 from tiny import contract_values, error_of, files_of, lay_out, of_each
 from typer.testing import CliRunner
 
@@ -456,7 +457,9 @@ def ran(job, *arguments):
         return CliRunner().invoke(app, command, catch_exceptions=True)
 
 
-@pytest.mark.parametrize("command", [["promote", "{1}"], ["shadow", "{1}"], ["shadow"], ["rollback"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", short_lane_of([["promote", "{1}"], ["shadow", "{1}"], ["shadow"], ["rollback"]], 2), ids=" ".join
+)
 def test_a_full_disk_is_one_line_and_leaves_what_was_promoted(job, ids, command, monkeypatch):
     """Whichever write it is that finds no room."""
     arguments = [each.format(*ids) for each in command]

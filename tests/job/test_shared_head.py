@@ -14,7 +14,7 @@ import pytest
 import yaml
 from head_processes import SMALL, die, die_before_the_head_is_kept, short_own_network
 from httpx import ASGITransport, AsyncClient
-from lanes import short_lane_of
+from lanes import by_turns, short_lane_of
 from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
 from tiny import Command, OnDisk, columns, contract_values, tables
@@ -217,8 +217,7 @@ CELLS_OF_COMMON_ROWS = {
 
 
 @pytest.mark.parametrize("who", together_or_each(PARTIES), ids=" and ".join)
-@pytest.mark.parametrize("features", [("x",), ("kind",), ("x", "kind")], ids=" and ".join)
-@pytest.mark.parametrize("cells", short_lane_of(list(CELLS_OF_COMMON_ROWS), 2))
+@pytest.mark.parametrize(("cells", "features"), by_turns(CELLS_OF_COMMON_ROWS, [("x", "kind"), ("kind",), ("x",)]))
 def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, features, who):
     frames, parties = tables(PARTIES, rows=ROWS), with_features(who, features)
     common = list(set(frames["bank"]["id"]) & set(frames["shop"]["id"]))

@@ -216,7 +216,7 @@ def test_a_column_is_encoded_alike_whichever_reader_brings_it(kind, data):
 
 
 @pytest.mark.parametrize("examples", [2, pytest.param(20, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", short_lane_of([kind for kind in KINDS if kind != "durations"], 9))  # intervals are refused
+@pytest.mark.parametrize("kind", short_lane_of([kind for kind in KINDS if kind != "durations"], 6))  # intervals are refused
 def test_a_column_of_a_postgresql_server_is_encoded_alike(kind, examples, server):
     """Its rows are trained on and read by the others, and the other way round; a store of rows looks them up by key, too."""
 

@@ -6,6 +6,7 @@ from datetime import date, timedelta
 import numpy as np
 import polars as pl
 import pytest
+from lanes import by_turns
 
 from tallystick.config.party import parse_party
 from tallystick.tables.encoder import Encoder
@@ -74,8 +75,7 @@ LATER = {
 }
 
 
-@pytest.mark.parametrize("kind", LATER)
-@pytest.mark.parametrize("scale", [1, 200], ids=["few rows", "more rows than are looked at"])
+@pytest.mark.parametrize(("kind", "scale"), by_turns(LATER, [1, 200]))
 def test_what_is_doubtful_of_a_later_table_is_said(kind, scale, tmp_path):
     change, said = LATER[kind]
     TABLE.write_csv(tmp_path / "t.csv")

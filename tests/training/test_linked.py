@@ -8,6 +8,7 @@ import torch
 from defense_rows import DEFENSE_ROWS
 from hypothesis import given
 from hypothesis import strategies as st
+from lanes import short_lane_of
 from loops import OWN, ROWS, SHAPES, Setting, assert_same_bits, training, weights_of, weights_of_joined
 from test_resume import Unplugged, Until
 from test_step import in_process
@@ -173,7 +174,10 @@ def test_a_rows_gradient_is_the_sum_over_its_links(tmp_path):
     torch.testing.assert_close(cut_RD.grad, expected_RD)
 
 
-@pytest.mark.parametrize("method", [name for name, kind in DEFENSES.items() if kind.stage in ("penalties", "gradients")])
+ON_LINKS = [name for name, kind in DEFENSES.items() if kind.stage in ("penalties", "gradients")]
+
+
+@pytest.mark.parametrize("method", short_lane_of(ON_LINKS, 3))
 def test_defences_take_an_example_with_all_its_links_as_one(method, tmp_path):
     defenses = chain([DEFENSES[method](**DEFENSE_ROWS[method][0])], target="binary")
     defense = CutDefense.of(defenses, secret=bytes(32), steps_per_epoch=3)

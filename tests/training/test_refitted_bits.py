@@ -1,5 +1,7 @@
 """A refit is the joined network's training over all rows, to the bit, and goes on to the same bits wherever it is cut."""
 
+from itertools import product
+
 import pytest
 import torch
 from lanes import short_lane_of
@@ -51,14 +53,14 @@ def test_the_validated_training_is_that_of_a_run_without_a_refit(tmp_path):
 MODES = {"synchronous": {}, "pipelined": {"mode": "pipelined", "staleness": 2}, "averaged": ALL}
 
 
-@pytest.fixture(scope="module", params=MODES.values(), ids=MODES)
+@pytest.fixture(scope="module")
 def uncut(request, tmp_path_factory):
     """The setting, how it is trained, and what comes of it where nothing is cut."""
-    setting, how = Setting(parties=("club", "shop"), validation=40), training(**request.param, patience=3)
+    setting, how = Setting(parties=("club", "shop"), validation=40), training(**MODES[request.param], patience=3)
     return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"), refit=True)
 
 
-@pytest.mark.parametrize("sends", short_lane_of([11, 36, 46, 60], 2))
+@pytest.mark.parametrize(("uncut", "sends"), short_lane_of(product(MODES, [11, 36, 46, 60]), 3), indirect=["uncut"])
 def test_a_refit_that_is_cut_goes_on_to_the_same_bits(uncut, sends, tmp_path):
     """Cut in the first training, at its end, and in the refit, between and at checkpoints."""
     setting, how, (whole, (state, *_)) = uncut

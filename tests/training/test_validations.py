@@ -1,5 +1,7 @@
 """Weights that are compared within an epoch: the best of them are those of so many steps, to the bit, wherever a run is cut."""
 
+from itertools import product
+
 import pytest
 import torch
 from lanes import short_lane_of
@@ -63,14 +65,14 @@ def test_a_refit_takes_as_many_passes_as_were_best(tmp_path):
     )
 
 
-@pytest.fixture(scope="module", params=MODES.values(), ids=MODES)
+@pytest.fixture(scope="module")
 def uncut(request, tmp_path_factory):
     """The setting, how it is trained, and what comes of it where nothing is cut."""
-    setting, how = noisy(), training(**request.param, learning_rate=0.02, epochs=6, patience=2, checkpoint_every=5)
+    setting, how = noisy(), training(**MODES[request.param], learning_rate=0.02, epochs=6, patience=2, checkpoint_every=5)
     return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"), refit=True)
 
 
-@pytest.mark.parametrize("sends", short_lane_of([4, 9, 17, 23, 31, 42, 55], 2))
+@pytest.mark.parametrize(("uncut", "sends"), short_lane_of(product(MODES, [4, 9, 17, 23, 31, 42, 55]), 3), indirect=["uncut"])
 def test_a_run_that_is_cut_goes_on_to_the_same_bits(uncut, sends, tmp_path):
     """Cut before, between and at comparisons, checkpoints and ends of epochs, and in the refit."""
     setting, how, (whole, (state, *_)) = uncut
