@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 HASHED := install --no-deps --no-build-isolation --require-hashes --requirement
-WORKERS ?= 4
+WORKERS ?= 3
 CODE := src tests docs experiments robustness
 
 # Processors round otherwise in the last bits, and PyTorch's random numbers follow its vector units: each run of the tests takes one
