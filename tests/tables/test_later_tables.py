@@ -273,7 +273,7 @@ def test_a_category_that_is_spelt_in_another_way_later_is_said(trained, later, t
     encoder = Encoder.of_party(first, party, np.arange(40), numbers="plain")
     assert later_doubts(first, encoder) == []
     (line,) = later_doubts(first.with_columns(x=pl.col("x").replace(trained, later)), encoder)
-    assert "in 4 of 40 rows a cell differs from a category of the training in spaces, case, zeros in front" in line
+    assert "in 4 of 40 rows a cell differs from a category of the training in spaces, case, quotes, zeros in front" in line
 
 
 @pytest.mark.parametrize(
