@@ -1,5 +1,6 @@
 """Every row of every table has its entry in the docs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,18 @@ def test_the_docs_count_the_tables_of_the_quality_pages() -> None:
     short = [behind > 0 for name in both for behind in behind_of(name, "TabM", 0.001)]
     assert (short.count(False), len(short)) == (16, 23)
     assert "**16 (70 %)**" in page("results/quality.md")
+
+
+@pytest.mark.parametrize("group", ["reporting", "held-out"])
+def test_the_docs_say_what_a_head_on_shares_keeps_as_its_pages_do(group: str) -> None:
+    said = re.search(
+        r"keeps (\S+) of the gain, the median of (\d+) tables.* on (\d+) of (\d+) tables, and within .* on (\d+)\.",
+        page(f"../experiments/pages/quality/quality-shared-{group}.md"),
+    )
+    assert said is not None
+    share, with_gain, below, tables, near = said.groups()
+    row = f"(../../experiments/pages/quality/quality-shared-{group}.md) | {tables} | {with_gain} | {share} | {below} | {near} |"
+    assert row in page("results/quality.md")
 
 
 @pytest.mark.parametrize("method", DEFENSES)

@@ -68,6 +68,8 @@ def quality_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     subject = "A split network beside gradient boosting on the joined table"
     if "unmatched" in methods and "default" not in methods:
         subject = "Rows without a partner's row beside own columns alone"
+    if "shared" in methods and "default" not in methods:
+        subject = "A head on shares beside gradient boosting on the joined table"
     by_time = [name for name, of in about["data"].items() if of.get("by_time")]
     return Benchmark(
         title=f"{subject}: {counted(len(tables), 'table')}, {counted(len(distinct(rows, 'seed')), 'seed')}",
