@@ -105,14 +105,17 @@ def test_weights_times_and_too_few_rows(lay_out_job):
 def test_weights_that_tell_replaced_labels_are_refused_and_others_warned_of(lay_out_job):
     frames = tables(PARTIES, rows=200)
     balanced = {**frames, "bank": frames["bank"].with_columns(weight=1 + 4 * pl.col("y"))}
+    class_of_row = pl.int_range(pl.len()) % 3  # of which two have one weight
+    of_classes = {**frames, "bank": frames["bank"].with_columns(y=class_of_row, weight=1 + 4 * (class_of_row == 2))}
     hidden = {"defense": [{"method": "label-dp", "epsilon": 1.0}]}
-    refused = "weight column 'weight' all but equals the label, and cut gradients show the rows' weights"
+    refused = "the label, and cut gradients show the rows' weights: the contract's ε"
     warned = "weight column 'weight': cut gradients show the rows' weights, so the labels' ε holds only if"
     for given, changes, is_refused, is_warned in (
         (balanced, hidden, True, True),
         (frames, hidden, False, True),
         (balanced, {}, False, False),
         (balanced, {"training__gradients": "none"}, False, False),
+        (of_classes, {**hidden, "target": {"type": "multiclass", "classes": 3}}, True, True),
     ):
         job = lay_out_job(PARTIES, frames=given, **changes)
         job.change("bank", weight="weight")

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from tallystick.metrics import auc
-from tallystick.tables.target_leakage import telling
+from tallystick.tables.target_leakage import follows, telling
 
 ROWS = 400
 RNG = np.random.default_rng(3)
@@ -66,3 +66,15 @@ def test_of_many_rows_some_are_looked_at(monkeypatch: pytest.MonkeyPatch, by: fl
     monkeypatch.setattr("tallystick.tables.target_leakage.MOST_ROWS", ROWS // 4)
     found = telling(pl.Series("x", shifted(by)), pl.Series("y", LABEL))
     assert found is None if words is None else words in str(found)
+
+
+def test_values_that_follow_from_a_label_tell_something_of_it_though_not_which_it_is():
+    """Weights of three classes, of which two have the same, and those of two labels by whether they are equal."""
+    classes_N, other_N = RNG.integers(0, 3, ROWS), RNG.integers(0, 2, ROWS)
+    both = pl.DataFrame({"a": LABEL, "b": other_N}).to_struct("label")
+    for values_N, label in ((np.where(classes_N == 2, 5.0, 1.0), pl.Series(classes_N)), (1 + (LABEL ^ other_N), both)):
+        values = pl.Series(values_N)
+        assert telling(values, label) is None
+        assert follows(values, label)
+        for independent in (NOISE, np.ones(ROWS), RNG.permutation(values_N)):
+            assert not follows(pl.Series(independent), label)

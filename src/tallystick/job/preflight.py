@@ -52,7 +52,7 @@ from tallystick.tables.sequences import check_separators
 from tallystick.tables.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time, split_positions
 from tallystick.tables.table import label_column, read_party_table, require_column
 from tallystick.tables.target import LabelCoder, encode_weights
-from tallystick.tables.target_leakage import telling
+from tallystick.tables.target_leakage import follows, telling
 from tallystick.training.plan import most_batches_per_message
 
 CodedLabels: TypeAlias = tuple[LabelCoder, Tensor]
@@ -228,8 +228,9 @@ def check_label(
 
 def _check_weights(party: PartyFile, weight: str, here: Frame) -> None:
     """Refuse weights that tell replaced labels: no epsilon would hold. Raises LabelError."""
-    label = label_column(here, party)
-    if (how := telling(require_column(here, weight, use="weight"), label)) is not None:
+    label, weights = label_column(here, party), require_column(here, weight, use="weight")
+    how = telling(weights, label) or ("follows from the label" if follows(weights, label) else None)
+    if how is not None:
         raise LabelError(
             f"weight column {weight!r} {how}, and cut gradients show the rows' weights: the contract's ε for labels would not "
             "hold; leave the weight out, or take weights that do not depend on labels"

@@ -48,6 +48,14 @@ def telling(values: pl.Series, label: pl.Series) -> str | None:
     return None
 
 
+def follows(values: pl.Series, label: pl.Series) -> bool:
+    """Tell whether a column's values follow from the label, such as weights of classes: they tell something of it.
+
+    ``label`` is a struct where there are several, which may settle values together that none of them settles alone.
+    """
+    return _determines(label, values)
+
+
 def _determines(values: pl.Series, label: pl.Series) -> bool:
     """Tell whether there are few values, and 99.9 % of the rows have a value that goes with one label only."""
     pair = pl.DataFrame({"value": values, "label": label}).drop_nulls()
