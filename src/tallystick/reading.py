@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from tallystick.errors import ConfigError, printable
 from tallystick.storage import refuse_pipe
@@ -354,7 +355,9 @@ for _tag, _pattern, _first in (
 def problem_lines(model: type[Model], error: ValidationError) -> list[str]:
     """Say each problem of a model's values in a line: the key, its value, and what is allowed."""
     lines = []
-    problems = error.errors()
+    problems = [problem for problem in error.errors() if not _is_of_other_half(problem)]
+    for problem in problems:
+        problem["loc"] = tuple(step for step in problem["loc"] if not str(step).startswith(_TEXT_OR_LIST))
     # A number or auto is a union: pydantic has a line for each half, below the key.
     either = {problem["loc"][:-1] for problem in problems if problem["loc"][-1:] == _AUTO}
     for problem in problems:
@@ -399,8 +402,15 @@ def problem_lines(model: type[Model], error: ValidationError) -> list[str]:
     return lines
 
 
+def _is_of_other_half(problem: ErrorDetails) -> bool:
+    """Tell whether a problem of text, or a list of it, is of the half that the value does not look like."""
+    is_half = bool(problem["loc"]) and str(problem["loc"][-1]).startswith(_TEXT_OR_LIST)
+    return is_half and problem["type"] == ("string_type" if isinstance(problem["input"], list | tuple) else "tuple_type")
+
+
 _AS_YAML = re.compile(r"\b(True|False)\b")
 _AUTO = ("literal['auto']",)
+_TEXT_OR_LIST = ("constrained-str", "function-after[each_once(), tuple[")  # pydantic's names of these parts of a union
 
 
 _TYPES = {

@@ -33,6 +33,7 @@ from tallystick.evaluation.measure import compare_models
 from tallystick.export.half import meaning_of
 from tallystick.export.student import make_student
 from tallystick.job.monitor import served_look_of
+from tallystick.job.phases.defense import RunDefense, check_charged_labels
 from tallystick.job.prediction_output import check_columns
 from tallystick.metrics import label_bits, metric
 from tallystick.privacy.ledger import Ledger
@@ -40,6 +41,8 @@ from tallystick.report.compare import compare_results
 from tallystick.report.leaks import leak_headline
 from tallystick.report.page import to_html
 from tallystick.report.summary import headline, too_good
+from tallystick.run_folder.folder import RunFolder
+from tallystick.run_folder.ledger import create_ledger
 from tallystick.scoring.explain import check_explained
 from tallystick.scoring.predict import score_columns
 from tallystick.simulation import Silent, simulate
@@ -263,7 +266,10 @@ def test_a_party_file_names_the_labels_of_the_contract(target, label, message, t
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"label": ["click", "click"]}, r"label.*must have each column once"),
+        ({"label": ["click", "click"]}, r"^party file: label = [^\n]*: must have each column once[^\n]*$"),
+        ({"label": ["click"]}, r'^party file: label = \["click"\]: must be a list of at least 2$'),
+        ({"label": ["click", 1]}, r"^party file: label\.1 = 1: must be text[^\n]*$"),
+        ({"label": 1}, r"^party file: label = 1: must be text[^\n]*$"),
         ({"weight": "install"}, r'weight = "install": is also the label'),
         ({"keys": {"id": "buy"}}, r'label = "buy": is also a key column'),
         ({"features": {"numeric": ["click"]}}, r'column "click" is the label; a feature would give it away'),
@@ -303,6 +309,23 @@ def test_commands_that_take_one_label_refuse_several(tmp_path):
         make_student(contract, party, scores=tmp_path / "scores.csv", to=tmp_path / "student", watcher=Silent())
     with pytest.raises(ConfigError, match=r"target\.type = multilabel: a sweep compares how well one label's classes"):
         sweep_defenses(contract, None, watcher=Silent())
+
+
+def test_a_run_goes_on_with_the_labels_that_it_was_charged_for_in_any_order(tmp_path):
+    """Another or a missing one is told in a line, which shows no label."""
+    contract = parse_contract(contract_values(PARTIES, target=TARGET, defense=[{"method": "label-dp", "epsilon": 1.0}]))
+    values = {"party": "bank", "table": {"path": "b.csv"}, "keys": {"id": "id"}, "label": list(NAMES)}
+    budget = {"privacy": {"ledger": str(tmp_path / "ledger.sqlite"), "dataset": "clicks"}}
+    party, folder = parse_party(values | budget, folder=tmp_path), RunFolder.new(tmp_path, contract, "bank", key=None)
+    create_ledger(party)
+    labels = {"click": ["no", "yes", "no"], "install": [1, 0, 1], "buy": [True, True, False]}
+    RunDefense.of(contract, folder).spend(
+        contract, party, folder, torch.tensor([5, 6, 1]), what="training", column=struct(**labels)
+    )
+    check_charged_labels(contract, folder, struct(**dict(reversed(labels.items()))))
+    for change in ({"install": [1, 1, 1]}, {"install": [1, None, 1]}, {"install": labels["buy"], "buy": labels["install"]}):
+        with pytest.raises(DataError, match=r"the labels are not those that this run was charged for"):
+            check_charged_labels(contract, folder, struct(**labels | change))
 
 
 def test_one_label_has_the_hash_that_it_had_before_there_were_several():

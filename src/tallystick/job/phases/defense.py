@@ -136,7 +136,9 @@ def check_charged_labels(contract: Contract, folder: RunFolder, column: pl.Serie
 
 def _digest(column: pl.Series, secret: bytes) -> str:
     digest = hashlib.blake2b(key=secret, digest_size=16)
-    for text in column.cast(pl.String):
+    # Of several labels one after the other, in whatever order the party file names them
+    several = [column.struct.field(name) for name in sorted(column.struct.fields)] if column.dtype == pl.Struct else [column]
+    for text in (text for each in several for text in each.cast(pl.String)):
         digest.update(b"-" if text is None else b"%d %s" % (len(text.encode()), text.encode()))
     return digest.hexdigest()
 
