@@ -96,6 +96,24 @@ def test_groups_say_which_model_scores_them(full) -> None:
     assert "The joint model on groups of test rows" not in page
 
 
+@pytest.mark.parametrize(("target", "columns"), [("binary", 6), ("multiclass", 3), ("multilabel", 3), ("regression", 6)])
+def test_groups_have_a_cell_for_each_column_of_their_table(full, target, columns) -> None:
+    """A group of too few rows has one cell over all but its name and its rows."""
+    rng = np.random.default_rng(2)
+    logits = rng.normal(size=(600, 2)) if target in ("multiclass", "multilabel") else rng.normal(size=600)
+    groups = by_group(
+        target,
+        Subgroups(column="c", names=["many", "tiny"], codes_N=np.repeat([0, 1], [580, 20])),
+        ScoredRows(labels_N=rng.integers(0, 2, 600), logits=logits),
+        resamples=10,
+        generator=rng,
+    )
+    page = to_html(msgspec.structs.replace(full, sections=msgspec.structs.replace(full.sections, groups=[groups])))
+    head, many, tiny = page[page.index('id="groups"') :].partition("</table>")[0].split("<tr>")[1:]
+    assert [row.count("</th>") + row.count("</td>") for row in (head, many)] == [columns, columns]
+    assert f'colspan="{columns - 1}"' in tiny
+
+
 def test_a_page_without_them_has_no_such_sections(make) -> None:
     page = to_html(msgspec.structs.replace(make(party="weather"), sections=Sections()))
     for name in ("decisions", "columns", "groups", "shared"):
