@@ -12,7 +12,7 @@ from tallystick_experiments.catalogue import clicks, pairs, public
 from tallystick_experiments.results import RUNS, rounded
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-MANY_TABLES = ("quality", "no-gradients", "far")  # whose tables take half a minute to read
+MANY_TABLES = ("quality", "quality-shared-public", "no-gradients", "far")  # whose tables take half a minute to read
 
 
 KEPT = [
