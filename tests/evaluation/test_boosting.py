@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from lanes import short_lane_of
-from scipy.stats import norm
+from scipy.stats import expon, lognorm, norm, uniform
 
 from tallystick.evaluation import boosting
-from tallystick.evaluation.boosting import Boosted
+from tallystick.evaluation.boosting import Boosted, boosted_places
 from tallystick.metrics import NUMBERS, pinball_loss
 from tallystick.tables.features import Features
 
@@ -70,3 +70,18 @@ def test_of_many_levels_some_are_boosted_and_those_between_lie_on_lines(monkeypa
     others_N = features.numeric_NF[:, 0] + torch.randn(ROWS, generator=torch.Generator().manual_seed(3))
     losses = [pinball_loss(others_N, np.sort(values_NL, axis=1), levels=levels).mean() for values_NL in (some_NL, all_NL)]
     assert losses[0] < 1.03 * losses[1]
+
+
+@pytest.mark.parametrize("label", [norm(), uniform(), expon(), lognorm(1)])
+def test_a_quantile_on_a_line_has_the_share_of_labels_below_it_that_its_level_says(label):
+    """Within .015, of labels whose distribution is known, at each of 99 levels."""
+    levels = np.arange(1, 100) / 100
+    places = boosted_places(levels)
+    assert len(places) == boosting.MOST_LEVELS
+    assert {places[0], places[-1]} == {0, 98}
+    on_lines_L = np.interp(norm.ppf(levels), norm.ppf(levels[places]), label.ppf(levels[places]))
+    assert np.abs(label.cdf(on_lines_L) - levels).max() < 0.015
+
+
+def test_few_levels_are_all_boosted():
+    assert boosted_places((0.1, 0.5, 0.9)).tolist() == [0, 1, 2]

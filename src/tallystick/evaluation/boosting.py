@@ -43,7 +43,7 @@ class Boosted:
         features: the training rows.
         labels: theirs, as the label coder gives them.
         weights: theirs, if rows have any.
-        levels: of a quantile target; each is a model of its own, or of many some, evenly spaced.
+        levels: of a quantile target; each is a model of its own, or of many some (``boosted_places``).
         outputs: of a multilabel target, how many labels there are; each is a model of its own.
         seed: of what it draws.
     """
@@ -74,7 +74,7 @@ class Boosted:
             targets = list(label_bits(targets[0], outputs).T)
         losses: list[dict[str, Any]] = [{"loss": "poisson"} if kind == "count" else {}]
         if kind == "quantile":
-            places = np.linspace(0, len(levels) - 1, min(len(levels), MOST_LEVELS)).round().astype(int)
+            places = boosted_places(levels)
             losses = [{"loss": "quantile", "quantile": levels[place]} for place in places]
             # Of a normal label quantiles lie on a line over the standard normal's, so lines between few of them are exact
             at_L, at_M = ndtri(levels), ndtri(np.asarray(levels)[places])
@@ -110,6 +110,19 @@ class Boosted:
                 values = values[:, 1] - values[:, 0] if self._kind == "binary" else values
             parts.append(torch.from_numpy(values).float())
         return torch.cat(parts)
+
+
+def boosted_places(levels: Sequence[float]) -> NDArray[np.int64]:
+    """Return which levels are boosted: all, or some that are spread half by their number and half by a normal label's quantiles.
+
+    By their number alone, labels with long tails have quantiles far off a line between the outer ones.
+    """
+    if len(levels) <= MOST_LEVELS:
+        return np.arange(len(levels))
+    at_L = ndtri(levels)
+    by_number = at_L[np.linspace(0, len(levels) - 1, MOST_LEVELS).round().astype(int)]
+    spread_M = (by_number + np.linspace(at_L[0], at_L[-1], MOST_LEVELS)) / 2
+    return np.unique([np.abs(at_L - at).argmin() for at in spread_M])
 
 
 def _log_chances(model: Any, table: NDArray[Any], classes: int) -> NDArray[Any]:
