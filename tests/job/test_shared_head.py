@@ -395,7 +395,8 @@ def test_a_training_of_numbers_that_diverged_is_said_at_home(monkeypatch):
     contract = parse_contract(shared(target={"type": "regression"}))
     frames = tables(PARTIES, rows=120, target="regression")
     simulate(contract, frames, columns(PARTIES), secret_seed=1, watcher=heard)
-    assert sum("0.01 deviations or more off, so training diverged" in line for line in heard.lines) == 1
+    said = [line for line in heard.lines if "0.01 deviations or more off, so training diverged" in line]
+    assert [line.rpartition(": ")[2] for line in said] == ["lower training.learning_rate"]
 
 
 def test_a_training_whose_scores_are_not_counted_tells_nothing(monkeypatch):

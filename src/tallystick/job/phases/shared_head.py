@@ -396,7 +396,11 @@ def _say_of_range(job: Job, dataset: Dataset, near_edge: int, scores_NC: NDArray
     if not is_regression and (beyond := int((np.abs(scores_NC) > RANGE).sum())):
         say(f"{beyond} of {scores_NC.size} scores are beyond {RANGE:g}, where training on shares goes wrong: {helps}")
     if is_regression and (beyond := int((np.abs(scores_NC) > MOST_DEVIATIONS).sum())):
-        say(f"{beyond} of {scores_NC.size} scores are {MOST_DEVIATIONS:g} deviations or more off, so training diverged: {helps}")
+        # Larger batches up to 512 rows take larger steps, and more decay makes steep losses steeper
+        say(
+            f"{beyond} of {scores_NC.size} scores are {MOST_DEVIATIONS:g} deviations or more off, so training diverged: lower "
+            "training.learning_rate"
+        )
     if is_regression:
         labels_N = dataset.known_labels.training_labels_N[dataset.train_N].double()
         if clipped := int((labels_N.abs() > LARGEST_LABEL).sum()):
