@@ -49,6 +49,7 @@ from tallystick.serving.serving_folder import ServingHome
 from tallystick.storage import PARTIAL, remove
 from tallystick.tables.keys import ids_of_persons
 from tallystick.tables.lazy_table import Frame
+from tallystick.tables.text import FRACTION
 
 BY_ROW = ("scores.parquet", f"{SETTLED}.json", "values.json", NOISY_KEYS)
 """Files of a run with a value for each row. So has each folder in it, or it serves a training that goes on: what crossed, buckets
@@ -72,6 +73,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
         deleted: files and folders that are deleted, or emptied of their rows.
         coarsened: profiles, findings and reports that lose every value of few rows.
         rewritten: journals out of which the persons' names are taken, and all names of what was asked of runs that are gone.
+        doubts: what is doubtful of how the persons' keys are written.
         ledger: the ledger whose counts of opened scores lose the persons' rows, or None if there is none.
         done: whether it was done, or is only planned.
         remains: what still depends on rows of a run, in sentences.
@@ -80,6 +82,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     deleted: tuple[str, ...]
     coarsened: tuple[str, ...]
     rewritten: tuple[str, ...]
+    doubts: tuple[str, ...]
     ledger: str | None
     done: bool
     remains: tuple[str, ...] = REMAINS
@@ -130,6 +133,7 @@ def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
         deleted=tuple(str(path) for paths in by_row.values() for path in paths) + tuple(str(path) for path in aligned),
         coarsened=tuple(str(path) for path in coarsened),
         rewritten=tuple(str(path) for paths in (*answers.values(), *journals.values()) for path in paths),
+        doubts=_doubts(party, persons),
         ledger=str(party.privacy.ledger) if party.privacy.ledger.exists() else None,
         done=do,
     )
@@ -143,6 +147,19 @@ def persons_by_key(party: PartyFile, keys: Sequence[str]) -> pl.DataFrame:
             f"KEY: {party.party} knows a person by {' and '.join(columns) or 'no key'}; give a file of these columns by --table"
         )
     return pl.DataFrame({columns[0]: list(keys)})
+
+
+def _doubts(party: PartyFile, persons: Frame) -> tuple[str, ...]:
+    """Say which keys would be written otherwise in a column of numbers. What is said does not depend on who is known."""
+    lines = []
+    for name in sorted(set(party.keys.values()) & set(persons.columns)):
+        column = persons.get_column(name)
+        if column.dtype == pl.String and (ends := int(column.str.contains(FRACTION).sum())):
+            lines.append(
+                f"key column {name!r}: {ends} of these keys end{'s' if ends == 1 else ''} in a zero behind a point, as 1.50; "
+                "where the table has numbers it is 1.5, so name that person again without the zero"
+            )
+    return tuple(lines)
 
 
 def _ids(party: PartyFile, contract: Contract, persons: Frame) -> set[bytes]:

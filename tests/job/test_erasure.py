@@ -144,6 +144,12 @@ def test_what_is_done_and_said_is_the_same_for_a_person_who_was_never_known(trai
     assert json.loads(said[0])["done"] is True
 
 
+def test_a_key_that_a_column_of_numbers_would_write_otherwise_is_said_and_taken_as_it_is_written(job):
+    (line,) = erase(job, "bank", "1.50", "2.0", "3.5", do=False).doubts
+    assert "key column 'id': 1 of these keys ends in a zero behind a point, as 1.50" in line
+    assert not erase(job, "bank", "1.5", "7", do=False).doubts
+
+
 def test_without_yes_nothing_changes_and_the_plan_is_shown(job):
     (folder,) = job.runs("bank")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

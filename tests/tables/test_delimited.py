@@ -686,7 +686,8 @@ def test_categories_in_quotes_that_a_csv_does_not_know_are_said(cell):
         ("string,VARCHAR,int", ["name", "city"]),
         ("text,character varying(20),double", ["name", "city"]),
         ("Ada,Ulm,3", []),
-        ("text,Ulm,3", ["name"]),
+        ("text,Ulm,3", []),
+        ("text,Ulm,int", ["name"]),
     ],
 )
 def test_a_row_of_type_names_below_the_header_is_said_of_text_too(types, said, tmp_path):

@@ -15,7 +15,7 @@ from tallystick.config.alignment import IntersectionConfig, KeyColumn
 from tallystick.errors import DataError, IdError
 from tallystick.reading import Step
 from tallystick.tables.key_spelling import spelling_hints
-from tallystick.tables.keys import ids_of_persons, read_keys
+from tallystick.tables.keys import read_keys
 from tallystick.tables.normalise import join, normalise
 
 words = st.text(max_size=12)
@@ -295,15 +295,3 @@ def test_keys_that_look_rounded_are_said(values: list[object], rows: str | None)
     report = read_keys(pl.DataFrame({"k": values}), columns={"k": "k"}, alignment=alignment()).report
     doubtful = [line for line in report.notes() if "a fraction or an exponent" in line]
     assert [rows in line for line in doubtful] == ([True] if rows else [])
-
-
-@pytest.mark.parametrize("cell", [1.5, "1.5", Decimal("1.50"), "1.500", 20, "20.0", "007", "x1.50"])
-def test_a_person_s_key_is_known_however_a_fraction_s_last_zeros_are_written(cell: Any) -> None:
-    alignment = IntersectionConfig(keys=(KeyColumn(name="id"), KeyColumn(name="day")))
-    table = pl.DataFrame({"id": [cell], "day": ["3"]})
-    known = ids_of_persons(table, columns={"id": "id", "day": "day"}, alignment=alignment)
-    for spelling in {str(cell), {1.5: "1.50", 20: "20"}.get(cell, str(cell))}:
-        asked = pl.DataFrame({"id": [spelling], "day": ["3"], "other": [1]})
-        ids = ids_of_persons(asked, columns={"id": "id", "day": "day", "further": "x"}, alignment=alignment)
-        assert known & ids
-        assert len(ids) <= 2

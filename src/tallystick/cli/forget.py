@@ -49,6 +49,8 @@ def forget(
             past = "rewritten without these persons" if yes else "would be rewritten without these persons"
             for path in (*erasure.rewritten, *([erasure.ledger] if erasure.ledger is not None else [])):
                 console.print(f"{past}: {path}", markup=False, soft_wrap=True)
+            for line in erasure.doubts:
+                console.print(line, markup=False, soft_wrap=True)
             for sentence in erasure.remains if yes else ("Nothing was changed. Add --yes to erase.",):
                 console.print(sentence, markup=False, soft_wrap=True)
 

@@ -103,7 +103,11 @@ FOREIGN_SIGNS = {
 }  # Arabic's decimal sign
 LISTED = 5  # columns that a note lists
 LOOKED_AT = 100_000  # lines in which codes are looked for
-TYPE_NAME = r"(?i)^(n?(var)?char2?(acter( varying)?)?( ?\(\d+\))?|string|str|text|object|category|categorical|factor|keyword)$"
+TYPE_NAME = re.compile(
+    r"n?(var)?char2?(acter( varying)?)?( ?\(\d+\))?|string|str|text|object|category|categorical|factor|(big|small)?int(eger)?\d*"
+    r"|long|float\d*|double( precision)?|real|number|numeric|decimal|bool(ean)?|date|datetime|timestamp",
+    re.IGNORECASE,
+)
 TOO_LONG = re.compile(r"could not parse `(.*)` as dtype `(?:[if]64|i128)` at column .*\(column number (\d+)\)", re.DOTALL)
 """What Polars says of a whole number beyond its integer types, which it had chosen by the look of the cells, and of digits of
 other scripts."""
@@ -200,6 +204,8 @@ def read_delimited(
     decimal, typed = decimal_sign or ".", []
     numbers, words, doubtful, missing, of_text = (dict[str, tuple[str, ...]]() for _ in range(5))
     below_header: list[str] = []
+    first_cells = {name: table.get_column(name).head(1).to_list() for name in looks}
+    types = {name for name, cell in first_cells.items() if cell and cell[0] is not None and TYPE_NAME.fullmatch(cell[0].strip())}
     for name, kind in table.schema.items():
         look = looks.get(name)
         if kind.is_float() and table.get_column(name).is_nan().any():
@@ -214,7 +220,8 @@ def read_delimited(
             own = set(look.marks) - set(MARKS) - set(form.missing_in.get(name, form.missing or ()))
             missing |= {name: tuple(sorted(own))} if own else {}
             continue
-        below_header += [name] if name in cells and _has_odd_first(table.get_column(name)) else []
+        is_type = len(types) > 1 and name in types  # one such word may be a value
+        below_header += [name] if name in cells and (is_type or _has_odd_first(table.get_column(name))) else []
         of_text |= {name: form.missing_in.get(name, NULL_WORDS if form.missing is None else form.missing)}
         plain_cells = cs.by_name(name).as_expr()
         if name in of_excel:
@@ -303,10 +310,8 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
 
 
 def _has_odd_first(column: pl.Series) -> bool:
-    """Tell whether a column of text could be read as something else, were it not for its first cell, or that names a type."""
+    """Tell whether a column of text could be read as something else, were it not for its first cell."""
     cells = column.head(SAMPLE_CELLS)
-    if len(cells) > FEWEST_VALUES and cells.str.contains(TYPE_NAME).fill_null(False).arg_true().to_list() == [0]:
-        return True
     if not any(re.search("[0-9]|true|false", cell, re.IGNORECASE) for cell in cells[1:3].drop_nulls()):
         return False
     stripped = cells.str.strip_chars()

@@ -27,7 +27,7 @@ from tallystick.tables.lazy_table import Frame
 from tallystick.tables.normalise import join, normalise
 from tallystick.tables.similar_keys import read_similar_keys
 from tallystick.tables.table import require_column
-from tallystick.tables.text import FRACTION, rows_listed
+from tallystick.tables.text import rows_listed
 from tallystick.tables.times import ordered_times
 
 
@@ -311,11 +311,8 @@ def key_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConf
 def ids_of_persons(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> set[bytes]:
     """Return every id under which these rows may be known: by all keys together, and by each that may link them alone.
 
-    Text such as 1.50 is 1.5 where the table has numbers, so both are meant. Raises as key_of does.
+    Raises as key_of does.
     """
-    used = sorted({columns[key.name] for key in alignment.keys})
-    as_written = pl.DataFrame([require_column(frame, name, use="key") for name in used])
-    frame = pl.concat([as_written, as_written.with_columns(pl.selectors.string().str.replace(FRACTION, "$1"))])
     ids = set(key_of(frame, columns=columns, alignment=alignment).drop_nulls().cast(pl.Binary))
     for number, each in enumerate(alignment.any_of):
         alone = _joined(frame, columns, each.columns).drop_nulls().cast(pl.Binary)

@@ -4,6 +4,7 @@ A profile holds statistics of private rows. It stays on the party's machine.
 """
 
 from dataclasses import asdict, dataclass
+from datetime import date
 from typing import Any
 
 import polars as pl
@@ -38,6 +39,8 @@ SUM = (
 )
 """What stands for a key in the last row of many a spreadsheet."""
 SHOWN_CLASSES = 20
+LATE_YEAR, MANY_YEARS = 2030, 40
+"""Of dates whose years had two digits: a birth in 1940 reads as one in 2040."""
 SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells that are shown of a column, among its first ones, of so many characters
 
 
@@ -148,7 +151,7 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             )
         if column.use == "categorical" and party.features is None:
             warnings += [warning] if (warning := marks_warning(frame, column.name, party)) is not None else []
-        if "%y" in party.dates.get(column.name, "") and column.minimum is not None:
+        if "%y" in party.dates.get(column.name, "") and _may_be_off_a_century(values):
             warnings.append(
                 f"column {column.name!r}: its years of two digits are taken for 1970 to 2069, so it runs from {column.minimum} "
                 f"to {column.maximum}; write years of four digits where some are of another century"
@@ -173,6 +176,12 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
         positive_classes=positive_classes,
         warnings=tuple(warnings),
     )
+
+
+def _may_be_off_a_century(days: pl.Series) -> bool:
+    """Tell whether dates from 1970 to 2069, whose years had two digits, look as if some were of another century."""
+    first, last = (int(day.year) if isinstance(day, date) else 0 for day in (days.min(), days.max()))
+    return last >= LATE_YEAR or last - first >= MANY_YEARS
 
 
 def keys_as_written(party: PartyFile) -> IntersectionConfig:
