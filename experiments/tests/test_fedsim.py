@@ -87,7 +87,7 @@ def test_splits_are_seven_one_two_and_differ_by_seed():
     assert not np.array_equal(test_N, runs.split_rows(100, seed=2)[2])
 
 
-@pytest.mark.parametrize("name", short_lane_of([name for name in METHODS if name != "Combine"], 5))
+@pytest.mark.parametrize("name", short_lane_of([name for name in METHODS if name != "Combine"], 3))
 def test_every_method_trains(hdb, quick, name):
     linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
     figures = runs.train_method(linked, name, runs.RECIPES["hdb"], seed=1).figures

@@ -84,6 +84,7 @@ def test_a_variant_of_prediction_shares_its_training(by_key) -> None:
     assert [each["ace"] for each in plain] != [each["ace"] for each in undone]
 
 
+@pytest.mark.long
 def test_a_change_is_against_the_partial_baseline_of_the_same_seed(swept, by_key) -> None:
     features, labels = (by_key[side, "baseline-partial", 0.5] for side in ("features", "labels"))
     assert [each["auc"] for each in features] == [each["auc"] for each in labels]

@@ -164,6 +164,7 @@ def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_pat
     assert defended[6] is not None
 
 
+@pytest.mark.long
 def test_a_scenario_is_run_alone_and_unknown_ones_are_named(file: Path) -> None:
     training = {"steps": leakage.StepOptions(epochs=1, batch_size=128)}
     with pytest.raises(ConfigError, match="unknown part table-9"):

@@ -23,6 +23,7 @@ def test_a_generated_file_is_criteos_shape(tmp_path: Path, monkeypatch: pytest.M
     assert 0.07 < rows.get_column("I5").null_count() / 2000 < 0.13  # four and a half standard errors
 
 
+@pytest.mark.long
 def test_tables_of_two_parties_share_the_stated_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "GENERATED_ROWS", 800)
     memory.write_criteo(tmp_path / "train.txt", 2000, seed=1)

@@ -44,6 +44,7 @@ def few_epochs(monkeypatch, epochs):
         monkeypatch.setattr(sections, name, lambda _rows, _batch_size: epochs)
 
 
+@pytest.mark.long
 def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path, monkeypatch):
     few_epochs(monkeypatch, 30)
     how = {"data": None, "tables": ["wine"], "methods": ["boosting", "default"]}

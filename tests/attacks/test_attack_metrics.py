@@ -106,6 +106,7 @@ def test_binormal_scores_have_the_auc_of_theory() -> None:
     assert metrics.auc.low < metrics.auc.mean < metrics.auc.high
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("groups", [1, 20])
 def test_intervals_cover(groups: int) -> None:
     """80 repetitions at a nominal 95 % (percentile bootstrap: a little less); 84 % is more than three deviations below."""

@@ -55,7 +55,7 @@ def test_each_attack_reads_a_planted_label(name: str) -> None:
     assert metrics.auc.low <= metrics.auc.mean <= metrics.auc.high
 
 
-@pytest.mark.parametrize("name", short_lane_of(BINARY, 16))
+@pytest.mark.parametrize("name", short_lane_of(BINARY, 12))
 def test_no_attack_reads_what_is_not_there(name: str) -> None:
     """Standard error of a mean AUC over 1,500 rows or more with a quarter positives: at most 0.017. Three of them; seeded."""
     metrics = metrics_of(name, planted_view(TRUTH, gap=NOTHING), TRUTH)
@@ -92,7 +92,7 @@ def test_energies_are_those_of_the_singular_vectors() -> None:
     assert energies_of(x_BD * torch.nan).isnan().all()
 
 
-@pytest.mark.parametrize("name", short_lane_of(MULTICLASS, 8))
+@pytest.mark.parametrize("name", short_lane_of(MULTICLASS, 5))
 def test_attacks_on_several_classes(name: str) -> None:
     truth = labels(3)
     assert metrics_of(name, planted_view(truth, gap=5.0), truth, classes=3).auc.mean > 0.95

@@ -51,6 +51,7 @@ def test_cells_find_the_place_that_a_set_of_neighbours_leaves():
     assert found["cells"].median < 0.1 * found["cells"].chance
 
 
+@pytest.mark.long
 def test_nothing_is_found_in_links_of_other_places():
     """Links among shuffled places: no better than a third under a guess's median, which the middle of the map alone may reach."""
     own_ND, other_MD, label, feature = linked(told=False)

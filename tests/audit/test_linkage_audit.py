@@ -125,6 +125,7 @@ def test_a_helper_locates_ranks_of_these_keys_and_not_of_others():
     assert absent.median > 0.8 * absent.chance
 
 
+@pytest.mark.long
 def test_a_map_shows_own_keys_and_the_peers_only_where_links_place_them(tmp_path):
     bank, shop = places(400, seed=1), places(60, seed=2)
     (shown,) = audited(BANK, bank, shop, tmp_path).maps

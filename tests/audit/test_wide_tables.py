@@ -31,6 +31,7 @@ def numbers_NW():
     return np.random.default_rng(1).normal(size=(ROWS, 130)).astype(np.float32)
 
 
+@pytest.mark.long
 def test_of_a_vector_some_numbers_are_attacked_and_the_rest_is_named(numbers_NW):
     vector = pl.Series("title", numbers_NW, dtype=pl.Array(pl.Float32, numbers_NW.shape[1]))
     table = pl.DataFrame({"id": range(ROWS), "own": numbers_NW[:, 0] + 1.0}).with_columns(vector)

@@ -52,6 +52,7 @@ def test_the_demo_on_shares_is_a_job_of_three(tmp_path):
         assert check_party_file(home / "party.yaml", home / "contract.yaml")["problems"] == []
 
 
+@pytest.mark.long
 @needs_data
 def test_departures_and_readings_share_places_and_times_and_no_id(tmp_path):
     found = write_departures(tmp_path, rows=3000, seed=2)

@@ -110,7 +110,7 @@ def check_said(contract, received, result):
     assert "embedding" in facts
 
 
-@pytest.mark.parametrize("case", short_lane_of(CASES, 9))
+@pytest.mark.parametrize("case", short_lane_of(CASES, 7))
 def test_what_crosses_in_a_run_is_said_before_it_and_after_it(case, crossed):
     parties, changes = CASES[case]
     contract = parse_contract(tiny.contract_values(parties, **{"training__epochs": 1, **changes}))

@@ -78,7 +78,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize(("changes", "most"), short_lane_of(RUNS.values(), 4), ids=RUNS)
+@pytest.mark.parametrize(("changes", "most"), short_lane_of(RUNS.values(), 3), ids=RUNS)
 def test_ledger_audit_and_page_have_the_cost_of_what_crossed(changes, most, tmp_path, monkeypatch):
     """The oracle counts, at the channel, the messages that each row's embedding is in."""
     bottom = Watched()

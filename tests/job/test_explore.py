@@ -88,6 +88,7 @@ def usual():
         return simulate(parse_contract(explored()), tables(PARTIES, rows=ROWS), columns(PARTIES), explores=True), crossed
 
 
+@pytest.mark.long
 def test_a_simulation_draws_the_same_sample_again():
     again = simulate(parse_contract(explored()), tables(PARTIES, rows=ROWS), columns(PARTIES), explores=True)
     assert usual()[0].sections.sample == again.sections.sample

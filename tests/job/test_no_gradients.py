@@ -315,6 +315,7 @@ def test_each_row_of_several_feature_parties_crosses_once_and_no_gradient_does(c
     assert leak_lines(result)[0].endswith("was sent. It can still guess from its own columns.")
 
 
+@pytest.mark.long
 def test_candidates_of_similar_keys_cross_once_each(crossed):
     changes = {"model__cut_width": 8, "model__merge": {"width": 8, "heads": 2, "top": [8]}}
     contract = similar.contract_values(**QUICK | changes)

@@ -180,6 +180,7 @@ def run(folder, frames, target=TARGET, **changes):
 WAYS = [{}, {"model__ensemble": 4}, {"training__gradients": "none"}, {"unaligned__method": "average"}, {"training__folds": 3}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", short_lane_of(WAYS, 1), ids=str)
 def test_quantiles_are_learnt_about_as_well_as_the_model_that_made_the_labels_has_them(changes, spread, tmp_path):
     """True quantiles' loss is the bar: at most 12 % above it. 720 test rows have a standard error of 3 %.

@@ -132,6 +132,7 @@ def test_by_hash_there_is_none_unless_it_is_asked_for(tmp_path):
     assert result.training.refit_epochs == 0
 
 
+@pytest.mark.long
 def test_it_goes_with_rows_that_are_linked_by_similarity(tmp_path):
     of = {name: dict(party) for name, party in similar.columns().items()}
     of["bank"]["time"] = "day"

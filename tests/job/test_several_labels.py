@@ -440,7 +440,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("changes", short_lane_of(WAYS, 2), ids=str)
+@pytest.mark.parametrize("changes", short_lane_of(WAYS, 1), ids=str)
 def test_each_label_is_learnt(changes, labelled, tmp_path):
     """600 test rows: an AUC of .5 by chance has a deviation of .025, and .12 is more than four."""
     result = run(tmp_path, labelled, training__epochs=12, **changes)

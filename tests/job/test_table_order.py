@@ -138,7 +138,7 @@ def shape_of(sent):
     return {ends: [(kind, len(text)) for kind, text in messages] for ends, messages in sent.items()}
 
 
-@pytest.mark.parametrize("name", short_lane_of(SCENES, 5))
+@pytest.mark.parametrize("name", short_lane_of(SCENES, 4))
 def test_all_that_crosses_stays_to_the_bit_whatever_the_order_of_a_table(name, monkeypatch):
     scene = SCENES[name]()
     before = crossed(scene, monkeypatch, orders={})

@@ -84,7 +84,7 @@ def test_every_declared_method_has_a_class_of_its_own():
     assert all(issubclass(each, UnalignedMethod) and not getattr(each, "__abstractmethods__", None) for each in classes)
 
 
-@pytest.mark.parametrize("method", short_lane_of(METHODS, 6))
+@pytest.mark.parametrize("method", short_lane_of(METHODS, 4))
 def test_every_method_trains_and_measures(method):
     result = run(method, evaluation=QUICKLY)
     assert result.evaluation["joint"]["auc"]["value"] > 0.6
@@ -271,6 +271,7 @@ def wide_frames(count):
     return given
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", short_lane_of(["hash", "time"], 1))
 def test_it_is_the_network_that_the_label_party_would_train_without_a_partner(split, own_trainings):
     """To the bit, from the same start: with columns closed, by folds or with a refit, whatever is trained jointly beside it."""

@@ -53,7 +53,7 @@ def both(job, command, *arguments):
             {"method": "intersection", "duplicates": "all"},
             {"method": "union"},
         ],
-        2,
+        1,
     ),
     ids=lambda values: "-".join(map(str, values.values())),
 )

@@ -207,7 +207,7 @@ def compared(rows, way, later_ways, *, may_refuse=frozenset(), server=None):
         assert set(refused) <= may_refuse, (way, refused)
 
 
-@pytest.mark.parametrize("kind", short_lane_of(KINDS, 9))
+@pytest.mark.parametrize("kind", short_lane_of(KINDS, 7))
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_column_is_encoded_alike_whichever_reader_brings_it(kind, data):
@@ -216,7 +216,7 @@ def test_a_column_is_encoded_alike_whichever_reader_brings_it(kind, data):
 
 
 @pytest.mark.parametrize("examples", [2, pytest.param(20, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", short_lane_of([kind for kind in KINDS if kind != "durations"], 6))  # intervals are refused
+@pytest.mark.parametrize("kind", short_lane_of([kind for kind in KINDS if kind != "durations"], 4))  # intervals are refused
 def test_a_column_of_a_postgresql_server_is_encoded_alike(kind, examples, server):
     """Its rows are trained on and read by the others, and the other way round; a store of rows looks them up by key, too."""
 
@@ -247,7 +247,7 @@ def test_a_decimal_is_one_key_whichever_reader_brings_it(server, tmp_path):
         assert list(keys_of(frame, party_of({"path": "t.csv"}, tmp_path), CONTRACT.alignment).ids) == [b"1.5", b"2", b"-0.1"], way
 
 
-@pytest.mark.parametrize("kind", short_lane_of([kind for kind in KINDS if kind != "durations"], 6))
+@pytest.mark.parametrize("kind", short_lane_of([kind for kind in KINDS if kind != "durations"], 4))
 @settings(max_examples=2, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_column_of_sqlite_is_encoded_alike(kind, data):

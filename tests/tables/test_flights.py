@@ -20,6 +20,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> FlightTables:
     return write_flights(tmp_path_factory.mktemp("flights"), missing_share=0.05, seed=3)
 
 
+@pytest.mark.long
 def test_rows_are_those_known_of_the_data_set(tables: FlightTables) -> None:
     carrier, weather = pl.read_parquet(tables.carrier), pl.read_parquet(tables.weather)
     assert carrier.get_column(KEY).is_unique().all()

@@ -94,6 +94,7 @@ def test_a_table_is_taken_apart_in_the_order_in_which_it_lies(rows: list[int], s
     assert all(piece.height <= size for piece in pieces)
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(
     rows=MANY_ROWS,

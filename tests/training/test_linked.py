@@ -177,7 +177,7 @@ def test_a_rows_gradient_is_the_sum_over_its_links(tmp_path):
 ON_LINKS = [name for name, kind in DEFENSES.items() if kind.stage in ("penalties", "gradients")]
 
 
-@pytest.mark.parametrize("method", short_lane_of(ON_LINKS, 3))
+@pytest.mark.parametrize("method", short_lane_of(ON_LINKS, 2))
 def test_defences_take_an_example_with_all_its_links_as_one(method, tmp_path):
     defenses = chain([DEFENSES[method](**DEFENSE_ROWS[method][0])], target="binary")
     defense = CutDefense.of(defenses, secret=bytes(32), steps_per_epoch=3)

@@ -60,7 +60,7 @@ def uncut(request, tmp_path_factory):
     return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"), refit=True)
 
 
-@pytest.mark.parametrize(("uncut", "sends"), short_lane_of(product(MODES, [11, 36, 46, 60]), 3), indirect=["uncut"])
+@pytest.mark.parametrize(("uncut", "sends"), short_lane_of(product(MODES, [11, 36, 46, 60]), 2), indirect=["uncut"])
 def test_a_refit_that_is_cut_goes_on_to_the_same_bits(uncut, sends, tmp_path):
     """Cut in the first training, at its end, and in the refit, between and at checkpoints."""
     setting, how, (whole, (state, *_)) = uncut

@@ -62,7 +62,7 @@ def test_one_process_takes_the_same_steps(setting, tmp_path):
     assert_same_bits(weights_of(networked), weights_of(in_process(setting, training())))
 
 
-@pytest.mark.parametrize("entries", short_lane_of(CUT_DEFENSES.values(), 4), ids=CUT_DEFENSES.keys())
+@pytest.mark.parametrize("entries", short_lane_of(CUT_DEFENSES.values(), 3), ids=CUT_DEFENSES.keys())
 def test_with_every_defence(entries, tmp_path):
     setting = Setting(parties=("club", "shop"))
     defense = cut_defense(defenses(*entries), setting) if entries else None

@@ -72,7 +72,7 @@ def uncut(request, tmp_path_factory):
     return setting, how, setting.train(how, tmp_path_factory.mktemp("whole"), refit=True)
 
 
-@pytest.mark.parametrize(("uncut", "sends"), short_lane_of(product(MODES, [4, 9, 17, 23, 31, 42, 55]), 3), indirect=["uncut"])
+@pytest.mark.parametrize(("uncut", "sends"), short_lane_of(product(MODES, [4, 9, 17, 23, 31, 42, 55]), 2), indirect=["uncut"])
 def test_a_run_that_is_cut_goes_on_to_the_same_bits(uncut, sends, tmp_path):
     """Cut before, between and at comparisons, checkpoints and ends of epochs, and in the refit."""
     setting, how, (whole, (state, *_)) = uncut

@@ -63,6 +63,7 @@ def test_densities_of_scores_are_those_of_each_class(small_file):
         assert densities[20] == pytest.approx(np.mean((of_class >= 0.4) & (of_class < 0.42)) / 0.02)
 
 
+@pytest.mark.long
 def test_a_network_that_is_trained_on_a_shared_table_gives_the_scores():
     """Breast has 569 rows, of which some fifth are scored; a label that is a number has no AUC."""
     labels, scores = dpauc._trained(load_table("breast", None, most=300), seed=1)

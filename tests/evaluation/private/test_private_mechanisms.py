@@ -160,6 +160,7 @@ def test_noise_on_a_score_is_large_enough_and_half_of_it_is_caught():
         assert (epsilon_lower_bound(one, other) <= 1) is holds
 
 
+@pytest.mark.long
 @pytest.mark.unseeded
 def test_released_noise_of_opendp_passes_the_same_audit():
     """The right noise exceeds epsilon with a chance of 1e-7, and half of it passes with one below 3e-7.
