@@ -561,7 +561,7 @@ def test_an_audit_of_a_run_attacks_each_label(audited):
 
 def test_the_page_has_a_row_and_curves_for_each_label(audited):
     page = to_html(audited)
-    assert "AUC, mean over labels" in page
+    assert "Mean AUC over labels" in page
     for name in NAMES:
         assert f'<tr><th scope="row">{name}</th>' in page
         assert f"Curves of label {name}" in page
@@ -571,7 +571,7 @@ def test_the_page_has_a_row_and_curves_for_each_label(audited):
     (grouping,) = audited.sections.groups
     assert grouping["metric"] == "auc"
     assert grouping["groups"][0]["label_mean"]["value"] is None
-    assert audited.sections.importance[0].metric == "AUC, mean over labels"
+    assert audited.sections.importance[0].metric == "Mean AUC over labels"
 
 
 def test_a_label_that_is_predicted_too_well_is_named(labelled, tmp_path):
@@ -589,7 +589,7 @@ def test_runs_are_compared_label_by_label(audited, labelled, tmp_path):
     comparison = compare_results(["one", "two"], [audited, other])
     rows = {row.name: row.values for row in comparison.metrics}
     assert rows["AUC of label install"][0] == audited.evaluation["labels"]["install"]["joint"]["auc"]["value"]
-    assert "AUC, mean over labels" in rows
+    assert "Mean AUC over labels" in rows
     assert "AUC of label buy, own columns only" in rows
 
 

@@ -238,7 +238,7 @@ MULTICLASS = {
 def _over_labels(binary: Metric) -> Metric:
     return replace(
         binary,
-        title=f"{binary.title}, mean over labels",
+        title=f"Mean {binary.words} over labels",
         prepare=lambda y, logits, settings: label_mean_statistic(
             y, logits, lambda one, logits_N: binary.prepare(one, logits_N, settings)
         ),

@@ -87,7 +87,15 @@ def to_html(result: Result | dict[str, Any]) -> str:
         metrics=metric_rows,
         curve_plots=_curve_plots(evaluation) if evaluation is not None else [],
         labels=[
-            _label_part(name, part) for name, part in (evaluation.get("labels", {}) if evaluation is not None else {}).items()
+            LabelPart(
+                name=name,
+                of=part,
+                verdict=verdict(change, METRICS["binary"]["auc"])
+                if (change := (part["difference"] or {}).get("auc")) is not None
+                else "unclear",
+                plots=_curve_plots(part),
+            )
+            for name, part in (evaluation.get("labels", {}) if evaluation is not None else {}).items()
         ],
         quantiles=quantiles,
         coverage=charts.quantile_plot(quantile_lines, "Share of labels at or below each predicted quantile, against its level.")
@@ -188,16 +196,6 @@ class LabelPart:
     of: Comparison
     verdict: str
     plots: list[charts.Plot]
-
-
-def _label_part(name: str, part: Comparison) -> LabelPart:
-    difference = (part["difference"] or {}).get("auc")
-    return LabelPart(
-        name=name,
-        of=part,
-        verdict=verdict(difference, METRICS["binary"]["auc"]) if difference is not None else "unclear",
-        plots=_curve_plots(part),
-    )
 
 
 def _curve_plots(comparison: Comparison) -> list[charts.Plot]:

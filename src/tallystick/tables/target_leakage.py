@@ -49,10 +49,7 @@ def telling(values: pl.Series, label: pl.Series) -> str | None:
 
 
 def follows(values: pl.Series, label: pl.Series) -> bool:
-    """Tell whether a column's values follow from the label, such as weights of classes: they tell something of it.
-
-    ``label`` is a struct where there are several, which may settle values together that none of them settles alone.
-    """
+    """Tell whether values follow from the label, or from several together, as weights of classes do."""
     return _determines(label, values)
 
 
