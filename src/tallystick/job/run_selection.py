@@ -38,8 +38,8 @@ def require_trained(folder: RunFolder, contract: Contract) -> None:
     if folder.complete(contract):
         raise ConfigError(
             f"{folder.path} has all embeddings and no trained model: the label party's training has not ended, or it failed. "
-            "No other party knows which. Wait for it, go on with it by `tallystick run --resume` on all sides, or name another "
-            "run with --run on all sides"
+            "No other party was told which; one that waits for this prediction sees that nobody comes. Wait for it, go on "
+            "with it by `tallystick run --resume` on all sides, or name another run with --run on all sides"
         )
     raise ConfigError(
         f"{folder.path} holds no trained model: its training was not finished; go on with it by `tallystick run --resume` on "
