@@ -63,6 +63,10 @@ LATER = {
         "column 'kind': its cell is missing in 12 of 60 rows, and was in none of the training",
     ),
     "no word in few rows": ({"kind": pl.when(pl.int_range(pl.len()) % 20 > 0).then("kind")}, None),
+    "a mark for missing": (
+        {"kind": pl.when(pl.int_range(pl.len()) % 20 > 0).then("kind").otherwise(pl.lit("?"))},
+        "column 'kind': in 3 of 60 rows its cell is '?', which may mean a missing one, and counts as a word that is new or rare",
+    ),
     "other quotes": (
         {"kind": "\u201c" + pl.col("kind") + "\u201d"},
         "column 'kind': in 60 of 60 rows a cell differs from a category of the training in spaces, case, quotes",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tallystick.tables.categories import FIRST_CATEGORY, MISSING, UNSEEN
 from tallystick.tables.columns import Floats, numbers_of
+from tallystick.tables.delimited import DOUBTFUL
 from tallystick.tables.doubtful_text import encoding_warning, plainly
 from tallystick.tables.encoder import Encoder, NumericColumn, transformed
 from tallystick.tables.lazy_table import Frame, LazyTable, slices_of
@@ -63,14 +64,21 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         cells = require_column(first, categorical.name, use="feature")
         codes_N = categorical.encode(cells)
         known_cells = int((codes_N != MISSING).sum())
-        if alike := _alike(cells.filter(pl.Series(codes_N == UNSEEN)), categorical.categories):
+        unseen = as_text(cells.filter(pl.Series(codes_N == UNSEEN)))
+        if alike := _alike(unseen, categorical.categories):
             lines.append(
                 f"column {categorical.name!r}: in {alike:,} of {of_rows} a cell differs from a category of the training in "
                 "spaces, case, quotes, zeros in front or the codes of a letter alone, and counts as new; spell it as it was"
             )
             continue
-        if (warning := encoding_warning(as_text(cells.filter(pl.Series(codes_N == UNSEEN))))) is not None:
+        if (warning := encoding_warning(unseen)) is not None:
             lines.append(warning)
+        marks = unseen.filter(unseen.str.strip_chars().is_in(["", *DOUBTFUL]))
+        if len(marks):
+            lines.append(
+                f"column {categorical.name!r}: in {len(marks):,} of {of_rows} its cell is {', '.join(map(repr, marks.unique().sort()))}, "
+                "which may mean a missing one, and counts as a word that is new or rare; where it is missing, make it null"
+            )
         if not known_cells and first.height >= FEWEST:
             lines.append(f"column {categorical.name!r} is missing in all of {of_rows}")
         absent = first.height - known_cells
@@ -89,7 +97,7 @@ def _alike(unseen: pl.Series, categories: tuple[str, ...]) -> int:
     """Count the cells that are a category but for how it is spelt."""
     plain, known = (
         plainly(text).str.replace(r"^0+([0-9])", "$1")
-        for text in (as_text(unseen).drop_nulls(), pl.Series(categories, dtype=pl.String))
+        for text in (unseen, pl.Series(categories, dtype=pl.String))
     )
     return int(plain.is_in(known.implode()).sum()) if len(plain) else 0
 
