@@ -76,8 +76,8 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         marks = unseen.filter(unseen.str.strip_chars().is_in(["", *DOUBTFUL]))
         if len(marks):
             lines.append(
-                f"column {categorical.name!r}: in {len(marks):,} of {of_rows} its cell is {', '.join(map(repr, marks.unique().sort()))}, "
-                "which may mean a missing one, and counts as a word that is new or rare; where it is missing, make it null"
+                f"column {categorical.name!r}: in {len(marks):,} of {of_rows} its cell is "
+                f"{', '.join(map(repr, marks.unique().sort()))}, which may mean a missing one, and counts as a word that is new or rare; where it is missing, make it null"
             )
         if not known_cells and first.height >= FEWEST:
             lines.append(f"column {categorical.name!r} is missing in all of {of_rows}")
@@ -95,10 +95,7 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
 
 def _alike(unseen: pl.Series, categories: tuple[str, ...]) -> int:
     """Count the cells that are a category but for how it is spelt."""
-    plain, known = (
-        plainly(text).str.replace(r"^0+([0-9])", "$1")
-        for text in (unseen, pl.Series(categories, dtype=pl.String))
-    )
+    plain, known = (plainly(text).str.replace(r"^0+([0-9])", "$1") for text in (unseen, pl.Series(categories, dtype=pl.String)))
     return int(plain.is_in(known.implode()).sum()) if len(plain) else 0
 
 
