@@ -77,7 +77,8 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         if len(marks):
             lines.append(
                 f"column {categorical.name!r}: in {len(marks):,} of {of_rows} its cell is "
-                f"{', '.join(map(repr, marks.unique().sort()))}, which may mean a missing one, and counts as a word that is new or rare; where it is missing, make it null"
+                f"{', '.join(map(repr, marks.unique().sort()))}, which may mean a missing one, and counts as a word "
+                "that is new or rare; where it is missing, make it null"
             )
         if not known_cells and first.height >= FEWEST:
             lines.append(f"column {categorical.name!r} is missing in all of {of_rows}")
