@@ -16,9 +16,10 @@ COLUMNS = ("withstood", "refused", "accepted", "failed")
 
 def faults(
     *,
-    campaign: Annotated[str, Option(help="messages, methods, files, folders, kills, network, waits or all.")] = "all",
+    campaign: Annotated[str, Option(help=f"{', '.join(CAMPAIGNS)} or all.")] = "all",
     count: Annotated[
-        int | None, Option(help="Cases; 100,000, 10,000, 10,000, 1,000, 200, 100, 77 of the seven campaigns if left out.", min=1)
+        int | None,
+        Option(help=f"Cases; {' '.join(f'{name} {each.count:,},' for name, each in CAMPAIGNS.items())} if left out.", min=1),
     ] = None,
     seed: Annotated[int, Option(help="What the cases are drawn from.")] = 0,
     jobs: Annotated[int | None, Option(help="Cases at a time; one per core if left out.", min=1)] = None,
