@@ -113,7 +113,12 @@ def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
         by_row = {folder.path: _files_by_row(folder) for folder, _ in runs}
         answers = {folder.path: sorted(folder.path.glob(f"{ANSWERS}*{LINES}")) for folder, _ in runs}
         journals = {name: sorted(home.path.glob(f"{JOURNAL}*{LINES}")) for name, home in homes.items()}
-        coarsened = [path for folder, _ in runs for path in _files_to_coarsen(folder)]
+        of_few_rows = [  # whose values may stand there beside figures of many
+            path
+            for folder, _ in runs
+            for path in (profile_path(folder), folder.path / f"{LINKAGE_NOTE}.json", folder.result, folder.report)
+        ]
+        coarsened = [path for path in of_few_rows if path.exists()]
         in_homes = sorted(path for home in homes.values() for path in home.path.iterdir())
         aligned = [path for path in in_homes if path.name == SERVED_ALIGNMENT or path.name.endswith(PARTIAL)]
         if do:
@@ -214,12 +219,6 @@ def _erase_rows(folder: RunFolder, files: Iterable[Path]) -> None:
                 raise StorageError(f"cannot delete {path}: {error.strerror}{advice(error)}") from None
         else:
             remove(path)
-
-
-def _files_to_coarsen(folder: RunFolder) -> list[Path]:
-    """List what of a run may show values of few rows beside figures of many."""
-    files = (profile_path(folder), folder.path / f"{LINKAGE_NOTE}.json", folder.result, folder.report)
-    return [path for path in files if path.exists()]
 
 
 def _erase_shown_rows(folder: RunFolder) -> None:

@@ -276,6 +276,13 @@ def redacted(text: str) -> str:
     return re.sub(r"(?i)(password|passwd|pwd|secret|token)(\s*=\s*)('[^']*'|[^\s;&]+)", r"\1\2***", text)
 
 
+def refuse_password(text: str, *, instead: str) -> str:
+    """Return the text. Raises ValueError where a password stands in it; ``instead`` says where one belongs."""
+    if redacted(text) != text:
+        raise Unshown(f"holds a password; {instead}")
+    return text
+
+
 def each_once(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names. Raises ValueError where one stands there twice."""
     if len(set(names)) != len(names):

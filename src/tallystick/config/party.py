@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,10 +27,9 @@ from tallystick.reading import (
     Problems,
     Share,
     Text,
-    Unshown,
     each_once,
     read_yaml,
-    redacted,
+    refuse_password,
     shown,
     validate,
 )
@@ -73,16 +72,19 @@ class TensorBoardConfig(Model):
     folder: FilePath = Field(description="folder that gets a folder of events for each run")
 
 
-def _server(uri: str) -> str:
-    if redacted(uri) != uri:
-        raise Unshown("holds a password; give it as MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN in the environment")
-    return uri
-
-
 class MlflowConfig(Model):
     """Server to which MLflow writes a run's curves and figures."""
 
-    tracking: Annotated[str, Field(min_length=1), AfterValidator(_server)] = Field(
+    tracking: Annotated[
+        str,
+        Field(min_length=1),
+        AfterValidator(
+            partial(
+                refuse_password,
+                instead="give it as MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN in the environment",
+            )
+        ),
+    ] = Field(
         description="tracking server of MLflow, such as https://mlflow.example; its credentials come from MLflow's own variables"
     )
     experiment: Text = Field(default="tallystick", description="experiment that gets a run; made if it is not there")

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from tallystick.config.secret import LITERAL, Secret
 from tallystick.config.table import DriverOptions, driver_option_problems
-from tallystick.reading import Address, Count, FilePath, Model, Problems, Text, Unshown, WholeShare, redacted, resolved
+from tallystick.reading import Address, Count, FilePath, Model, Problems, Text, Unshown, WholeShare, refuse_password, resolved
 
 LabelPartyAsks = Literal["key", "position", "window", "ahead"]
 FeaturePartyAsks = Literal["embedding", "agreed-batch"]
@@ -55,9 +55,7 @@ def _server(*schemes: str) -> AfterValidator:
     def check(url: str) -> str:
         if not url.startswith(tuple(f"{scheme}://" for scheme in schemes)):
             raise Unshown(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}")
-        if redacted(url) != url:
-            raise Unshown(f"holds a password; {LITERAL}, under serving.store.password")
-        return url
+        return refuse_password(url, instead=f"{LITERAL}, under serving.store.password")
 
     return AfterValidator(check)
 

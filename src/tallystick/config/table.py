@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
 from tallystick.config.secret import LITERAL, Secret
-from tallystick.reading import Model, Problems, Text, Unshown, redacted, resolved, shown, validate
+from tallystick.reading import Model, Problems, Text, Unshown, refuse_password, resolved, shown, validate
 
 STORE_SCHEMES = ("s3", "gs", "abfs")
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
@@ -26,8 +27,7 @@ def _place(value: Any, info: ValidationInfo) -> Any:
         raise ValueError("must be a path, or an address such as s3://bucket/folder")
     if (scheme := address_scheme(value)) is None:
         return resolved(Path(value), info)
-    if redacted(str(value)) != str(value):
-        raise Unshown(f"holds a password; {LITERAL}, under table.store")
+    refuse_password(str(value), instead=f"{LITERAL}, under table.store")
     if scheme not in STORE_SCHEMES:
         schemes = ", ".join(f"{each}://" for each in STORE_SCHEMES)
         raise Unshown(f"is a {scheme}:// address, and tables are read from files, and from {schemes}; copy it to one of these")
@@ -37,8 +37,7 @@ def _place(value: Any, info: ValidationInfo) -> Any:
 
 
 def _database(secret: SecretStr) -> SecretStr:
-    if redacted(url := secret.get_secret_value()) != url:
-        raise Unshown(f"holds a password; {LITERAL}, under table.password")
+    url = refuse_password(secret.get_secret_value(), instead=f"{LITERAL}, under table.password")
     if not re.match(r"((duckdb|sqlite):.|postgres(ql)?://.|adbc:[a-z][a-z0-9_]*$)", url, re.DOTALL):
         raise ValueError('must be "duckdb:FILE", "sqlite:FILE", "postgresql://user@host/database" or "adbc:DRIVER"')
     if url in ("adbc:sqlite", "adbc:postgresql"):
@@ -46,12 +45,6 @@ def _database(secret: SecretStr) -> SecretStr:
             f'must be "{"sqlite:FILE" if url == "adbc:sqlite" else "postgresql://user@host/database"}" for this driver'
         )
     return secret
-
-
-def _option(text: str) -> str:
-    if redacted(text) != text:
-        raise Unshown(f"holds a password; {LITERAL}, under secret_options")
-    return text
 
 
 def _options(options: dict[str, str]) -> dict[str, str]:
@@ -62,7 +55,10 @@ def _options(options: dict[str, str]) -> dict[str, str]:
     return options
 
 
-DriverOptions = Annotated[dict[Text, Annotated[str, AfterValidator(_option)]], AfterValidator(_options)]
+DriverOptions = Annotated[
+    dict[Text, Annotated[str, AfterValidator(partial(refuse_password, instead=f"{LITERAL}, under secret_options"))]],
+    AfterValidator(_options),
+]
 
 
 def driver_option_problems(database: str, options: Mapping[str, str], secret_options: Mapping[str, Secret]) -> list[str]:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from tallystick import __version__
@@ -107,7 +106,11 @@ def run_process(
         log.say(f"run folder: {job.folder.path}")
         return work_of(command, phases)(job), job.folder
 
-    with stack, _ending(log, logbook, partial(_again, logbook, folder, how_to_resume)):
+    def again() -> str:
+        has_begun = folder is not None or logbook.phase not in ("start", "handshake")
+        return how_to_resume if has_begun else "run both sides again"
+
+    with stack, _ending(log, logbook, again):
         if folder is not None:
             hold(folder).check(trained="training" not in phases and "alignment" not in phases)
             log.keep_in(folder.path)
@@ -221,12 +224,6 @@ def _ending(log: RunLog, logbook: Logbook, again: Callable[[], str]) -> Iterator
         if (known := of_the_machine(error)) is None:
             raise
         raise _failure(known, logbook, _way_on(known, logbook, again())) from error
-
-
-def _again(logbook: Logbook, folder: RunFolder | None, how_to_resume: str) -> str:
-    """Say how to go on: with a run that has begun, or anew."""
-    has_begun = folder is not None or logbook.phase not in ("start", "handshake")
-    return how_to_resume if has_begun else "run both sides again"
 
 
 Work = Callable[[dict[str, Channel], Callable[[], None]], T]

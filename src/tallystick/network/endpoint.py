@@ -58,7 +58,7 @@ class Endpoint:
             raise
         if listen is not None:
             try:
-                self._loop.run(self._listen(listen))
+                self.port = self._loop.run(self._transport.listen(listen, self._welcome, self._turn_away))
             except OSError as error:
                 self._loop.end(self._transport.stop())
                 raise ConfigError(f"listen = {listen}: cannot listen there ({error}); is the port taken?") from None
@@ -195,9 +195,6 @@ class Endpoint:
             await asyncio.sleep(began + REDIAL_S - time.monotonic())
 
     # Listening
-
-    async def _listen(self, address: str) -> None:
-        self.port = await self._transport.listen(address, self._welcome, self._turn_away)
 
     async def _welcome(self, link: Link, names: list[str]) -> None:
         """Let a caller whose certificate is for these names into its session, or say why not."""

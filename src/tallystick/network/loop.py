@@ -12,7 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
 
 IDLE_S = 0.02
 HURRY_S = 2.0
@@ -96,14 +98,14 @@ class Loop:
             if timer is not None:
                 timer.cancel()
 
-    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine to its end, before the loop has begun or as its driver."""
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, before the loop has begun or as its driver, and return what it gives."""
         task = self._loop.create_task(coroutine)
         task.add_done_callback(lambda _: self._loop.stop())
         # Not run_until_complete: an interrupted turn() may have left a stop behind, which ends it early.
         while not task.done():
             self._loop.run_forever()
-        task.result()
+        return task.result()
 
     def wake(self) -> None:
         """Let spin() return, because something happened."""

@@ -49,7 +49,12 @@ def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every
             arrow = pa.table(table)
     except unreadable_errors() as error:
         # The first part of Arrow's message quotes a cell, the last names the column.
-        reason = error.args[-1] if len(error.args) > 1 else _described(table) or type(error).__name__
+        if len(error.args) > 1:
+            reason = error.args[-1]
+        elif (column := next(_unreadable(table), None)) is not None:
+            reason = f"column {column!r} has type {table.dtypes[column]}; convert it, such as by astype"
+        else:
+            reason = type(error).__name__
         raise DataError(f"{source}: the table cannot be read as columns of one type each: {reason}") from None
     require_usable(arrow.column_names, source=source)
     try:
@@ -67,12 +72,6 @@ def _unreadable(table: Any) -> Iterator[str]:
             pa.table(table[[name]])
         except unreadable_errors():
             yield name
-
-
-def _described(table: Any) -> str | None:
-    """Say which is the first such column, and its type."""
-    name = next(_unreadable(table), None)
-    return f"column {name!r} has type {table.dtypes[name]}; convert it, such as by astype" if name is not None else None
 
 
 def _without_index(frame: pl.DataFrame) -> pl.DataFrame:

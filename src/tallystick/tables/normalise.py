@@ -5,7 +5,7 @@ space) are dropped by every step, but for ``lower`` and ``upper``. Decimal digit
 mean. A domain that mail carries as ``xn--bcher-kva.de`` is spelt as ``bücher.de``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import polars as pl
 
@@ -106,16 +106,12 @@ def _phone(text: pl.Series) -> pl.Series:
     return number.zip_with(extension.is_null(), number + "x" + extension)
 
 
-def _digits(text: pl.Series) -> pl.Series:
-    return _plain_digits(text).str.replace_all(r"[^0-9]", "")
-
-
-_STEPS = {
+_STEPS: dict[Step, Callable[[pl.Series], pl.Series]] = {
     "trim": lambda text: _shown(text).str.strip_chars(),
     "lower": lambda text: text.str.to_lowercase(),
     "upper": lambda text: text.str.to_uppercase(),
     "nfkc": _nfkc,
     "email": _email,
     "phone": _phone,
-    "digits": _digits,
+    "digits": lambda text: _plain_digits(text).str.replace_all(r"[^0-9]", ""),
 }

@@ -74,10 +74,6 @@ def _phone(text: str) -> str:
     return number if extension is None else f"{number}x{extension[2]}"
 
 
-def _digits(text: str) -> str:
-    return re.sub(r"[^0-9]", "", _plain_digits(text))
-
-
 _STEPS: dict[Step, Callable[[str], str]] = {
     "trim": lambda text: _shown(text).strip(_WHITE),
     "lower": str.lower,
@@ -85,5 +81,5 @@ _STEPS: dict[Step, Callable[[str], str]] = {
     "nfkc": _shown,
     "email": lambda text: _shown(text).lower().strip(_WHITE),
     "phone": _phone,
-    "digits": _digits,
+    "digits": lambda text: re.sub(r"[^0-9]", "", _plain_digits(text)),
 }

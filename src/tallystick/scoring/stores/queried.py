@@ -72,9 +72,6 @@ class QueriedStore:
         self._left: list[threading.Thread] = []
         self._lock = threading.Lock()
 
-    def _asks_for(self, name: str) -> bool:
-        return name == KEY or name in self._columns
-
     def find(self, keys: Sequence[bytes]) -> StoredRows:
         """Look keys up. Raises StoreError."""
         name = self._database.name
@@ -161,7 +158,7 @@ class QueriedStore:
         try:
             if not is_former:
                 connection = self._database.connect()
-            return connection, *self._database.ask(connection, keys, asks_for=self._asks_for)
+            return connection, *self._database.ask(connection, keys, asks_for=lambda name: name == KEY or name in self._columns)
         except BaseException as error:
             if connection is not None:
                 with suppress(*errors):
