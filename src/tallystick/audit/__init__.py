@@ -1,1 +1,1 @@
-"""Audit what a run gave away: views that a party recorded, given to the attacks, measured by the truth that it has at home."""
+"""Audit what a run gave away: run the attacks on views that a party recorded, and compare what they find with its own data."""

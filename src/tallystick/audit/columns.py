@@ -1,6 +1,6 @@
-"""Attack what a feature party sent, for its columns: how well could the label party rebuild them?
+"""Attack what a feature party sent, and measure how well the label party could rebuild its columns.
 
-It is measured where it discloses nothing: this party sent the embeddings and has the columns, so it plays the attack at home.
+The feature party runs these attacks itself. It sent the embeddings and has the columns, so nothing has to be disclosed.
 """
 
 import dataclasses
@@ -75,12 +75,12 @@ def audit_columns(
     every: bool = True,
     seed: int = 0,
 ) -> results.FeatureAudit:
-    """Attack what this party sent over the whole training, as the label party could, and measure by its own columns.
+    """Attack what this party sent during the whole training, as the label party could, and compare with its own columns.
 
-    Where several runs were recorded, all are attacked as one view, too, on the rows that all of them have, and of each column the
-    stronger figure counts. Threat model: an honest-but-curious label party that keeps every embedding and knows the columns of a
-    few rows from elsewhere. No guarantee: every figure is a floor; the label party's own columns, which would help, are not known
-    here. ``with_releases`` adds what noise on the embeddings was charged.
+    Where several runs were recorded, they are also attacked together, on the rows that they share. The stronger figure of each
+    column counts. Threat model: an honest-but-curious label party that keeps every embedding and knows the columns of a few
+    rows from elsewhere. No guarantee: every figure is a floor; the attacks here lack the label party's own columns, which would
+    help it. ``with_releases`` adds the privacy cost of noise on the embeddings.
     """
     contract = recorded.contract
     watcher.say("attacking what this side sent, for its columns, as the label party could")
@@ -93,10 +93,10 @@ def audit_columns(
         try:
             plans = [
                 AttackPlan.of(
-                    # Nothing is known of other runs' starts
+                    # The starting weights of other runs are not known
                     dataclasses.replace(view, first=recorded.first if name == "used" and number == 0 else None),
                     columns,
-                    # Many known rows are drawn once: their figures depend little on which they are
+                    # Many known rows are drawn only once: which rows they are changes the figures little
                     known={
                         count: draws if count < MANY_KNOWN else draws[:1]
                         for count, draws in draws_of_known(len(view.last_BD), known=known, seed=seed).items()
@@ -155,9 +155,9 @@ def _rebuilt(plan: AttackPlan, engine: Engine | None) -> FeatureLeaks:
 
 
 def _attacks(contract: Contract, *, every: bool) -> dict[str, FeatureInferenceAttack]:
-    """Select the attacks that this party can play at home, or the quick ones where the contract asks for no more.
+    """Select the attacks that this party can run on its own data; only the quick ones if the contract asks for a quick audit.
 
-    Without ``every`` those are left out that find nothing more where embeddings have neither noise nor levels.
+    Without ``every``, leave out the attacks that find nothing more when embeddings have neither noise nor levels.
     """
     quick, plain = contract.audit == "quick", not every and not contract.embedding_defenses()
     return {
@@ -168,7 +168,7 @@ def _attacks(contract: Contract, *, every: bool) -> dict[str, FeatureInferenceAt
 
 
 def _left_out(contract: Contract, attacks: Mapping[str, FeatureInferenceAttack]) -> list[str]:
-    """Name the attacks that need known rows and are not run, each with its reason."""
+    """Name the attacks that need known rows but are not run, and give the reason for each."""
     quick = contract.audit == "quick"
     names = [
         name
@@ -179,13 +179,13 @@ def _left_out(contract: Contract, attacks: Mapping[str, FeatureInferenceAttack])
 
 
 def with_releases(audit: results.FeatureAudit, folder: RunFolder, contract: Contract) -> results.FeatureAudit:
-    """Update the findings with what was sent by now, and its cost: evaluations and predictions may follow an audit."""
+    """Update the findings with everything sent so far, and its privacy cost: evaluations and predictions may follow an audit."""
     epsilon, delta, releases = embeddings_epsilon(contract, folder)
     return replace(audit, epsilon=epsilon, delta=delta, releases=releases)
 
 
 def stronger(some: FeatureLeaks, others: Sequence[FeatureLeaks], *, how: str) -> FeatureLeaks:
-    """Keep of each column and number of known rows the greater figure. ``how`` the others were found stands beside theirs."""
+    """Keep the greater figure for each column and number of known rows. ``how`` says how the figures of ``others`` were found."""
     more = {(each.name, each.known): each for leaks in others for each in leaks.columns}
     columns = []
     for each in some.columns:
@@ -202,7 +202,7 @@ def _group_leaks(
     engine: Engine | None,
     seed: int,
 ) -> tuple[list[results.RowGroup], list[str]]:
-    """Attack what crossed outside training steps, each part of the split by itself, and say what could not be measured."""
+    """Attack what crossed outside training steps, one part of the split at a time, and say what could not be measured."""
     split = recorded.contract.split
     expected = {"training": False, "validation": bool(split.validation), "test": True}
     notes = [NO_GROUP, *(f"{GROUPS[part]}: none had crossed when the audit began" for part in recorded.absent if expected[part])]

@@ -1,4 +1,4 @@
-"""Both sides' models as they were before training, as far as anybody who has the contract can make them."""
+"""Rebuild both sides' models as they were before training, as far as anyone who has the contract can."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ from tallystick.tables.encoder import Encoder
 
 @dataclass(frozen=True, kw_only=True)
 class KnownStart:
-    """Source of the top model's starting weights beside the contract: few numbers, which an attacker tries in turn.
+    """Facts that, with the contract, give the top model's starting weights. They are a few numbers, so an attacker can try all
+    of them.
 
     Args:
         widths: of the feature parties' cuts, in the contract's order.
@@ -33,10 +34,10 @@ class KnownStart:
     def of(
         cls, contract: Contract, dataset: Dataset, widths: Sequence[int], *, given_modules: bool = False
     ) -> "KnownStart | None":
-        """Return None where the weights follow from something else: a secret, modules of a party's own, merged links, several
-        branches.
+        """Collect these facts. Return None if the weights also depend on a secret, a party's own modules, merged links or
+        several branches.
 
-        ``given_modules`` says that a simulation was given modules in place of the contract's.
+        ``given_modules`` says that a simulation was given its own modules instead of the contract's.
         """
         model = contract.model
         own_modules = given_modules or model.top is not None or contract.label_party in model.bottoms
@@ -47,7 +48,7 @@ class KnownStart:
 
     @classmethod
     def read(cls, facts: dict[str, Any] | None) -> "KnownStart | None":
-        """Read what ``facts`` gave. Raises KeyError, TypeError or ValueError if it is something else."""
+        """Read the value of ``facts`` back. Raises KeyError, TypeError or ValueError if it is something else."""
         if facts is None:
             return None
         return cls(widths=tuple(int(width) for width in facts["widths"]), own_width=int(facts["own_width"]))
@@ -57,7 +58,9 @@ class KnownStart:
         return {"widths": list(self.widths), "own_width": self.own_width}
 
     def seen_by(self, number: int, contract: Contract) -> Start:
-        """Return the model as a feature party simulates it: its own cut embeddings in, 0 for all that others send."""
+        """Return the model as a feature party simulates it: it takes that party's own cut embeddings, and 0 for everything that
+        others send.
+        """
         outputs = contract.target.outputs
         settings = {"own_width": self.own_width, "outputs": outputs, "seed": contract.seed}
         top = top_at_start(contract.model, contract.label_party, self.widths, **settings)
@@ -71,7 +74,9 @@ class KnownStart:
 
 
 def first_positions(contract: Contract, dataset: Dataset) -> Tensor:
-    """Return the positions that are embedded first, or none if a row may stand for others, so that a position is no row."""
+    """Return the positions that are embedded first. Return none if one row may stand in for others, because then a position is
+    not a row.
+    """
     if contract.linkage.imputes or contract.linkage.similar:
         return torch.empty(0, dtype=torch.int64)
     schedule = dataset.schedule(dataset.resolved(contract.training), seed=contract.seed)
@@ -79,10 +84,11 @@ def first_positions(contract: Contract, dataset: Dataset) -> Tensor:
 
 
 def first_batch(contract: Contract, party: str, encoder: Encoder | None, rows_B: Tensor, cut_BD: Tensor) -> FirstBatch | None:
-    """Return the first batch beside the model that embedded it, if weights started from the contract's seed.
+    """Return the first batch and the model that embedded it, if the weights started from the contract's seed.
 
-    Number and kinds of the columns come from this party's own encoder: few numbers, which an attacker tries in turn. None where
-    the contract does not say how the bottom is made, or a row's embedding is not of that row's cells alone.
+    The number and kinds of the columns come from this party's own encoder. They are a few numbers, so an attacker can try all
+    of them. Return None if the contract does not say how the bottom model is made, or if a row's embedding also depends on
+    other rows.
     """
     model = contract.feature_model
     shape = encoder.feature_shape if encoder is not None else None

@@ -1,8 +1,8 @@
-"""Attack what the label party sent, for its labels: what could each feature party tell of them by what crossed its cut?
+"""Attack what the label party sent, and measure how much each feature party could learn about the labels from its cut.
 
 Shapes: N aligned positions, R rows that are scored.
 
-It is measured where it discloses nothing: the label party recorded what it sent and has the labels, and attacks at home.
+The label party runs these attacks itself. It recorded what it sent and has the labels, so nothing has to be disclosed.
 """
 
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ from tallystick.disclosure.training import start_lines
 from tallystick.errors import DataError
 from tallystick.watcher import Watcher
 
-AUXILIARY_LABELS = 40  # labels that few-label attacks are told, or one per class where there are more
-ALL = 0.999  # symmetric AUC of an attack after which costlier ones are not run
-GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick, and one vector per row
+AUXILIARY_LABELS = 40  # labels that few-label attacks know; one per class if there are more classes
+ALL = 0.999  # if an attack reaches this symmetric AUC, costlier ones are not run
+GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # are quick, and read one vector per row
 EVALUATOR = AttackEvaluator(either_end=True, replicates=1)
 """What is found for sure, as what is told apart, may stand at the low end. A report shows no interval that takes replicates."""
 NO_START = "it simulates the top model's start, which does not follow from the contract here"
@@ -46,7 +46,7 @@ NO_MODEL = "it trains the feature party's own model on the feature party's colum
 
 
 def unattacked(contract: Contract) -> results.Audit | None:
-    """Return what an audit of labels says if nothing that depends on them was sent, or None if they are attacked."""
+    """Return the findings of an audit of labels if nothing that depends on labels was sent; None if the attacks have to run."""
     if contract.sends_gradients:
         return None
     peers = " or ".join(contract.feature_parties)
@@ -71,10 +71,11 @@ EVENTS, TIMES = "rows by whether there was an event", "rows by their times, with
 def audit_labels(
     recorded: RecordedLabels, *, watcher: Watcher, auxiliary_labels: int = AUXILIARY_LABELS, seed: int = 0
 ) -> results.Audit:
-    """Attack every feature party's recorded view of a run for labels and measure by the true ones.
+    """Attack every feature party's recorded view of a run, and compare the guessed labels with the true ones.
 
-    Where several runs were recorded, attacks on one vector per row read those of all of them together, too. Threat model: an
-    honest-but-curious feature party that pools nothing with others. No guarantee: no attack here found more, another may.
+    Where several runs were recorded, attacks that read one vector per row also read the vectors of all runs together. Threat
+    model: an honest-but-curious feature party that shares nothing with others. No guarantee: no attack here found more, another
+    may.
     """
     contract = recorded.contract
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
@@ -101,7 +102,7 @@ def audit_labels(
         reasons = [
             line if set(labels) == set(parts) else f"{line} ({', '.join(labels)})" for line, labels in labels_by_reason.items()
         ]
-        if contract.audit == "quick":  # name the attacks that fit the target and that the quick form does not run
+        if contract.audit == "quick":  # name the attacks that fit the target but are left out of a quick audit
             names_run = {name for name, _ in _attacks(contract, {}, AUXILIARY_LABELS)}
             every = {name for name, _ in _attacks(contract.model_copy(update={"audit": True}), {}, AUXILIARY_LABELS)}
             left_out = [name for name in LABEL_INFERENCE_ATTACKS if name in every - names_run]
@@ -147,7 +148,7 @@ def audit_labels(
 def _on_classes(
     recorded: RecordedLabels, outside: Mapping[str, LabelInferenceAttack], *, watcher: Watcher, known: int, seed: int
 ) -> tuple[list[results.AttackResult], list[results.LeakGrowth], list[str]]:
-    """Run the attacks on labels of classes in each seat, and return the leaks, how they grew, and what could not be measured."""
+    """Attack class labels in each feature party's seat. Return the leaks, how they grew, and what could not be measured."""
     contract, label_N = recorded.contract, recorded.label_N
     attacks = _attacks(contract, outside, known)
     leaks: list[results.AttackResult] = []
@@ -157,7 +158,7 @@ def _on_classes(
         evaluation = LabelInferenceEvaluation(seat.view, label_N, whole=seat.whole, evaluator=EVALUATOR, seed=seed)
         leaks_of_seat: dict[str, results.AttackResult] = {}
         spared: list[str] = []
-        by = ""  # an attack on gradients that knew no label and found all of them: no other can find more there
+        by = ""  # an attack on gradients found all labels and knew none beforehand: no other attack can find more
         for done, (name, row) in enumerate(sorted(attacks, key=lambda each: _costly(each[0], each[1], outside))):
             watcher.progress("attacks", number * len(attacks) + done, len(recorded.seats) * len(attacks))
             if by and row.reads == "cut_gradient" and _costly(name, row, outside):
@@ -177,12 +178,12 @@ def _on_classes(
             unmeasured.append(f"{', '.join(spared)}, in {seat.peer}'s seat: {by}, which knows no label, finds all of them")
         growth += _growth(seat, label_N, dict(attacks), seed=seed) if contract.audit != "quick" else []
         if seat.of_others:
-            # Attack one vector per row of several runs together; attacks on single batches gain nothing by them
+            # Attack the vectors per row of several runs together; attacks on single batches gain nothing from other runs
             assert seat.whole is not None, "sums of other runs are loaded beside this run's"
             pooled, runs = pooled_runs([seat.whole, *seat.of_others]), 1 + len(seat.of_others)
             evaluation = LabelInferenceEvaluation(pooled, label_N, evaluator=EVALUATOR, seed=seed)
             for name, row in attacks:
-                if name in outside or not row.over_training or row.from_flip:  # every run replaces labels anew
+                if name in outside or not row.over_training or row.from_flip:  # each run replaces labels by a fresh draw
                     continue
                 measured = _measured(row, evaluation, pooled, label_N[pooled.steps[0].rows_B], outside=False)
                 if isinstance(measured, str):
@@ -200,9 +201,10 @@ def _costly(name: str, row: LabelInferenceAttack, outside: Mapping[str, LabelInf
 def _on_numbers(
     recorded: RecordedLabels, outside: Mapping[str, LabelInferenceAttack], *, known: int, seed: int
 ) -> tuple[list[results.AttackResult], list[str]]:
-    """Run the attacks on labels that are numbers: they rank rows by them.
+    """Attack labels that are numbers: the attacks rank the rows by label.
 
-    A label of survival is two secrets in one number, so each is also judged alone: an attack that tells one may miss the other.
+    A survival label holds two secrets, a time and an event. Each is also judged alone: an attack that finds one may miss the
+    other.
     """
     few = FewKnownNumbers(count=known)
     attacks = {
@@ -251,7 +253,9 @@ def _on_numbers(
 def _attacks(
     contract: Contract, outside: Mapping[str, LabelInferenceAttack], auxiliary_labels: int
 ) -> list[tuple[str, LabelInferenceAttack]]:
-    """Select the attacks that fit the target and the depth of the audit, told so many labels where they are told a few."""
+    """Select the attacks that fit the target and the depth of the audit. Those that need known labels get ``auxiliary_labels``
+    of them.
+    """
     quick, flips = contract.audit == "quick", flip_of(contract) is not None
     return [
         (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
@@ -288,14 +292,16 @@ def _measured(
 
 
 def _raised(error: Exception | SystemExit) -> str:
-    """Say that an attack fails, from outside or by equations without a solution: it costs its own row only."""
+    """Describe why an attack failed. It may be a plugin, or its equations have no solution. Only its own row of the findings is
+    lost.
+    """
     return f"it raised {type(error).__name__}: {error}"
 
 
 def _growth(
     seat: RecordedSeat, label_N: Tensor, attacks: Mapping[str, LabelInferenceAttack], *, seed: int
 ) -> list[results.LeakGrowth]:
-    """Run some quick attacks on the sums as they were by the end of each kept epoch."""
+    """Run some quick attacks on the sums at the end of each kept epoch."""
     quick = {name: attacks[name] for name in GROWTH if name in attacks}
     evaluator = AttackEvaluator(replicates=1)
     course: dict[str, list[tuple[int, float]]] = {}
@@ -304,7 +310,7 @@ def _growth(
         for name, row in quick.items():
             try:
                 metrics = evaluation(row)
-            except DataError:  # which is said among what was not measured
+            except DataError:  # the list of what was not measured already says so
                 continue
             if metrics is not None:
                 course.setdefault(name, []).append((epoch + 1, metrics.symmetric_auc.mean))
@@ -330,7 +336,7 @@ def _view_in_words(row: LabelInferenceAttack, peer: str, *, runs: int = 1) -> st
 def attack_result(
     name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics, *, note: str = "", runs: int = 1
 ) -> results.AttackResult:
-    """Return what one attack in a peer's seat found, as reports show it."""
+    """Return what one attack found in a peer's seat, in the form that reports show."""
     return results.AttackResult(
         name=name,
         view=_view_in_words(row, peer, runs=runs),

@@ -1,7 +1,7 @@
-"""Audit what a linkage by similarity gave away, and what this party may see of it: attacks, a map, examples, distributions.
+"""Audit what a linkage by similarity gave away. The findings are attacks, a map, examples and distributions.
 
-All of it is of this party's own view: its own keys, the links that it was sent, and where an attack on these places the other
-side's keys. Nothing is sent for it.
+It uses this party's own view alone: its own keys, the links that it received, and the places where an attack on these links
+puts the other side's keys. It sends nothing.
 
 Shapes: N positions, M numbers, K links, D dimensions, T targets.
 """
@@ -86,12 +86,12 @@ def kept_linkage(folder: RunFolder) -> results.LinkageSummary | None:
 
 
 def keep_linkage(folder: RunFolder, summary: results.LinkageSummary) -> None:
-    """Keep what was found, for a run that goes on."""
+    """Keep the findings, for a run that is resumed."""
     folder.note(NOTE, msgspec.to_builtins(summary))
 
 
 def without_rows(summary: results.LinkageSummary) -> results.LinkageSummary:
-    """Return the findings without what shows single rows: places on maps, and texts."""
+    """Return the findings without anything that shows single rows: places on maps, and texts."""
     return msgspec.structs.replace(summary, maps=[], examples=[])
 
 
@@ -113,7 +113,7 @@ def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> results.LinkageS
                 links = alignment.candidates[peer]
                 attacked, located = attack_on_label_party(truth_ND, sent_ND, links, terms, peer=peer, party=side.party)
                 if links.scale is not None and links.scale.sigma:
-                    # The similarities before the helper's noise, as the places that the attack finds imply
+                    # the similarities before the helper's noise, computed from the places that the attack found
                     metric = metric_of(terms, links.scale)
                     place_M = np.full(links.rows, -1)
                     place_M[located.targets_T] = np.arange(len(located.targets_T))
@@ -140,7 +140,7 @@ def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> results.LinkageS
 
 
 def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[NamedKeys], list[str]]:
-    """Return what helper and peers could name of this party's text keys, and what was not measured."""
+    """Measure which of this party's text keys the helper and the peers could name. Also return what was not measured."""
     notes: list[str] = []
     if not terms.texts:
         return [], notes
@@ -171,7 +171,7 @@ def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[NamedK
 def summary_of(
     terms: SimilarityConfig, alignment: Alignment, *, party: str, before: Mapping[str, Floats] | None = None
 ) -> results.LinkageSummary:
-    """Say what holds of an alignment's links without any attack. ``before`` has the similarities before noise."""
+    """Summarise an alignment's links, without any attack. ``before`` has the similarities before noise."""
     candidates = alignment.candidates
     notes = []
     if terms.helper_sees == "clear":
@@ -204,7 +204,9 @@ def summary_of(
 
 
 def _distance_in_words(terms: SimilarityConfig, candidates: Candidates) -> tuple[float | None, float | None, str]:
-    """Return the distance of a similarity of 0, how much further 1 less is, and the unit, or none if dimensions do not mix."""
+    """Return the distance at similarity 0, how much the distance grows when similarity falls by 1, and the unit. Return none if
+    dimensions have different weights.
+    """
     if candidates.scale is None:
         return None, None, ""
     mean, deviation = -candidates.scale.mean, candidates.scale.deviation
@@ -216,7 +218,7 @@ def _distance_in_words(terms: SimilarityConfig, candidates: Candidates) -> tuple
     if len(scales) > 1:
         return None, None, ""
     unit_D = scales[0].unit_D / per_one_D
-    if unit_D.max() > 1.2 * unit_D.min():  # dimensions that count unequally have no one distance
+    if unit_D.max() > 1.2 * unit_D.min():  # dimensions of different weights have no common distance
         return None, None, ""
     return mean * float(unit_D.mean()), deviation * float(unit_D.mean()), scales[0].unit
 
@@ -224,7 +226,7 @@ def _distance_in_words(terms: SimilarityConfig, candidates: Candidates) -> tuple
 def _map(
     own_ND: Floats, located: Located, candidates: Candidates, terms: SimilarityConfig, *, names: tuple[str, str]
 ) -> results.LinkMap:
-    """Map own keys, and the other side's where the attack places them, with links between them."""
+    """Draw own keys, the other side's keys where the attack places them, and the links between them."""
     weighted_D = np.array([d.scale / (d.weight if terms.helper_sees == "clear" else 1.0) for d in terms.numbers])
     at_label = candidates.own_rows is None  # the label party locates numbers, a feature party positions
     targets_T = located.targets_T[:ON_THE_MAP]
@@ -266,8 +268,8 @@ def _map(
 
 
 def _examples(keys: SimilarKeys, alignment: Alignment, *, party: str) -> list[results.LinkExample]:
-    """Show own texts with what they are linked to: numbers and similarities at the label party, own rows that share links at a
-    feature party.
+    """Show own texts and what they are linked to. The label party sees numbers and similarities, a feature party its own rows
+    that share links.
     """
     texts = [" · ".join(column[row] for column in keys.texts) for row in range(len(keys))]
     examples = []

@@ -1,9 +1,10 @@
-"""Measure what each seat of a linkage by similarity could locate: views put together from what a party has, and attacked.
+"""Measure how well each party of a linkage by similarity could locate the keys of the others.
 
-No party has both an attacker's view and the truth about it, so each plays the other with what it could itself locate. The feature
-party places the label party's rows by its own links, measures the distances to its true keys, adds the run's noise and attacks
-itself as the label party could. The label party places the feature party's keys by trilateration and attacks its own positions
-from there, by the true links. What a helper could locate is measured on what this party sent it.
+No party has both an attacker's view and the truth. So each party stands in for the attacker, with the other side's keys as far
+as it can locate them itself. The feature party places the label party's rows by its own links, measures the distances to its
+true keys, adds the run's noise, and attacks itself as the label party could. The label party places the feature party's keys by
+trilateration, and attacks its own positions from there, by the true links. What a helper could locate is measured on what this
+party sent it.
 
 Shapes: N positions, M numbers, K links, D dimensions.
 """
@@ -48,7 +49,7 @@ class KeyUnits:
     Args:
         names: of the dimensions.
         unit: metres, or the keys' own.
-        unit_D: what one of the metric's scale is in that unit; 0 for every other dimension.
+        unit_D: size of one step of the metric's scale in that unit; 0 for every other dimension.
     """
 
     names: tuple[str, ...]
@@ -63,8 +64,8 @@ class Attacked:
     Args:
         view: what was attacked.
         truth_ND: the true keys of its targets.
-        attacker, located: who could do it, and whose keys it finds.
-        stand_in: what stood in for what only the other side has.
+        attacker, located: who could attack, and whose keys are located.
+        stand_in: names what replaced the data that only the other side has.
     """
 
     view: LinkageView
@@ -74,7 +75,7 @@ class Attacked:
     stand_in: str = ""
 
     def findings(self, terms: SimilarityConfig, *, progress: Progress = no_progress) -> list[LocatedKeys]:
-        """Attack, and measure in each scale."""
+        """Run the attack, and measure its errors in each scale."""
         keys_located = []
         for name, located in locate(self.view, progress=progress).items():
             for scale in scales_of(terms):
@@ -95,7 +96,7 @@ class Attacked:
 
 
 def metric_of(terms: SimilarityConfig, scale: SimilarityScale | None) -> DistanceModel:
-    """Return how the helper measured numbers. Without a scale, return what is known before any link."""
+    """Return the metric by which the helper measured numbers. Without a scale, return the metric known before any link."""
     bits_D = None
     if terms.helper_sees != "clear":
         bits_D = np.array(
@@ -108,12 +109,14 @@ def metric_of(terms: SimilarityConfig, scale: SimilarityScale | None) -> Distanc
 
 
 def places_of(keys: SimilarKeys, terms: SimilarityConfig) -> Floats:
-    """Place keys in the scale in which a metric of these terms measures."""
+    """Convert keys to the scale in which a metric of these terms measures."""
     return keys.scaled(terms, weighted=terms.helper_sees == "clear")
 
 
 def units_of(terms: SimilarityConfig) -> tuple[Floats, str]:
-    """Return what one of that scale is, per dimension: metres if the contract says so of each number, else the key's unit."""
+    """Return the size of one step of that scale, per dimension: in metres if the contract gives metres for each number, else in
+    the key's unit.
+    """
     weighted = terms.helper_sees == "clear"
     scale_D = np.array([d.scale / (d.weight if weighted else 1.0) for d in terms.numbers])
     if all(d.metres is not None for d in terms.numbers):
@@ -124,7 +127,7 @@ def units_of(terms: SimilarityConfig) -> tuple[Floats, str]:
 
 
 def scales_of(terms: SimilarityConfig) -> list[KeyUnits]:
-    """Return which dimensions are measured together: places in metres, others of one unit, each in that."""
+    """Return which dimensions are measured together: places in metres, and other dimensions that share a unit."""
     weighted = terms.helper_sees == "clear"
     groups: dict[str, dict[int, float]] = {}
     for place, d in enumerate(terms.numbers):
@@ -143,7 +146,7 @@ def scales_of(terms: SimilarityConfig) -> list[KeyUnits]:
 def helper_view(
     encoded: EncodedKeys, truth_ND: Floats, terms: SimilarityConfig, *, rng: np.random.Generator
 ) -> RanksView | FiltersView:
-    """Build the helper's view of one side's numbers, or of filters with a few keys that it knows."""
+    """Build the helper's view of one side's numbers, or of its filters and a few keys that the helper knows."""
     if terms.helper_sees == "filters":
         known_T = np.sort(rng.permutation(len(truth_ND))[:KNOWN])
         filters = tuple(encoded.filters[d.name] for d in terms.numbers)
@@ -161,7 +164,9 @@ def located_by_helper(
     helper: str,
     progress: Progress = no_progress,
 ) -> list[LocatedKeys]:
-    """Locate a party's keys as the helper could, by those that were sent. Nothing is left if it sees them in the clear."""
+    """Locate a party's keys as the helper could, by the keys it received. If it sees them in the clear, there is nothing to
+    attack.
+    """
     if terms.helper_sees == "clear" or not terms.numbers:
         return []
     rng = np.random.default_rng([0, 3])
@@ -179,7 +184,7 @@ def attack_on_feature_party(
 ) -> tuple[Attacked, Located]:
     """Locate a feature party's keys as the label party could, and the label party's rows as that feature party places them.
 
-    Both of the true keys and of those that were sent, by number.
+    Give true keys and sent keys, both by number.
     """
     rng = np.random.default_rng([0, 4])
     metric = metric_of(terms, candidates.scale)
@@ -215,8 +220,7 @@ def attack_on_label_party(
 ) -> tuple[Attacked | None, Located]:
     """Locate the label party's keys as a feature party could, and the feature party's rows as the label party places them.
 
-    Both of the true keys and of those that were sent, by position. None where too few keys can be placed to play the feature
-    party.
+    Give true keys and sent keys, both by position. Return None if too few keys can be placed to stand in for the feature party.
     """
     assert candidates.similarity_NK is not None, "the label party learns similarities"
     metric = metric_of(terms, candidates.scale)
@@ -230,7 +234,7 @@ def attack_on_label_party(
     count = len(located.targets_T)
     if count < 3:
         return None, located
-    # Only keys that could be located stand in: links to others are left out of the played view.
+    # Only located keys stand in for the feature party's: links to others are left out of the view.
     new_number = np.full(candidates.rows + 1, PAD)
     new_number[located.targets_T] = np.arange(count)
     played = FeaturePartyView(metric=metric, own_MD=located.place_TD, numbers_NK=new_number[candidates.numbers_NK])
@@ -242,13 +246,13 @@ def attack_on_label_party(
 
 
 def sent_keys(contract: Contract, folder: RunFolder, keys: SimilarKeys) -> SimilarKeys:
-    """Return the keys as they were sent: with the noise that is kept, if the contract asks for it."""
+    """Return the keys as they were sent: with the stored noise, if the contract asks for noise."""
     numbers_RD = folder.load_noisy_keys(of=keys.noise_name(contract.hash))
     return keys if numbers_RD is None else keys.with_numbers(numbers_RD)
 
 
 def _ranges(terms: SimilarityConfig) -> "list[tuple[int, float, float]]":
-    """Return pivots, least pivot and length of every number's range, in the scale of its distances."""
+    """Return pivots, smallest pivot and length of every number's range, in the scale of its distances."""
     ranges = []
     for d in terms.numbers:
         low, high = d.bounds

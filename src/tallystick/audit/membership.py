@@ -1,4 +1,4 @@
-"""The audit of a union run for membership: what a party sent, attacked as its peer could, measured by the truth at home.
+"""Audit a union run for membership: attack what a party sent as its peer could, and compare with the true members.
 
 Shapes: B rows of a step's batch, N rows of the union.
 """
@@ -13,8 +13,8 @@ from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.view import Received, StepView
 
-MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
-LATER_EPOCHS = 6  # spread over the rest of training: a label that follows the model may change at any time
+MEMBERSHIP_EPOCHS = 2  # the first steps: attacks compare two messages about the same row
+LATER_EPOCHS = 6  # spread over the rest of training: a label drawn from the model may change at any time
 REBUILT = "the columns that were embedded, if they were rebuilt without error"
 OUT_OF_REACH: Mapping[Received, Mapping[str, str]] = {
     "cut_embedding": {
@@ -38,12 +38,12 @@ def audit_membership(
     say: Callable[[str], None],
     sent: Callable[[Tensor], Tensor] | None = None,
 ) -> results.Audit:
-    """Attack what this party sent, as its peer could, and measure by the truth that only this party has.
+    """Attack what this party sent, as its peer could, and compare with the true members, which only this party knows.
 
-    ``sent`` gives the columns that it embedded, by row, for a peer that rebuilt them.
+    ``sent`` gives the columns that this party embedded, by row, as a peer that rebuilt them would have them.
 
-    What could not be measured is said with its reason: one epoch, no rows of both kinds, a training that diverged, no step at
-    all. Threat model: an honest-but-curious peer. No guarantee: no attack here found more, another may.
+    The findings give a reason for what could not be measured: one epoch, no rows of both kinds, a training that diverged, no
+    steps. Threat model: an honest-but-curious peer. No guarantee: no attack here found more, another may.
     """
     what = "cut gradients" if received == "cut_gradient" else "cut embeddings"
     question = f"Could {peer} tell from {what} which rows of the union this side has?"

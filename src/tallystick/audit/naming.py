@@ -1,7 +1,7 @@
-"""Measure what each seat of a linkage by text could name: views put together from what a party has, and attacked.
+"""Measure how many keys each party of a linkage by text could name.
 
 The attacker's list of texts is this party's own keys, all of them and no others: the best list that it could have. As in
-``linkage.py`` a party plays the other with what it could itself tell of that one.
+``locating.py``, each party stands in for the attacker, with what it could itself find out about the other side.
 
 Shapes: N positions, M numbers, K links, S listed keys, T targets.
 """
@@ -39,7 +39,9 @@ MOST_LINKED = 10_000
 def texts_named_by_helper(
     keys: SimilarKeys, terms: SimilarityConfig, *, party: str, helper: str, progress: Progress
 ) -> list[NamedKeys]:
-    """Measure what a helper that knows no key could name by this party's filters, where it does not see texts in the clear."""
+    """Measure how many keys a helper could name by this party's filters, if it knows no key and does not see texts in the
+    clear.
+    """
     if terms.helper_sees == "clear" or not terms.texts:
         return []
     rng = np.random.default_rng([0, 6])
@@ -58,7 +60,7 @@ def texts_named_by_helper(
         for place, some in enumerate(of_text):
             has_SG[place, some] = 1
         likeness_SS += np.asarray(has_SG @ has_SG.T, dtype=np.float64)
-    order_S = rng.permutation(len(listed))  # of the list: it tells nothing of the filters' order
+    order_S = rng.permutation(len(listed))  # of the list, so that its order says nothing about the filters' order
     place_T = np.argsort(order_S)
     view = HelperTexts(likeness_SS=likeness_SS[np.ix_(order_S, order_S)], likeness_TT=likeness_TT)
     return _measured(view, place_T, attacker=helper, located=party, progress=progress)
@@ -80,7 +82,7 @@ def texts_named_by_label_party(
     sample_T = np.sort(rng.permutation(linked)[:MOST_KEYS])
     numbers_NK = candidates.numbers_NK[sample_T]
     targets_T, number_NK = _renumbered(numbers_NK)
-    some = rng.integers(0, (numbers_NK != PAD).sum(axis=1))  # which of a row's links reads most like it, nobody here knows
+    some = rng.integers(0, (numbers_NK != PAD).sum(axis=1))  # nobody here knows which of a row's links is spelt most like it
     played = rows_M[numbers_NK[np.arange(len(sample_T)), some]]
     truth = rows_M[targets_T]
     listed = _distinct(keys, rng, first=truth)
@@ -115,7 +117,7 @@ def texts_named_by_feature_party(
 ) -> list[NamedKeys]:
     """Name the label party's keys as a feature party could by its links. The label party measures it.
 
-    Of at most ``MOST_LINKED`` numbers: with a part of them alone the nearest of a text would be others.
+    Do so for at most ``MOST_LINKED`` numbers. A part of them would not do: the nearest text could be missing.
     """
     rng = np.random.default_rng([0, 8])
     linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
@@ -146,7 +148,7 @@ def _measured(
 
 
 def _apart(keys: SimilarKeys, own: Integers, others: Integers, terms: SimilarityConfig) -> Floats:
-    """Measure distances as the helper does, under a secret. An attacker knows the secret of the run."""
+    """Measure distances as the helper does, with this secret. An attacker knows the secret of the run."""
     whole = terms.model_copy(update={"block": 0})
     own_keys, other_keys = (encode_keys(_rows(keys, rows), whole, AUDIT_SECRET) for rows in (own, others))
     return block_distance(own_keys, other_keys, whole, slice(0, len(own)))
@@ -157,7 +159,7 @@ def _rows(keys: SimilarKeys, rows: Integers) -> SimilarKeys:
 
 
 def _distinct(keys: SimilarKeys, rng: np.random.Generator, *, first: Integers | None = None) -> Integers:
-    """List rows of distinct texts, in no order: those of ``first``, then others, up to the most that are listed."""
+    """List rows of distinct texts, in no order: those of ``first``, then others, up to the limit."""
     rows = rng.permutation(len(keys))
     rows = rows if first is None else np.concatenate((first, rows))
     by_text = {_text(keys, int(row)): int(row) for row in rows[::-1]}
@@ -171,19 +173,19 @@ def _text(keys: SimilarKeys, row: int) -> tuple[str, ...]:
 
 
 def _place_of(keys: SimilarKeys, listed: Integers, rows: Integers) -> Integers:
-    """Return which place on the list has the text of each row."""
+    """Return the place of each row's text on the list."""
     place = {_text(keys, int(row)): at for at, row in enumerate(listed)}
     return np.array([place.get(_text(keys, int(row)), -1) for row in rows], dtype=np.int64)
 
 
 def _renumbered(numbers_NK: Integers) -> tuple[Integers, Integers]:
-    """Return the numbers that occur, and the links with each number's place among them."""
+    """Return the numbers that occur, and the links with each number replaced by its place among them."""
     numbers_M = np.unique(numbers_NK[numbers_NK != PAD])
     return numbers_M, np.where(numbers_NK == PAD, PAD, np.searchsorted(numbers_M, numbers_NK))
 
 
 def grams_behind(packed_TW: Packed, *, bits: int, hashes: int) -> Floats:
-    """Estimate how many q-grams two filters have in common, from the bits that each and both of them set."""
+    """Estimate how many q-grams two filters share, from the bits that each sets and that both set."""
     bits_TP = np.unpackbits(packed_TW, axis=1).astype(np.float32)
     both_TT, set_T = np.asarray(bits_TP @ bits_TP.T, dtype=np.float64), bits_TP.sum(axis=1, dtype=np.float64)
 

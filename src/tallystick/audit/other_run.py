@@ -1,4 +1,4 @@
-"""Another run on the same rows, whose recorded view is attacked together with a run's own.
+"""Read another run on the same rows, to attack its recorded view together with that of the audited run.
 
 Shapes: N aligned positions of the run that is audited.
 """
@@ -17,12 +17,12 @@ from tallystick.run_folder.listing import contract_of
 
 @dataclass(frozen=True, kw_only=True)
 class OtherRun:
-    """This party's folder of another run, and where it has the rows of the run that is audited.
+    """This party's folder of another run, and the other run's position of each row of the audited run.
 
     Args:
         folder: of the other run.
         contract: of the other run.
-        number_N: int64, its position of the row at each position; -1 where it has none.
+        number_N: int64, the other run's position of the row at each position; -1 if it lacks the row.
     """
 
     folder: RunFolder
@@ -36,7 +36,7 @@ class OtherRun:
         Args:
             path: a run folder of the same party.
             folder: the run that is audited.
-            contract: its own.
+            contract: that of the audited run.
 
         Raises ConfigError for a run of other parties or ids, or one that is not an intersection; what ``RunFolder`` raises.
         """
@@ -63,7 +63,7 @@ class OtherRun:
         return cls(folder=other, contract=agreed, number_N=position_N[rows_here])
 
     def renumbered(self, rows_B: Tensor) -> Tensor:
-        """Return the positions that the audited run gives these rows of the other run, or -1 where it lacks one."""
+        """Return the audited run's positions of these rows of the other run, or -1 where it lacks one."""
         size = 1 + int(max(int(self.number_N.max()), int(rows_B.max()) if len(rows_B) else 0))
         back = torch.full((size,), -1, dtype=torch.int64)
         (here,) = torch.nonzero(self.number_N >= 0, as_tuple=True)
@@ -72,5 +72,5 @@ class OtherRun:
 
 
 def runs_in_words(runs: int) -> str:
-    """Say what holds of several runs together, if there are some."""
+    """Say how many runs a figure is about, if there are several."""
     return f" Beside this run alone, {runs} runs on the same rows were attacked as one view." if runs > 1 else ""

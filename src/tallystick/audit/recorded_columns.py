@@ -1,4 +1,4 @@
-"""Load what a feature party's folder recorded for the audit of its columns: the truth at home, and what was sent of it.
+"""Load what a feature party's folder recorded for the audit of its columns: the true columns, and what was sent.
 
 Shapes: N aligned positions, R recorded rows, D cut width, C columns that were measured.
 
@@ -35,22 +35,22 @@ from tallystick.tables.encoder import Encoder, feature_columns
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
 COLUMNS = "columns.safetensors"
-LEAST_ROWS = 10  # that several runs must have in common
-MOST_COLUMNS = 100  # that are attacked one by one, of those that were used and of the others
-MOST_NUMBERS = 32  # of each vector
+LEAST_ROWS = 10  # that all audited runs must share
+MOST_COLUMNS = 100  # that are attacked one by one: of the columns in the model, and of the other columns
+MOST_NUMBERS = 32  # numbers of each vector
 ALL_TOGETHER = "known-start: solves for all columns of a row together, and of so many only some are attacked"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """This party's own columns at the recorded rows: those that it trained with, and those that it left out.
+    """This party's own columns at the recorded rows: those in the model, and the other columns of the table.
 
     Args:
         rows_R: int64, positions, or numbers where rows have candidates.
         used: what the bottom model read.
-        unused: the table's other columns: properties that were not sent, but may be inferred.
-        first_R: bool, which of the rows were embedded first.
-        notes: which of these cannot be judged, and why.
+        unused: the table's other columns. They were not sent, but an attacker may infer them.
+        first_R: bool, whether the row was in the first batch.
+        notes: which columns cannot be judged, and why.
     """
 
     rows_R: Tensor
@@ -61,7 +61,7 @@ class Truth:
 
     @classmethod
     def without_columns(cls, rows_R: Tensor) -> "Truth":
-        """Return the truth of a party that has no column in the model."""
+        """Build the truth of a party that has no column in the model."""
         none = ColumnValues(
             numeric_NF=torch.empty(len(rows_R), 0),
             categorical_NG=torch.empty(len(rows_R), 0, dtype=torch.int64),
@@ -72,7 +72,7 @@ class Truth:
         return cls(rows_R=rows_R, used=none, unused=none, first_R=torch.zeros(len(rows_R), dtype=torch.bool))
 
     def with_number(self, name: str, number_R: Tensor) -> "Truth":
-        """Return the same with one more number of each row."""
+        """Return a copy with one more number for each row."""
         numeric_NF = torch.cat([self.used.numeric_NF, number_R[:, None].to(self.used.numeric_NF)], dim=1)
         used = dataclasses.replace(self.used, numeric_NF=numeric_NF, numeric=(*self.used.numeric, name))
         return dataclasses.replace(self, used=used)
@@ -84,13 +84,13 @@ class Truth:
 
 
 def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tensor) -> Truth:
-    """Encode this party's columns at those of the recorded rows that it has. ``first_B`` were embedded first."""
+    """Encode this party's columns at the recorded rows that it has. ``first_B`` are the rows of the first batch."""
     rows_R = rows_R[dataset.is_own(rows_R)]
-    # A row at several positions counts once: else it could be known and attacked at the same time.
+    # A row at several positions counts once: else one copy could be known while another is attacked.
     rows_R = rows_R[torch.from_numpy(np.unique(own.alignment.own_rows[rows_R.numpy()], return_index=True)[1]).sort().values]
-    here_R = rows_R.to(dataset.train_N.device)  # a recording is read to the CPU, the columns lie where the party trains
+    here_R = rows_R.to(dataset.train_N.device)  # a recording is read to the CPU, the columns are on the party's training device
     features, encoder = dataset.columns_of(here_R), dataset.known_encoder
-    # Columns that name a sequence's target item and are no features beside, and where their codes stand
+    # columns that only name a sequence's target item, and where their codes are
     feature_names = [column.name for column in encoder.numeric] + [column.name for column in encoder.categorical]
     targets: dict[str, int] = {}
     place = len(encoder.categorical)
@@ -115,7 +115,7 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tens
 
 
 def _fewer(columns: ColumnValues) -> tuple[ColumnValues, tuple[str, ...]]:
-    """Choose the columns that are attacked, evenly spread, and say which are not: what each takes is bounded in sum."""
+    """Choose evenly spread columns to attack, and say which are left out. This bounds the total time."""
     notes, vectors = [], columns.vectors
     numbers = [place for place in range(len(columns.numeric)) if place >= len(vectors) or not vectors[place]]
     for vector in dict.fromkeys(filter(None, vectors)):
@@ -143,7 +143,7 @@ def _fewer(columns: ColumnValues) -> tuple[ColumnValues, tuple[str, ...]]:
 
 
 def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[ColumnValues, tuple[str, ...]]:
-    """Return the table's columns that are neither keys nor were trained with, which the ``targets`` were."""
+    """Return the table's columns that are neither keys nor in the model (``targets``)."""
     party = own.party
     frame = own.crossed(rows_R.numpy())
     read = feature_columns(frame, party)
@@ -181,10 +181,10 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
 def save_columns(
     folder: RunFolder, contract: Contract, party: str, truth: Truth, *, run_id: str, part: str | None = None
 ) -> None:
-    """Keep the columns beside the sums, readable by this user alone, so that attacks can be measured again later.
+    """Save the columns beside the sums, readable by this user alone, so that attacks can be measured again later.
 
-    Without a ``part`` they are of the training steps' rows, else of those that crossed in passes over that part, or, of the label
-    party, of those whose gradients were summed.
+    Without a ``part`` they are the columns of the rows in training steps. With one, they are those of the rows that crossed in
+    passes over that part, or, at the label party, of the rows whose gradients were summed.
     """
     facts: dict[str, object] = {"contract": contract.hash, "run_id": run_id, "party": party, "notes": truth.notes}
     tensors = {"rows_R": truth.rows_R, "first_R": truth.first_R}
@@ -200,12 +200,12 @@ def save_columns(
 
 
 def file_of(part: str | None) -> str:
-    """Name the file of this party's columns at the rows of a part. None stands for the training steps' rows."""
+    """Return the file of this party's columns at the rows of a part. None means the rows of training steps."""
     return COLUMNS if part is None else f"columns-{part}.safetensors"
 
 
 def load_columns(folder: RunFolder, contract: Contract, part: str | None = None) -> tuple[Truth, str, str]:
-    """Read the columns, whose they are and of which run. Raises DataError if that fails."""
+    """Read the columns, and which party and run they belong to. Raises DataError if that fails."""
     path = folder.views / file_of(part)
     try:
         tensors, metadata = read_tensors(path, origin=folder.origin)
@@ -234,14 +234,14 @@ def load_columns(folder: RunFolder, contract: Contract, part: str | None = None)
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedGroup:
-    """Rows of one part of the split that crossed outside training steps.
+    """Rows of one part of the split whose embeddings crossed outside training steps.
 
     Args:
         part: of the split.
         columns: this party's own, row by row.
         sent: the embeddings of these rows; with ``contrast_BCD`` where columns were shuffled.
-        passes: how many of them are kept of a row.
-        crossed: how often a row was sent at most.
+        passes: how many messages about each row are kept.
+        crossed: the most times that a row was sent.
     """
 
     part: Part
@@ -253,18 +253,18 @@ class RecordedGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedColumns:
-    """All that an audit of columns reads of a run folder.
+    """Everything that an audit of columns reads from a run folder.
 
     Args:
         contract: of the run.
         party: whose columns these are.
         truth: the columns at the attacked rows.
-        views: what was sent of these rows, by this run; then by all runs together, if there are others.
-        rows: how many rows were recorded; of many, some are attacked.
-        epochs: which the sums hold.
-        first: the first batch, if the start is public and the looks hold the first epoch's embeddings.
-        groups: what crossed outside training steps.
-        absent: parts of the split of which nothing had crossed.
+        views: what this run sent about these rows; then what all runs together sent, if there are others.
+        rows: how many rows were recorded. If there are many, only some are attacked.
+        epochs: the epochs that the sums hold.
+        first: the first batch, if the starting weights are public and the first epoch's embeddings were recorded.
+        groups: the rows that crossed outside training steps.
+        absent: parts of the split whose rows did not cross.
         runs: how many runs are attacked.
     """
 
@@ -283,8 +283,8 @@ class RecordedColumns:
     def load(cls, folder: RunFolder, contract: Contract, *, also: Sequence[OtherRun] = ()) -> "RecordedColumns":
         """Read a folder, and those of other runs on the same rows.
 
-        Raises DataError if a folder holds no sums, damaged ones, or those of another contract or run, and where fewer than ten
-        rows are in all of the runs.
+        Raises DataError if a folder has no sums, damaged sums, or those of another contract or run, or if the runs share fewer
+        than ten rows.
         """
         truth, party, run_id = load_columns(folder, contract)
         sums = _last_sums(folder, contract, run_id)
@@ -305,7 +305,7 @@ class RecordedColumns:
             together = together.beside(_embeddings(of_other, number_R[attacked_K]))
         truth = truth.rows(attacked_K)
         first = None
-        # Whoever has the contract knows the starting weights only where they follow from its seed and no noise is added.
+        # A peer knows the starting weights only if they follow from the contract's seed and no noise is added.
         is_known = contract.training.starts == "public" and StartingPoint.of(folder) is None
         if is_known and sums.look_epochs[:1] == (0,) and not contract.embedding_defenses():
             (first_B,) = truth.first_R.nonzero(as_tuple=True)
@@ -313,7 +313,7 @@ class RecordedColumns:
             encoder = kept_encoder(folder)
             if encoder is None or set(encoder.numeric_names) <= set(truth.used.numeric):
                 first = first_batch(contract, party, encoder, first_B, look_RD[first_B])
-            else:  # it solves for all columns of a row together, which takes the cube of their number
+            else:  # it solves for all columns of a row together, in time that grows with the cube of their number
                 truth = dataclasses.replace(truth, notes=(*truth.notes, ALL_TOGETHER))
         groups, absent = _groups(folder, contract, run_id)
         return cls(
@@ -341,7 +341,7 @@ def _last_sums(folder: RunFolder, contract: Contract, run_id: str) -> RowSums:
 
 
 def _embeddings(sums: RowSums, rows_R: Tensor) -> SentEmbeddings:
-    """Return what was sent of these rows, each of which was recorded."""
+    """Return what was sent about these rows. All of them were recorded."""
     (step,) = sums.view().steps
     place_N = torch.full((int(step.rows_B.max()) + 1,), -1, dtype=torch.int64)
     place_N[step.rows_B] = torch.arange(len(step.rows_B))
@@ -351,7 +351,7 @@ def _embeddings(sums: RowSums, rows_R: Tensor) -> SentEmbeddings:
 
 
 def _groups(folder: RunFolder, contract: Contract, run_id: str) -> tuple[tuple[RecordedGroup, ...], tuple[Part, ...]]:
-    """Return what crossed of each part outside training steps, and the parts of which nothing did."""
+    """Return the rows of each part that crossed outside training steps, and the parts without any."""
     views = folder.views / contract.label_party
     stores = PassStores(folder=views, contract=contract.hash, origin=folder.origin, run_id=run_id)
     shuffled = stores.contrast()
@@ -375,7 +375,9 @@ def _groups(folder: RunFolder, contract: Contract, run_id: str) -> tuple[tuple[R
 
 
 def _contrast(folder: RunFolder, columns: ColumnValues, contrast_NPD: Tensor) -> Tensor:
-    """Return what shuffling took away, by column: a number and whether it is missing were shuffled as one, others not at all."""
+    """Return how much shuffling changed the embeddings, by column. A number and its missing mark were shuffled together, other
+    columns not at all.
+    """
     encoder = kept_encoder(folder)
     assert encoder is not None, "a party whose columns were measured has an encoder"
     categorical = [column.name for column in encoder.categorical]

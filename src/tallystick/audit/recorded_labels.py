@@ -1,4 +1,5 @@
-"""Load what the label party's folder recorded for the audit of its labels: true labels, and what each feature party was sent.
+"""Load what the label party's folder recorded for the audit of its labels: the true labels, and what each feature party
+received.
 
 Shapes: N aligned positions, R recorded rows.
 
@@ -27,14 +28,16 @@ from tallystick.run_folder.trained import epochs_trained
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
 _LABELS = "labels.safetensors"
-MOST_ROWS = 12_288  # evenly chosen, that attacks on one vector per row read
-GROWTH_ROWS = 4096  # of earlier epochs, which only say how a leak grew
-BATCH_ROWS = 12_288  # about so many, in batches spread over the recorded epochs, are enough for the second decimal
+MOST_ROWS = 12_288  # evenly chosen rows, for attacks that read one vector per row
+GROWTH_ROWS = 4096  # rows of earlier epochs, which only show how a leak grew
+BATCH_ROWS = 12_288  # about this many, in batches spread over the recorded epochs, are enough for the second decimal
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptLabels:
-    """Labels of an audit beside the views: the true ones, which of them are real, the run, the known start if there is one."""
+    """The labels that are stored beside the views: the true labels, which of them are real, the run, and its public starting
+    weights.
+    """
 
     label_N: Tensor
     own_N: Tensor
@@ -45,7 +48,7 @@ class KeptLabels:
 def save_labels(
     folder: RunFolder, contract: Contract, true_N: Tensor, own_N: Tensor, *, run_id: str, start: KnownStart | None = None
 ) -> None:
-    """Keep the true labels beside the views, readable by this user alone, so that attacks can be measured again later."""
+    """Save the true labels beside the views, readable by this user alone, so that attacks can be measured again later."""
     facts = {"contract": contract.hash, "run_id": run_id, "start": start.facts() if start is not None else None}
     label_N = true_N if contract.target.is_number else true_N.to(torch.int64)
     tensors = {"label_N": label_N, "own_N": own_N}
@@ -81,9 +84,9 @@ class RecordedSeat:
 
     Args:
         peer: the feature party.
-        view: what attacks read: some steps, or in a quick audit the sums by row.
-        sums: over the whole training; None if no epoch was over, or labels are numbers.
-        by_epoch: sums by row as views of one step, by the end of each kept epoch; in a quick audit of the last.
+        view: some steps, which attacks read; in a quick audit the sums by row.
+        sums: over the whole training; None if no epoch was finished, or labels are numbers.
+        by_epoch: sums by row at the end of each kept epoch (in a quick audit the last), each as a view of one step.
         of_others: the same sums of other runs, by this run's row numbers.
     """
 
@@ -95,20 +98,20 @@ class RecordedSeat:
 
     @property
     def whole(self) -> View | None:
-        """Return the sums over the whole training as a view of one step, or None if no epoch was over."""
+        """Return the sums over the whole training as a view of one step, or None if no epoch was finished."""
         return self.by_epoch[-1][1] if self.by_epoch else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedLabels:
-    """All that an audit of labels reads of a run folder.
+    """Everything that an audit of labels reads from a run folder.
 
     Args:
         contract: of the run.
         label_N: the true labels.
-        own_N: bool, which positions have a row of this side.
+        own_N: bool, whether this side has a row at the position.
         seats: one for each feature party.
-        trained: how many epochs the run took; None of a run that was not finished.
+        trained: how many epochs the run took; None if it was not finished.
         runs: how many runs are attacked.
     """
 
@@ -123,7 +126,7 @@ class RecordedLabels:
     def load(cls, folder: RunFolder, contract: Contract, *, also: Sequence[OtherRun] = ()) -> "RecordedLabels":
         """Read a folder, and those of other runs on the same rows.
 
-        Raises DataError if a folder holds no view, a damaged one, or one of another contract or run.
+        Raises DataError if a folder has no view, a damaged view, or that of another contract or run.
         """
         kept = load_labels(folder, contract)
         quick = contract.audit == "quick"
@@ -134,7 +137,7 @@ class RecordedLabels:
                 view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), kept.own_N), classes=0)
                 seats.append(RecordedSeat(peer=peer, view=view))
                 continue
-            # What an attacker had of own rows by the end of each kept epoch, or of the last
+            # what an attacker had about own rows at the end of each kept epoch, or of the last
             row_store = sums_of(store)
             sums, views_by_epoch = None, []
             epochs = row_store.epochs()
@@ -171,9 +174,9 @@ class RecordedLabels:
         )
 
     def each_label(self) -> "dict[str, RecordedLabels]":
-        """Return what attacks on each label read, as if it were the only one. Where there is one, it has no name.
+        """Return what attacks on each label read, as if it were the only label. A single label has no name.
 
-        They know of no start, which is of a model of all labels.
+        These have no public starting weights, because the model predicts all labels together.
         """
         if self.contract.target.type != "multilabel":
             return {"": self}
@@ -192,9 +195,9 @@ def _store(folder: RunFolder, contract: Contract, run_id: str, peer: str) -> Vie
 
 
 def flip_of(contract: Contract) -> float | None:
-    """Return with what chance the contract has one of two labels replaced by the other, or None where it does not.
+    """Return the chance that the contract replaces one of two labels by the other, or None if it replaces none.
 
-    It is the chance of each of several labels, too, of which half of the other patterns have the other one.
+    It also holds for each of several labels, because half of the other patterns have the other value.
     """
     epsilons = [defense.epsilon for defense in contract.defenses().labels if isinstance(defense, LabelDP)]
     if not epsilons or contract.target.type not in ("binary", "multilabel"):
@@ -212,7 +215,7 @@ def some_steps(view: View) -> View:
 
 
 def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ...]:
-    """Keep the rows that this side has: elsewhere there is no true label to lose."""
+    """Keep the rows that this side has. Other rows have no true label that could leak."""
     real_steps = []
     for step in steps:
         if int(step.rows_B.max()) >= len(own_N):
@@ -224,9 +227,9 @@ def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ..
 
 
 def _sums_of_other(other: OtherRun, whole: View, label_N: Tensor, peer: str) -> View:
-    """Return another run's sums over its whole training, by this run's row numbers.
+    """Return the sums over another run's whole training, by this run's row numbers.
 
-    Raises DataError where labels are not the same.
+    Raises DataError if the two runs' labels differ.
     """
     labels_file = load_labels(other.folder, other.contract)
     store = sums_of(_store(other.folder, other.contract, labels_file.run_id, peer))

@@ -1,23 +1,23 @@
 """Record what a run's audits need: steps of each peer's cut, and running sums per row.
 
 With ``audit: true`` the label party keeps, for each feature party, the cut embeddings that it received and the cut gradients
-that it sent. Recording changes no bit of the training. What an interrupted run recorded can be attacked. A quick audit keeps
-sums over the training only, of at most 4,096 rows for labels and 1,000 for columns; labels that are numbers are recorded as with
-``audit: true``.
+that it sent. Recording does not change the training by a bit. The recordings of an interrupted run can be attacked, too. A
+quick audit keeps only sums over the training, of at most 4,096 rows for labels and 1,000 for columns. Labels that are numbers
+are always recorded as with ``audit: true``.
 
-Of at most five epochs, the first and the last trained among them, there are, in at most 256 MiB each:
+At most five epochs are kept, among them the first and the last. Each has, in at most 256 MiB:
 
 - Steps, for attacks that look at a batch (``PEER/epoch-*.safetensors``): about 12,288 rows together, in batches spread evenly;
-  with ``union.audit`` of six epochs, the second among them, and at most 50,000 rows of each.
-- Sums over the training until then, for attacks that read one vector per row (``rows-*.safetensors``): at most 12,288 rows,
-  spread evenly; 4,096 of epochs before the last are read. Each has the sum of its gradients, how often it came, and its last
-  embedding. In memory they take 8 bytes per row and column of the cut.
+  with ``union.audit`` steps of six epochs, the second among them, and at most 50,000 rows of each.
+- Sums over the training up to this epoch, for attacks that read one vector per row (``rows-*.safetensors``): at most 12,288
+  rows, spread evenly; attacks read 4,096 of them in epochs before the last. A row has the sum of its gradients, how often it
+  was used, and its last embedding. In memory they take 8 bytes per row and column of the cut.
 - A feature party's own embeddings: at most 4,000 training rows, each with its last and its mean embedding, and those of several
-  epochs (two of a wide cut, up to 64 of a narrow one). Of more than 100 columns 100 are attacked, evenly spread, 32 numbers of a
-  vector among them.
+  epochs (two for a wide cut, up to 64 for a narrow one). At most 100 columns are attacked, evenly spread, and at most 32
+  numbers of a vector.
 
-What crosses without a gradient coming back (``validation/``, ``test/``, ``shuffled.safetensors``) is kept of at most 2,000 rows
-of each part, 500 for a quick audit. The true labels are kept when recording begins.
+Embeddings for which no gradient comes back (``validation/``, ``test/``, ``shuffled.safetensors``) are kept for at most 2,000
+rows of each part, 500 in a quick audit. The true labels are saved when recording begins.
 
 Shapes: N aligned positions.
 """
@@ -43,13 +43,13 @@ from tallystick.run_folder.row_recorder import QUICK_ROWS, Observers, RowRecorde
 from tallystick.training.plan import Schedule
 from tallystick.training.step import CutObserver
 
-GRADIENTS = "gradients"  # the folder of a feature party's own ones
-LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the longer it lasts
+GRADIENTS = "gradients"  # the folder of the gradients that a feature party received
+LABEL_EPOCHS = 5  # spread over the whole training: the longer it lasts, the more labels leak
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedRun:
-    """One party's side of a run, as far as its audits ask.
+    """One party's side of a run, as far as its audits need it.
 
     Args:
         contract: of the run.
@@ -57,7 +57,7 @@ class AuditedRun:
         folder: where this party keeps the run.
         dataset: its rows.
         run_id: of the run.
-        given_modules: whether a simulation was given modules in place of the contract's.
+        given_modules: whether a simulation was given its own modules instead of the contract's.
     """
 
     contract: Contract
@@ -74,7 +74,7 @@ class AuditedRun:
 
     @property
     def audits_labels(self) -> bool:
-        """Tell whether this side has labels that something was sent of, and the contract wants that attacked."""
+        """Tell whether this side sent something that depends on labels, and the contract asks to attack that."""
         return self.contract.audit is not False and self.is_label and self.contract.sends_gradients
 
     @property
@@ -84,23 +84,25 @@ class AuditedRun:
 
     @property
     def audits_columns(self) -> bool:
-        """Tell whether this side has columns that the contract wants attacked."""
+        """Tell whether this side has columns that the contract asks to attack."""
         return self.contract.audit is not False and not self.is_label
 
     @property
     def sums_received_gradients(self) -> bool:
-        """Tell whether a feature party keeps sums of gradients, which stand for those that other feature parties were sent."""
+        """Tell whether a feature party keeps sums of its gradients, which stand in for those that other feature parties
+        received.
+        """
         return self.audits_columns and self.contract.sends_gradients and len(self.contract.feature_parties) > 1
 
     @property
     def membership(self) -> Tensor | None:
-        """Mark the rows of this side, if that is a secret that the contract wants attacked."""
+        """Mark the rows that this side has, if membership is a secret and the contract asks to attack it."""
         return self.dataset.membership if self.contract.union.audit else None
 
     @property
     def kept_epochs(self) -> tuple[int, int]:
-        """Return how many of the first epochs, and how many later ones, are kept for the audits. Either may be 0."""
-        # A quick audit reads sums over the training alone; numbers are read off the first steps.
+        """Return how many of the first epochs and how many later ones are kept for the audits. Either may be 0."""
+        # A quick audit reads only sums over the training; attacks on numbers read the first steps.
         labels = self.audits_numbers or (self.audits_labels and self.contract.audit is True)
         hides = self.membership is not None
         later = max(LABEL_EPOCHS - 1 if labels else 0, LATER_EPOCHS if hides else 0)
@@ -113,7 +115,7 @@ class AuditedRun:
 
     @property
     def stores(self) -> list[ViewStore]:
-        """Return where each peer's view lies, in the contract's order."""
+        """Return the store of each peer's view, in the contract's order."""
         peers = self.contract.feature_parties if self.is_label else (self.contract.label_party,)
         folder, contract = self.folder, self.contract.hash
         return [
@@ -122,9 +124,9 @@ class AuditedRun:
 
 
 def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> Sequence[CutObserver | None]:
-    """Make a recorder for each peer's cut of that width if the contract asks for an audit. Otherwise return None for each.
+    """Make a recorder for each peer's cut of that width, or return None for each if the contract asks for no audit.
 
-    The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
+    The true labels are written first, so that each finished epoch can be attacked even if the run is not finished.
     """
     if not run.kept_epochs[0] and not (run.audits_labels or run.audits_columns):
         return [None] * len(widths)
@@ -137,7 +139,7 @@ def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> S
         save_labels(run.folder, contract, true_N, own_N, run_id=run.run_id, start=start)
     training = dataset.resolved(contract.training)
     schedule, epochs = dataset.schedule(training, seed=contract.seed), training.epochs
-    if contract.refits:  # whose gradients tell of the validation rows' labels, too
+    if contract.refits:  # its gradients depend on the validation rows' labels, too
         schedule, epochs = dataset.with_validation().schedule(training, seed=contract.seed), 2 * epochs
     observers: list[CutObserver] = []
     for number, (width, store) in enumerate(zip(widths, run.stores, strict=True)):
@@ -158,7 +160,7 @@ def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> S
         if not run.audits_columns:
             observer = by_example
         else:
-            # What crossed is of a row of this party, however many examples it was for.
+            # An embedding is that of one row of this party, however many examples used it.
             sums, rows = sums_of(store, "cut_embedding"), partial(dataset.cut_numbers, peer=number)
             positions = rows(schedule.train_N)
             positions = positions[dataset.is_own(positions)]
@@ -175,7 +177,7 @@ def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> S
 
 
 def pass_recorder(run: AuditedRun, width: int, validated: Sequence[Tensor] = (), *, anew: bool = False) -> PassRecorder | None:
-    """Make what keeps embeddings that cross without a gradient coming back, if an audit of columns reads them.
+    """Make the recorder of embeddings for which no gradient comes back, if an audit of columns reads them.
 
     Otherwise return None.
 
@@ -196,12 +198,12 @@ def pass_recorder(run: AuditedRun, width: int, validated: Sequence[Tensor] = (),
 
 
 def pass_stores(store: ViewStore) -> PassStores:
-    """Return where passes are kept, beside a view."""
+    """Return the stores of passes, beside a view."""
     return PassStores(folder=store.folder, contract=store.contract, origin=store.origin, run_id=store.run_id)
 
 
 def gradient_sums(store: ViewStore) -> RowStore:
-    """Return where a feature party keeps sums of the gradients that it received, beside the sums of what it sent."""
+    """Return the store of sums of the gradients that a feature party received, beside the sums of what it sent."""
     return RowStore(
         folder=store.folder / GRADIENTS,
         contract=store.contract,
@@ -212,14 +214,14 @@ def gradient_sums(store: ViewStore) -> RowStore:
 
 
 def recording_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> RecordingPlan:
-    """Plan which steps are recorded: what attacks on single batches read, or what an audit of membership compares."""
+    """Plan which steps to record: those that attacks on single batches read, or that an audit of membership compares."""
     compared = first == MEMBERSHIP_EPOCHS
     rows = ROWS_PER_EPOCH if compared else -(-BATCH_ROWS // min(epochs, LABEL_EPOCHS))
     return RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width, rows=rows)
 
 
 def numbers_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int, quick: bool) -> RecordingPlan:
-    """Plan which steps are recorded if labels are numbers: the first ones of all, for these tell the most of them."""
+    """Plan which steps to record if labels are numbers: the very first ones, because these reveal the most about them."""
     rows = QUICK_ROWS["cut_gradient"] if quick else ROWS_PER_EPOCH
     plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width, rows=rows)
     return replace(plan, lead=LEAST_STEPS)

@@ -1,6 +1,6 @@
-"""The audits of a run: for membership, for labels or for columns, whichever secret this party has.
+"""Run the audits of a run: for membership, labels or columns, depending on which secret this party has.
 
-``audit_run`` attacks once the run is trained; ``audit_recorded`` attacks again what a run folder holds, whenever it is asked for.
+``audit_run`` attacks after training. ``audit_recorded`` attacks what a run folder holds, at any later time.
 
 Shapes: N aligned positions, R rows that are scored.
 """
@@ -40,9 +40,9 @@ _NOTE = "audit"
 
 
 def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callable[[], AbstractContextManager[None]]) -> Audited:
-    """Attack what was recorded, after training and once per run. A run that goes on after that keeps the findings.
+    """Attack what was recorded, once per run, after training. If the run is resumed after that, it keeps the findings.
 
-    ``during`` is entered where there is something to attack: a phase of its own.
+    If there is something to attack, the attacks are a phase of their own, which ``during`` opens.
     """
     contract, folder = run.contract, run.folder
     if (before := audited_before(folder)) is not None:
@@ -72,19 +72,19 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
             truth = own_columns(own, run.dataset, seen_R, first_B=first_B)
             save_columns(folder, contract, run.party, truth, run_id=run.run_id)
             recorded_passes = pass_stores(store)
-            for part in PASSES:  # rows that crossed outside training steps
+            for part in PASSES:  # they crossed outside training steps
                 of_pass = recorded_passes.load(part)
                 if of_pass is not None and bool((of_pass.count_N > 0).any()):
                     of_part = own_columns(own, run.dataset, of_pass.seen_rows, first_B=first_B[:0])
                     save_columns(folder, contract, run.party, of_part, run_id=run.run_id, part=part)
-            store.drop_from(0)  # single steps served the audit of membership
+            store.drop_from(0)  # only the audit of membership needed single steps
             engine = own.party.compute.made() if own.party.compute is not None else None
             columns_audit = audit_columns(RecordedColumns.load(folder, contract), watcher=watcher, engine=engine, every=False)
             features = with_releases(columns_audit, folder, contract)
             if run.sums_received_gradients:
                 told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher)
     if not (run.audits_labels or run.audits_columns):
-        folder.forget_views()  # only an audit of labels or columns may be asked for again
+        folder.forget_views()  # only an audit of labels or columns can be repeated later
     audited = Audited(membership=membership, leakage=leakage, features=features, told=told_columns)
     keep_audited(folder, audited)
     return audited
@@ -97,7 +97,7 @@ def audited_before(folder: RunFolder) -> Audited | None:
 
 
 def keep_audited(folder: RunFolder, audited: Audited) -> None:
-    """Keep what was found, for a run that goes on and for its report."""
+    """Keep the findings, for a resumed run and for its report."""
     folder.note(_NOTE, msgspec.to_builtins(audited))
 
 
@@ -106,16 +106,16 @@ def _membership(run: AuditedRun, watcher: Watcher) -> results.Audit | None:
     if own_N is None:
         return None
     received: Received = "cut_gradient" if run.is_label else "cut_embedding"
-    (store,) = run.stores  # where membership is a secret there are two parties
+    (store,) = run.stores  # membership is a secret only between two parties
     steps = store.load(received) if store.files() else ()
     sent_columns = None if run.is_label else run.dataset.sent_columns
     return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=watcher.say, sent=sent_columns)
 
 
 def _told_by_label_party(run: AuditedRun, own: OwnRows, watcher: Watcher) -> list[results.ToldColumns]:
-    """Attack the label party's own columns in each feature party's seat, where it has any and sums of gradients were kept.
+    """Attack the label party's own columns in each feature party's seat, if it has any and sums of gradients were kept.
 
-    Weights of rows are one of them.
+    Weights of rows count as a column.
     """
     similar, weight_N = run.contract.linkage.similar, run.dataset.known_labels.weight_N
     has_any = run.dataset.encoder is not None or weight_N is not None
@@ -144,21 +144,21 @@ def audit_recorded(
     known_rows: Sequence[int] = KNOWN,
     also: Sequence[Path] = (),
 ) -> Audited:
-    """Attack again what a run folder recorded, and put what was found into the run's report, if it has one.
+    """Attack what a run folder recorded once more, and put the findings into the run's report, if it has one.
 
-    In the label party's folder for labels, in a feature party's for its columns: each has the truth of its own side alone.
-    Nothing is sent. What was there before is replaced once the attacks are over. A run that was not finished has no report yet:
-    what was recorded so far is attacked, and once the run goes on and ends it audits itself.
+    The label party's folder is audited for labels, a feature party's for its columns: each has only its own side's truth.
+    Nothing is sent. Earlier findings are replaced when the attacks are finished. An unfinished run has no report yet: what was
+    recorded so far is attacked, and the run audits itself when it is resumed and ends.
 
     Args:
         path: a run folder whose contract has an audit.
         watcher: shown the progress.
-        auxiliary_labels: labels that few-label attacks are told, at least one per class.
-        known_rows: numbers of rows whose columns attacks on features are told.
-        also: this party's folders of other runs on the same rows, which are attacked together with this one, too.
+        auxiliary_labels: how many labels few-label attacks know, at least one per class.
+        known_rows: how many rows' columns attacks on columns know; several numbers are tried in turn.
+        also: this party's folders of other runs on the same rows, to attack together with this one.
 
-    Raises ConfigError if this is no run folder, or ``known_rows`` are all there are, DataError if its view is empty, damaged or
-    of another contract or run.
+    Raises ConfigError if this is no run folder, or if ``known_rows`` leaves no row to attack; DataError if its view is empty,
+    damaged or of another contract or run.
     """
     contract_of(path)  # which says what else than a run folder was given
     folder = RunFolder.open(path)
@@ -171,7 +171,7 @@ def audit_recorded(
         elif (folder.views / COLUMNS).exists():
             recorded = RecordedColumns.load(folder, contract, also=other_runs)
             rows = len(recorded.truth.rows_R)
-            if all(known >= rows for known in known_rows):  # nothing could be measured, and would stand in the place of what was
+            if all(known >= rows for known in known_rows):  # nothing could be measured, and must not replace earlier findings
                 raise ConfigError(f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left to judge by")
             features = with_releases(audit_columns(recorded, watcher=watcher, known=known_rows), folder, contract)
             told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher)

@@ -1,11 +1,11 @@
-"""Audit a head on shares for columns: what would a run tell whose label party takes one of them for the label?
+"""Audit a head on shares for columns: measure what a label party would learn that uses one of the columns as its label.
 
-Labels are an input of the protocol. A label party that knows a column of some rows can name these for training, take that column
-for the label, and is shown a score of every other row: the head's guess at the column. A feature party can measure that alone,
-because it has the features and the columns.
+Labels are an input of the protocol. A label party that knows a column for some rows can train on these rows with that column as
+the label. Then the score of every other row is the head's guess at the column. A feature party can measure this alone, because
+it has the features and the columns.
 
-What this run's own scores tell it cannot measure, because it has no score. ``tallystick bench quality --leaks --methods shared``
-measures it on public tables, where both sides are at hand.
+It cannot measure what this run's own scores reveal, because it has no scores. ``tallystick bench quality --leaks --methods
+shared`` measures that on public tables, where both sides are available.
 
 Shapes: N rows, D features of the head.
 """
@@ -62,15 +62,16 @@ def record_features(
     *,
     run_id: str,
 ) -> None:
-    """Keep what this party brought to the head, and its columns, at validation and test rows; of many, 2,000 evenly chosen.
+    """Save this party's features of the head and its columns, at validation and test rows; at most 2,000 of them, evenly
+    chosen.
 
     Args:
         folder: of the run.
         contract: of the run.
         party: this one.
-        own: its rows.
-        dataset: the same, encoded.
-        features_at: gives what it brought of the rows at some positions, (K, D).
+        own: this party's rows.
+        dataset: the same rows, encoded.
+        features_at: returns the head's features of the rows at some positions, (K, D).
         run_id: of the run.
     """
     scored_N = torch.cat([dataset.validation_N, dataset.test_N])
@@ -85,11 +86,11 @@ def record_features(
 def audit_shared_head(
     folder: RunFolder, contract: Contract, *, watcher: Watcher, known: Sequence[int] = KNOWN
 ) -> results.FeatureAudit:
-    """Measure what a label party could read of these columns by taking each of them for the label.
+    """Measure what a label party could learn about these columns by using each of them as the label.
 
-    Half of the rows are known, too. Threat model: a label party that follows the protocol, knows a column of some rows from
-    elsewhere, and chooses label and training rows by that. No guarantee: a figure is a floor. Raises DataError if what was
-    recorded is damaged or of another contract.
+    It also tries with half of the rows known. Threat model: a label party that follows the protocol, knows a column of some
+    rows from elsewhere, and chooses label and training rows accordingly. No guarantee: a figure is a floor. Raises DataError if
+    the recording is damaged or of another contract.
     """
     watcher.say(f"measuring what {contract.label_party} could read of these columns if it took one of them for the label")
     truth, party, _ = load_columns(folder, contract)

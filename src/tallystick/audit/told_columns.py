@@ -1,12 +1,13 @@
-"""The audit of what cut gradients tell of other parties' columns: measured at home, by whoever has the truth.
+"""Audit what cut gradients reveal about other parties' columns. The party whose columns they are measures it.
 
-A gradient depends on p - y, and on which units of the top model are open: both are made of everybody's columns. So a feature
-party reads something of the label party's columns off it, and of another feature party's.
+A gradient depends on p - y, and on which units of the top model are active. Both depend on all parties' columns. So a feature
+party can learn something from it about the label party's columns, and about another feature party's.
 
-- The label party has its own columns and what it sent, and attacks in each feature party's seat. That party's own columns are not
-  here: its cut embeddings stand for them. The true label is granted to it, so that what is found is not of the label.
-- Nobody at home has both a feature party's columns and what another one was sent. Its own gradients stand for the other's: these
-  depend on the same score and the same units, through other weights.
+- The label party has its own columns and what it sent, and attacks in each feature party's seat. It lacks that party's columns,
+  so the cut embeddings stand in for them. The attacker is given the true label, so that a finding is about columns and not
+  about the label.
+- No party has both a feature party's columns and what another feature party received. So its own gradients stand in for the
+  other's: these depend on the same score and the same units, through other weights.
 
 Shapes: N attacked rows, D cut width, C classes, I inputs.
 """
@@ -42,7 +43,7 @@ KNOWN, QUICK_KNOWN = (20, 200, 1000), (20, 200)
 ATTACKS = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel", "kernel-mean")}
 ATTACKS_ASIDE = {name: ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel")}
 """A curve with a block of columns for each class found no more than one without, on credit-card data."""
-COMPONENTS = 8  # of what a feature party has anyway
+COMPONENTS = 8  # of the cut embeddings, which a feature party has anyway
 MOST_INPUTS = 2_048
 ASIDE = "without gradients"
 SIMILAR = "what cut gradients tell of own columns: rows that are linked by similarity are not attacked for it"
@@ -52,10 +53,10 @@ NUMBERS = "what cut gradients tell of own columns: with a target of numbers no s
 def audit_told_columns(
     folder: RunFolder, contract: Contract, *, role: Literal["label", "feature"], watcher: Watcher
 ) -> list[results.ToldColumns]:
-    """Attack this party's columns by what cut gradients tell of them, and measure by its own columns.
+    """Attack this party's columns by cut gradients, and compare with its own columns.
 
     Threat model: an honest-but-curious feature party that keeps every gradient and knows some rows' columns from elsewhere. No
-    guarantee: every figure is a floor. Raises DataError if what was recorded is damaged or of another contract or run.
+    guarantee: every figure is a floor. Raises DataError if the recording is damaged or of another contract or run.
     """
     truth, party, run_id = load_columns(folder, contract, GRADIENTS if role == "label" else None)
     notes = [*truth.notes]
@@ -88,7 +89,7 @@ def audit_told_columns(
             own_ND, by = here.sent_BD, peer
             who = f"{peer}, which has its own columns and is told every label,"
         else:
-            # On which side of the gradients' line a row lies: its label, as a feature party reads it off them
+            # the side of the gradients' line on which a row lies: the label that a feature party can infer
             centred_BD = here.received_BD.double() - here.received_BD.double().mean(dim=0)
             along_B = centred_BD @ top_direction(centred_BD)
             cut = two_means_cut(along_B)
@@ -101,7 +102,9 @@ def audit_told_columns(
 
 
 def _by_class(x_ND: Tensor, classes_NC: Tensor) -> Tensor:
-    """Build a block of columns for each class, 0 in rows of others, so that each gets an own line. Numbers get one block."""
+    """Build a block of columns for each class, 0 in rows of other classes, so that each class is fitted separately. Numbers get
+    one block.
+    """
     if x_ND.shape[1] * classes_NC.shape[1] > MOST_INPUTS:
         return x_ND
     return (classes_NC[:, :, None] * x_ND[:, None]).flatten(1)
@@ -117,9 +120,9 @@ def _told(
     classes_NC: Tensor,
     columns: ColumnValues,
 ) -> results.ToldColumns:
-    """Return what is rebuilt with gradients, and what would be without.
+    """Return how well columns are rebuilt with gradients and without.
 
-    An attacker may leave gradients aside, so the first is never less.
+    An attacker may ignore gradients, so the first is never less.
     """
     quick = contract.audit == "quick"
     known_counts = [count for count in (QUICK_KNOWN if quick else KNOWN) if len(columns) >= 2 * count]
