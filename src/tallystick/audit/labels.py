@@ -292,9 +292,7 @@ def _measured(
 
 
 def _raised(error: Exception | SystemExit) -> str:
-    """Describe why an attack failed. It may be a plugin, or its equations have no solution. Only its own row of the findings is
-    lost.
-    """
+    """Say why an attack failed: a plugin raised, or its equations have no solution. Only its own row of the findings is lost."""
     return f"it raised {type(error).__name__}: {error}"
 
 

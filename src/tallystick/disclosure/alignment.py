@@ -21,7 +21,7 @@ def _greeting(contract: Contract) -> list[str]:
 
 
 def _protocol_outcome(contract: Contract, facts: RunFacts, *, method: str) -> list[Learnt]:
-    """Return what the protocol itself returns as learnt, but for the counts of rows, for which nothing stands."""
+    """Return what the protocol itself reports as learnt, without the counts of rows, which have no guarantee."""
     if contract.alignment.method != method:
         return []
     guarantee = contract.linkage.guarantee
@@ -58,8 +58,8 @@ def _by_any_key(contract: Contract) -> list[str]:
     return [
         f"{label} and {feature} learn of each other's rows {each}; which of their own rows the other has too, and by which key "
         f"(in this order: {order})",
-        f"of a row that {' or '.join(names[1:])} links, {label} learns which of the earlier keys {feature}'s row has, and "
-        f"{feature} that {label}'s row has none of those that its own has; of rows that have a later key in common and differ in "
+        f"if {' or '.join(names[1:])} links a row, {label} learns which of the earlier keys {feature}'s row has, and "
+        f"{feature} that {label}'s row lacks the earlier keys that its own row has; of rows that share a later key and differ in "
         "an earlier one, neither learns anything",
         f"a party that deviates can bring ids of its choice for each of the {len(names)} keys (alignment.alternatives)",
     ]
@@ -68,7 +68,7 @@ def _by_any_key(contract: Contract) -> list[str]:
 def _intersection_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     """Add what the other side of an intersection learnt, which follows from what this side knows.
 
-    Among several feature parties one knows nothing of another, and not what the label party has in common with each.
+    A feature party knows nothing about another one, and not how many ids the label party shares with it.
     """
     items = _protocol_outcome(contract, facts, method="intersection")
     alignment, label = facts.alignment, contract.label_party
@@ -99,7 +99,7 @@ def repeats_lines(contract: Contract) -> list[str]:
 
 
 def _counts(contract: Contract, facts: RunFacts) -> list[str]:
-    """Return the sentence on several rows of one id, as an alignment has it."""
+    """Return the alignment's sentence on several rows of one id."""
     if facts.alignment is None or contract.alignment.duplicates != "all":
         return []
     return [counts_learnt(contract.label_party, len(facts.alignment), facts.alignment.sizes["intersection"])]
@@ -130,9 +130,10 @@ def _similarity(contract: Contract) -> list[str]:
 
 
 def membership_lines(contract: Contract, *, own_columns: bool | None) -> list[str]:
-    """Say what no filling of a union's rows hides from a label party with columns of its own (docs/explanation/unions.md).
+    """Say what a label party with own columns learns about a union's rows, however they are filled
+    (docs/explanation/unions.md).
 
-    ``own_columns`` says whether it has any that are of use; None where that is not known, as at its peers.
+    ``own_columns`` says whether it has useful columns; None if that is not known, as at its peers.
     """
     if not contract.linkage.imputes or own_columns is False:
         return []
@@ -140,7 +141,7 @@ def membership_lines(contract: Contract, *, own_columns: bool | None) -> list[st
     having = f"{label} has columns of its own, and" if own_columns else f"if {label} has columns of its own,"
     return [
         f"{having} it can tell most made-up rows from real ones, by whether a row's embedding fits these columns: assume that "
-        f"{label} knows which rows of the union {features} has, whatever fills the others "
+        f"{label} knows which rows of the union {features} has, however the others are filled "
         f"(union.features = {contract.union.features})"
     ]
 

@@ -1,4 +1,4 @@
-"""One thing that crosses between parties: who learns what of it, by which messages, and what bounds it."""
+"""Describe one thing that crosses between parties: who learns what from it, which messages carry it, and what limits it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialFacts:
-    """Facts of what a search sent in all its trials that ended well.
+    """Facts about what a search sent in all its successful trials.
 
     Args:
         trials: how many there are.
@@ -33,17 +33,17 @@ class TrialFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The figures of a run that its report's sentences name. A step that did not take place has none.
+    """Facts of a run that its report's sentences name. They are empty for a step that did not take place.
 
     Args:
         party: whose report it is.
-        alignment: as this party knows it.
-        sample: of ids that an exploration was about.
-        helper: what this party knows as a helper.
+        alignment: the alignment, as this party knows it.
+        sample: the sample of ids, in an exploration.
+        helper: what this party knows, if it is the helper.
         rows: training, validation and test rows, by the part's name; empty before the split.
-        networks: trained side by side.
+        networks: how many were trained side by side.
         training: how the joint training went.
-        search: what a search sent; None without one, and for one on own columns alone.
+        search: what a search sent; None without a search, and for a search on own columns alone.
         finished: the last message of the run.
     """
 
@@ -66,9 +66,9 @@ class Disclosure:
         name: the row's name on pages, in Markdown.
         label_party: what the label party learns, for pages.
         feature_party: what a feature party learns, for pages.
-        guarantee: what bounds it, for pages.
-        fields: the message fields that it crosses by, such as ``CutGradient.values``.
-        sentences: what a contract discloses by it, before a run; none where the contract does not.
+        guarantee: what limits it, for pages.
+        fields: the message fields that carry it, such as ``CutGradient.values``.
+        sentences: what a contract will disclose by it, said before a run; none if the contract does not.
         learnt: what each party learnt by it in a run.
     """
 
@@ -82,9 +82,9 @@ class Disclosure:
 
 
 def stated(applies: Callable[[Contract], bool], *texts: str) -> Callable[[Contract], Sequence[str]]:
-    """Return a row's sentences where the contract has what they are about, and none elsewhere.
+    """Return a function that gives a row's sentences if they apply to the contract, and none otherwise.
 
-    A text names ``{label}``, ``{features}`` and values of the ``{contract}``.
+    A text may contain ``{label}``, ``{features}`` and values of the ``{contract}``.
     """
 
     def sentences(contract: Contract) -> Sequence[str]:
@@ -96,5 +96,5 @@ def stated(applies: Callable[[Contract], bool], *texts: str) -> Callable[[Contra
 
 
 def parties_of(contract: Contract) -> tuple[str, str]:
-    """Return the label party's name, and those of the feature parties as a sentence has them."""
+    """Return the label party's name, and the feature parties' names joined for a sentence."""
     return contract.label_party, " and ".join(contract.feature_parties)

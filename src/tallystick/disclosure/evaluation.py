@@ -88,7 +88,7 @@ def shuffled_embeddings(contract: Contract) -> str:
 
 
 def shared_with_feature_parties(contract: Contract) -> str:
-    """Say what a feature party is sent after evaluation by the contract's keys. It is empty where it is nothing."""
+    """Say what the contract's keys send to a feature party after evaluation. Return an empty text if they send nothing."""
     evaluation = contract.evaluation
     parts = [f"the exact {', '.join(evaluation.share_metrics)} with intervals"] if evaluation.share_metrics else []
     if evaluation.importance.feature_columns == "both":

@@ -20,7 +20,7 @@ def _learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
             f"many of all. {sample.share:.1%} of all ids were drawn.",
             guarantee="no formal guarantee; the sample has all ids"
             if sample.share == 1
-            else "no formal guarantee; neither side chose whom the sample has, for both tossed for its salt",
+            else "no formal guarantee; both sides drew the sample's random salt together, so neither chose who is in it",
         )
     ]
 
@@ -34,9 +34,9 @@ EXPLORE = (
         fields=("Size.rows", "CoinCommitment.digest", "Coin.coin"),
         sentences=stated(
             lambda contract: contract.explore is not None,
-            "`tallystick explore`: both learn how many ids the other has, and which ids of a sample are common, about "
-            "{contract.explore.rows:,} ids of the smaller table being drawn by a salt that both toss for; {label} learns what it "
-            "does in a run, of the sample alone. Each call draws another sample",
+            "`tallystick explore`: both learn how many ids the other has, and which ids of a sample are common. About "
+            "{contract.explore.rows:,} ids of the smaller table are drawn by a salt from both; {label} learns what it "
+            "does in a run, but about the sample alone. Each call draws another sample",
         ),
         learnt=_learnt,
     ),

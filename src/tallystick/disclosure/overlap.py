@@ -15,8 +15,8 @@ def _overlap(contract: Contract) -> list[str]:
         bound = f"with noise: {config.epsilon:g}-DP of the other side's ids but for a chance of {config.delta:g}, for each run"
     else:
         bound = (
-            f"exact from {config.least:,} on, and not where fewer of a set are left; at most {config.answers} with one party. "
-            "Two on tables that differ by one id tell whether it is common"
+            f"exact, if {config.least:,} or more, and if as many of each set are left; at most {config.answers} with one party. "
+            "Two counts on tables that differ by one id show whether it is common"
         )
     other = (
         []

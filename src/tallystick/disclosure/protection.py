@@ -1,4 +1,4 @@
-"""State what stands against learning a secret from what crosses, in sentences."""
+"""State in sentences which defences protect a secret from what crosses."""
 
 from typing import Literal
 
@@ -9,9 +9,9 @@ UNPROTECTED = "no formal guarantee"
 
 
 def defense_lines(contract: Contract, *, of: Literal["labels", "features", "both"] = "both") -> list[str]:
-    """Describe each defence of a contract: method, strength, guarantee and what reads it. One line says so where there is none.
+    """Describe each defence of a contract: method, strength, guarantee and known attacks. If there is none, one line says so.
 
-    ``of`` leaves out what hides the other side's secret.
+    ``of`` selects the defences of labels or of columns.
     """
     lines = []
     for entry in contract.defense:
@@ -26,24 +26,24 @@ def defense_lines(contract: Contract, *, of: Literal["labels", "features", "both
 
 
 def protection(contract: Contract, *, of: Literal["labels", "features"]) -> str:
-    """Say what stands against learning one side's secret from what crosses, with what it promises."""
+    """Say which defences protect one side's secret from what crosses, and what they guarantee."""
     lines = "; ".join(defense_lines(contract, of=of))
     return UNPROTECTED if lines.startswith("none") else lines
 
 
 def protects_a_row(contract: Contract) -> list[str]:
-    """Say what a guarantee of labels is about where the label party has several rows for one id."""
+    """Say what a guarantee for labels covers if the label party has several rows for one id."""
     labels = any(entry.covers_labels for entry in contract.defense) or contract.evaluation.privacy is not None
     if contract.alignment.duplicates != "all" or not labels:
         return []
     return [
-        f"what is protected is one row's label, or one row: an id with k rows of {contract.label_party} has k of them, each with "
+        f"the guarantee protects a row, or its label: an id with k rows of {contract.label_party} is released k times, each with "
         "the whole epsilon"
     ]
 
 
 def deviation_of(contract: Contract) -> str:
-    """Say what a peer gains that does not follow the protocol of this contract's alignment."""
+    """Say what a peer gains if it does not follow the protocol of this contract's alignment."""
     linkage = contract.linkage
     several = len(contract.feature_parties) > 1
     return linkage.deviation_of_several if several and linkage.deviation_of_several is not None else linkage.deviation

@@ -12,7 +12,7 @@ CHOSEN_LABEL = (
 
 
 def _scores_of_a_row(contract: Contract) -> str:
-    """Say how many scores of a row the label party learns: each is one more number that depends on the columns."""
+    """Say how many scores of a row the label party learns. Each score is one more number that depends on the columns."""
     if contract.target.type != "multiclass":
         return "one score"
     return f"{contract.scores_of_a_row} scores (one for each class)"
@@ -49,7 +49,7 @@ def _training(contract: Contract) -> list[str]:
     several = (
         [
             f"neither {label} nor another feature party receives anything about the columns of one of {features}, even if all of "
-            f"them work together: this holds as long as {contract.helper} works with none of them. Their words cross by way of "
+            f"them work together: this holds as long as {contract.helper} works with none of them. Their messages go through "
             f"{label}, which passes on sums. Each learns how many features each party brings"
         ]
         if len(contract.feature_parties) > 1
@@ -62,7 +62,7 @@ def _training(contract: Contract) -> list[str]:
         *several,
         f"{contract.helper} learns how many rows, columns and steps there are, and which rows are in a batch together. "
         "Together with one party it knows the others' columns, labels and weights, and later too if it kept the seeds",
-        f"{features} and {contract.helper} learn whether rows have weights, and none of them",
+        f"{features} and {contract.helper} learn whether rows have weights, but no weight",
     ]
 
 
@@ -85,8 +85,8 @@ def _shared_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
                 step="training",
                 party=party,
                 what="Nothing about labels or columns of "
-                f"{' and '.join([label, *(name for name in contract.feature_parties if name != party)])}: secret shares crossed, "
-                "as many and as large for all labels.",
+                f"{' and '.join([label, *(name for name in contract.feature_parties if name != party)])}: shares crossed, whose "
+                "number and size do not depend on labels.",
                 guarantee=f"holds if {ASSUMES}",
             )
             for party in contract.feature_parties
@@ -109,7 +109,7 @@ CHOSEN_LABELS = (
         ),
     ),
 )
-"""What comes before all else."""
+"""The label party's choice of a label, which no protocol can check. It comes first in the table."""
 
 SHARED_HEAD = (
     Disclosure(

@@ -1,4 +1,4 @@
-"""All that crosses between parties, in one table: ``check``, the report's "what each side learnt" and pages are made of it."""
+"""List everything that crosses between parties. ``check``, the report's "what each side learnt" and pages use this table."""
 
 from tallystick.config.contract import Contract
 from tallystick.disclosure.alignment import ALIGNMENT, membership_lines
@@ -26,9 +26,9 @@ against what crosses in real runs."""
 
 
 def disclosure_lines(contract: Contract, *, own_columns: bool | None) -> list[str]:
-    """List all that a contract discloses, and to whom, a sentence each.
+    """List everything that a contract discloses, and to whom, one sentence each.
 
-    ``own_columns`` says whether the label party has columns of use; None where that is not known.
+    ``own_columns`` says whether the label party has useful columns; None if that is not known.
     """
     lines = [line for row in DISCLOSURES for line in row.sentences(contract)]
     return list(dict.fromkeys([*lines, *membership_lines(contract, own_columns=own_columns)]))

@@ -92,13 +92,13 @@ def _once(contract: Contract) -> list[str]:
 
 
 def _once_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
-    """Say what crosses where no gradient does."""
+    """Say what crosses in a training without gradients."""
     if not contract.embeds_once or not facts.rows:
         return []
     peers, label = ", ".join(contract.feature_parties), contract.label_party
     rows = ", ".join(f"{count} {part}" for part, count in facts.rows.items())
     embedded = f"One cut embedding per row from {peers} ({rows} rows), by bottom models that know no label."
-    nothing = f"Nothing of labels: no cut gradient, no decision, no figure of {label} was sent. No message's time tells one."
+    nothing = f"Nothing about labels: {label} sent no cut gradient, no decision, no figure. The time of messages tells none."
     return [
         Learnt(step="training", party=label, what=embedded, guarantee=protection(contract, of="features")),
         *(
@@ -120,7 +120,7 @@ def start_lines(contract: Contract) -> list[str]:
 
 
 def validation_lines(contract: Contract) -> list[str]:
-    """Say what it costs that the weights are compared on validation rows more than once in an epoch."""
+    """Say what is disclosed by validating more than once in an epoch."""
     times = contract.validations(contract.training) if contract.split.validation else 1
     if times == 1 or not contract.sends_gradients:
         return []
@@ -160,7 +160,7 @@ def _folds(contract: Contract) -> list[str]:
 
 
 def screening_line(contract: Contract) -> str:
-    """Say what it tells that a feature party, which has many columns, may close those that say nothing."""
+    """Say what is disclosed when a feature party with many columns closes those that do not help."""
     return (
         f"nothing is sent for encoding.screening. But from embeddings after the first epoch {contract.label_party} can tell how "
         "many columns are open, and it rebuilds open columns more easily than it would rebuild all columns"
@@ -168,7 +168,7 @@ def screening_line(contract: Contract) -> str:
 
 
 def _search_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
-    """Say what a search tells beyond one training: as much again with every trial."""
+    """Say what a search discloses beyond one training: as much again with every trial."""
     if facts.search is None:
         return []
     search, peers = facts.search, ", ".join(contract.feature_parties)
@@ -180,7 +180,7 @@ def _search_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
     answered = (
         f"A cut gradient per training row and epoch in each of {search.trials} trials ({search.training} rows, {search.epochs} "
         "epochs "
-        "in all), from which labels can be estimated; per epoch whether validation got better; the values that were tried, which "
+        "in all), from which labels can be estimated; per epoch whether validation improved; the values that were tried, which "
         "follow "
         "from the validation losses of the trials before, and which of them were best."
     )
@@ -193,12 +193,12 @@ def _search_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
 
 
 def draws_labels_first(contract: Contract) -> bool:
-    """Tell whether labels of a union's rows are drawn before training, from embeddings that are sent for it."""
+    """Tell whether labels of a union's rows are drawn before training, from embeddings sent for that purpose."""
     return contract.linkage.imputes and label_strategy(contract.union.labels)[0].settles_first
 
 
 def _embedded_once_more(contract: Contract) -> list[str]:
-    """Say what feature parties send besides, for unaligned rows or for labels that are drawn before training."""
+    """Say what feature parties also send, for unaligned rows or for labels that are drawn before training."""
     if draws_labels_first(contract):
         return [f"the training rows' cut embeddings once more to {contract.label_party}, before epoch 1"]
     if not contract.unaligned.facts.embeds:
@@ -221,7 +221,7 @@ def _unaligned(contract: Contract) -> list[str]:
 
 
 def _unaligned_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
-    """Say what is sent for unaligned rows, what a feature party learns of them, and what they add to what cut gradients tell."""
+    """Say what is sent for unaligned rows, what a feature party learns about them, and how they change later cut gradients."""
     if facts.training is None or not contract.sends_gradients:
         return []
     peers, label, method = ", ".join(contract.feature_parties), contract.label_party, contract.unaligned.method

@@ -1,4 +1,4 @@
-"""Estimate what an alignment costs, by a short trial of the contract's protocol on made-up ids, both parties in this process."""
+"""Estimate the time and traffic of an alignment by a short trial of the contract's protocol on made-up ids, in this process."""
 
 import math
 import time
@@ -31,9 +31,10 @@ class _Cost:
 
 
 def alignment_cost(contract: Contract, ids: int) -> str | None:
-    """Say what aligning so many ids with as many of another party will take, or None for few, and where a helper does the work.
+    """Say what aligning this many ids with as many of another party will take. Return None for few ids, or if a helper does the
+    work.
 
-    Nothing is sent. The trial runs both roles here, so it holds where the other side's machine is like this one.
+    Nothing is sent. The trial runs both roles here, so the estimate holds if the other side's machine is like this one.
     """
     linkage = contract.linkage
     if ids < MANY_IDS or contract.helper is not None or linkage.similar:
@@ -47,7 +48,7 @@ def alignment_cost(contract: Contract, ids: int) -> str | None:
     ]  # a union has n log n switches
     share = (work[2] - work[0]) / (work[1] - work[0])
     seconds = few.cpu_seconds + share * (many.cpu_seconds - few.cpu_seconds)
-    if many.cpu_seconds <= few.cpu_seconds:  # something else disturbed the small trial: then the large one alone tells
+    if many.cpu_seconds <= few.cpu_seconds:  # something else disturbed the small trial: use the large one alone
         seconds = many.cpu_seconds * ids / sizes[1]
     message_bytes = few.sent_bytes + share * (many.sent_bytes - few.sent_bytes)
     return (
@@ -57,7 +58,7 @@ def alignment_cost(contract: Contract, ids: int) -> str | None:
 
 
 def line_note(contract: Contract, ids: int, *, round_trip_s: float) -> str:
-    """Say how far a peer is, and what ``auto`` takes for so many ids on either side."""
+    """Say how long a round trip to a peer takes, and which protocol ``auto`` chooses for these numbers of ids."""
     far = f"a round trip takes some {1000 * round_trip_s:.2g} ms"
     alignment = contract.alignment
     plain = alignment.method == "intersection" and alignment.protocol == "auto" and alignment.security != "malicious"
@@ -68,7 +69,7 @@ def line_note(contract: Contract, ids: int, *, round_trip_s: float) -> str:
 
 
 def _trial(contract: Contract, ids: int, *, hashes: bool) -> _Cost:
-    """Align so many ids with as many, of which half are common."""
+    """Align this many made-up ids with as many, half of them common."""
     linkage = contract.linkage
     ends = memory_channels("label", "feature")
     started = time.process_time()

@@ -1,6 +1,6 @@
-"""What every job begins with, and all of `tallystick align`: the handshake and the alignment, once per role.
+"""Begin a job, once per role: the handshake and the alignment. `tallystick align` does nothing more.
 
-Nothing here loads PyTorch: who only aligns need not have it.
+Nothing here loads PyTorch, so a party that only aligns need not have it.
 """
 
 from dataclasses import dataclass, replace
@@ -26,9 +26,7 @@ from tallystick.tables.keys import Keys
 
 
 def align_party(job: Job) -> Result:
-    """Run this party's side of `tallystick align`, whichever its role, and leave alignment, result and report in the run
-    folder.
-    """
+    """Run this party's side of `tallystick align` in its role, and leave alignment, result and report in the run folder."""
     use_threads(job.party.threads or fitting_threads(job.contract, job.frame.height))
     roles = {"label": begin_label_party, "feature": begin_feature_party, "helper": begin_helper}
     return write_report(job, roles[job.contract.role_of(job.name)](job).findings)
@@ -36,7 +34,7 @@ def align_party(job: Job) -> Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """A job once its rows are linked: what was agreed, and what was found. A helper has no keys."""
+    """A job whose rows are linked: the agreement, and the findings so far. A helper has no keys."""
 
     agreement: Agreement
     findings: RunFindings
@@ -52,7 +50,7 @@ class Beginning:
 def begin_label_party(job: Job) -> Beginning:
     """Shake hands with all parties and link this party's rows with theirs, as the label party."""
     contract = job.contract
-    check_subgroups(job.frame, job.party)  # before anybody is told of the job
+    check_subgroups(job.frame, job.party)  # before any other party hears of the job
     keys = _own_keys(job)
     with job.logbook.during("handshake", job.all_channels):
         feature_channels = {name: job.channels[name] for name in contract.feature_parties}
@@ -62,7 +60,7 @@ def begin_label_party(job: Job) -> Beginning:
             contract, _resume_state(job, keys), feature_channels, helper=helper, note=partial(_note, job, notes)
         )
         if not (contract.sends_gradients or agreement.align) and "training" in job.phases:
-            # Without gradients nobody else has steps, or knows of them: the label party goes on by itself.
+            # Without gradients no other party has steps or knows about them: the label party goes on alone.
             agreement = msgspec.structs.replace(agreement, resume_from=max(job.folder.steps()[0], default=0))
         findings = _taken_up(job, keys, agreement, notes)
     return _linked(job, keys, agreement, findings)
@@ -80,7 +78,7 @@ def begin_feature_party(job: Job) -> Beginning:
 
 
 def begin_helper(job: Job) -> Beginning:
-    """Shake hands as the helper, and help to link rows: it sees keyed hashes or encoded keys."""
+    """Shake hands as the helper, and help to link rows. The helper sees keyed hashes or encoded keys."""
     contract = job.contract
     label, features = job.channels[contract.label_party], job.feature_channels
     with job.logbook.during("handshake", [label]):
@@ -96,9 +94,9 @@ def begin_helper(job: Job) -> Beginning:
 
 
 def _linked(job: Job, keys: Keys, agreement: Agreement, findings: RunFindings) -> Beginning:
-    """Add what the alignment found, where it is a phase of the job: common rows, or links with what these gave away.
+    """Align, if this job has that phase, and add the findings: common rows, or links and what these gave away.
 
-    An exploration goes on with the keys of a sample, any other job with all.
+    An exploration continues with the keys of a sample, any other job with all keys.
     """
     if "alignment" not in job.phases:
         return Beginning(agreement=agreement, findings=findings, keys=keys)
@@ -118,7 +116,7 @@ def _linked(job: Job, keys: Keys, agreement: Agreement, findings: RunFindings) -
 
 
 def _aligned_sample(job: Job, keys: Keys, *, run_id: str) -> tuple[Keys, Alignment, SampleSummary]:
-    """Draw a sample of the ids with the other party, and align it. Raises DataError, on both sides, for one that is too small."""
+    """Draw a sample of the ids with the other party, and align it. Raises DataError, on both sides, if it is too small."""
     contract = job.contract
     assert contract.explore is not None, "it was asked for before"
     (peer,) = contract.feature_parties if job.is_label else (contract.label_party,)
@@ -149,7 +147,7 @@ def _aligned_sample(job: Job, keys: Keys, *, run_id: str) -> tuple[Keys, Alignme
 
 
 def starts_from(run_id: str) -> str:
-    """Say what a run that starts from another discloses beyond one from scratch."""
+    """Say what a run that starts from another run discloses, compared with one from scratch."""
     return (
         f"Training began at the weights of run {run_id}, and not at secret ones: what a peer has learnt of that network holds "
         "for rows that are new from the first step on, and the audit, which sees one run, does not count it."
@@ -170,10 +168,10 @@ def _own_keys(job: Job) -> Keys:
 
 
 def _would_drop(job: Job) -> bool:
-    """Tell whether aligning again would drop what was learnt on the old alignment, perhaps a finished model.
+    """Tell whether aligning again would delete what was trained on the old alignment, perhaps a finished model.
 
-    Others see that it is refused. Without gradients it is whenever an alignment is kept: whether the label party has learnt
-    anything on it depends on its labels.
+    Other parties see the refusal. So without gradients any kept alignment counts: whether the label party has trained on it
+    depends on its labels.
     """
     if not job.contract.sends_gradients:
         return job.folder.load_alignment() is not None
@@ -183,7 +181,7 @@ def _would_drop(job: Job) -> bool:
 
 
 def _resume_state(job: Job, keys: Keys) -> ResumeState:
-    """Return what the run folder holds, for the handshake. A kept alignment of another table is of no use."""
+    """Return what the run folder holds, for the handshake. A kept alignment of another table does not count."""
     saved_before = job.folder.load_alignment()
     start_from = _starting_run(job)
     if saved_before is None or not job.resume:
@@ -199,14 +197,14 @@ def _resume_state(job: Job, keys: Keys) -> ResumeState:
         resume=True,
         start_from=start_from,
         run_id=saved.run_id,
-        # Without gradients the label party's last step, and whether it has ended, depend on labels: no other party is told.
+        # Without gradients the label party's last step, and whether training has ended, depend on labels: it tells nobody.
         checkpoints=tuple(steps) if job.contract.sends_gradients else (),
         trained=job.contract.sends_gradients and job.folder.trained and not of_model,
     )
 
 
 def _starting_run(job: Job) -> str:
-    """Return the run at whose weights training begins. It is empty for a start from scratch."""
+    """Return the run whose weights training starts from; empty for a start from scratch."""
     if not job.folder.starts_from_a_run:
         return ""
     from tallystick.run_folder.initial_weights import StartingPoint
@@ -217,7 +215,7 @@ def _starting_run(job: Job) -> str:
 
 
 def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> RunFindings:
-    """Return where this run stands once the parties agree. Raises ConfigError if they cannot go on together."""
+    """Return the state from which this run goes on, as the parties agreed. Raises ConfigError if they cannot go on together."""
     logbook = job.logbook
     if agreement.align and "alignment" not in job.phases:
         raise ConfigError(

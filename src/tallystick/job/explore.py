@@ -1,4 +1,5 @@
-"""`tallystick explore`: what a partner's columns would add, estimated on a sample by a head on shares, and nothing else opened.
+"""Run `tallystick explore`: estimate on a sample, by a head on shares, what a partner's columns would add. Nothing else is
+opened.
 
 It is a run of the contract on a sample of ids (``alignment/sample.py``, ``job/run.py: explore_party``).
 """
@@ -18,10 +19,10 @@ LEAST_OF_A_CLASS = 20
 
 
 def run_explore(contract: Contract, party: PartyFile, *, watcher: Watcher) -> tuple[Result, RunFolder]:
-    """Explore with the other party and the helper, over the network, and return the result, and the folder that it lies in.
+    """Explore with the other party and the helper, over the network. Return the result and its folder.
 
-    Raises ConfigError where the contract allows none, what run_process does, and DataError at the label party where the sample
-    has no estimate: the others do not hear of that.
+    Raises ConfigError if the contract allows no exploration, what run_process raises, and DataError at the label party if the
+    sample gives no estimate. The others do not learn that.
     """
     require_explore(contract)
     again = "run `tallystick explore` again on all sides"
@@ -31,14 +32,14 @@ def run_explore(contract: Contract, party: PartyFile, *, watcher: Watcher) -> tu
 
 
 def require_explore(contract: Contract) -> ExploreConfig:
-    """Return what the contract allows. Raises ConfigError where it allows nothing."""
+    """Return the contract's terms of exploration. Raises ConfigError if it has none."""
     if contract.explore is None:
         raise ConfigError("explore: the contract has no such section, so nobody may explore; agree on one, such as explore: {}")
     return contract.explore
 
 
 def require_estimate(result: Result) -> None:
-    """Raise DataError where a label party's sample gave no gain, or none with an interval that is worth the name."""
+    """Raise DataError if a label party's sample gave no gain, or one without a usable interval."""
     if (evaluation := result.evaluation) is None:
         return
     name, rows = next(iter(evaluation["joint"])), evaluation["rows"]

@@ -1,4 +1,4 @@
-"""Hold what one party's run found: run.py puts it together from what its phases return, and the report shows it."""
+"""Collect what one party's run found. run.py fills it with what the phases return, and the report shows it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """Findings of evaluation, as far as this party knows them.
+    """Findings of the evaluation, as far as this party knows them.
 
     Args:
-        comparison: the joint model beside that of own columns.
-        decisions: what scores are worth where a threshold decides.
+        comparison: the joint model compared with the model of own columns.
+        decisions: how good the scores are if a threshold decides.
         groups: the joint model on groups of rows.
         importance: of columns.
         shared: exact results that the label party sent.
-        sent_shared: whether this party sent such.
-        finished: what ended the evaluation, with what was released.
+        sent_shared: whether this party sent exact results.
+        finished: the last message of the evaluation, with what was released.
         local_baseline: the training of own columns alone.
-        notes: of that model.
+        notes: on that model.
     """
 
     comparison: Comparison | None = None
@@ -49,14 +49,14 @@ class Evaluated:
 
 
 class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial of a search. A feature party knows no loss.
+    """One trial of a search. A feature party does not know its loss.
 
     Args:
-        values: of the tuned keys; empty for the contract as it is.
+        values: of the tuned keys; empty for the unchanged contract.
         loss: the best validation loss.
         epochs: how many it took.
-        rows: training rows, and validation rows.
-        problem: why nothing was trained: the contract cannot have these values together.
+        rows: numbers of training and validation rows.
+        problem: why nothing was trained, if the contract cannot have these values together.
     """
 
     number: int
@@ -69,36 +69,36 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether its loss is still to come."""
+        """Tell whether the trial's loss is not known yet."""
         return self.loss is None and not self.problem
 
     def ended(self, loss: float | None, *, epochs: int, rows: tuple[int, int], seconds: float) -> "TrialRecord":
-        """Return the same trial with what it came to."""
+        """Return the same trial with its outcome."""
         return msgspec.structs.replace(self, loss=loss, epochs=epochs, rows=rows, seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFindings:
-    """All that a run found.
+    """Everything that a run found.
 
     Args:
         run_id: of the run, as all parties know it.
-        resumed_from: the step that it went on from; 0 if it began anew.
+        resumed_from: the step that it was resumed from; 0 for a new run.
         version_notes: where the parties' versions differ.
         keys: how many rows have a usable key.
-        alignment: which rows are common.
-        match_notes: of a poor match.
+        alignment: the common rows.
+        match_notes: warnings about a poor match.
         linkage: what links by similarity gave away.
-        sample: of ids that an exploration is about.
-        helper: what a helper learnt, where this party is one.
-        trials: of a search.
-        alone: whether the search was on own columns alone, of which nothing was sent.
-        dataset: the rows that were trained with.
+        sample: the sample of ids, in an exploration.
+        helper: what this party learnt, if it is the helper.
+        trials: those of a search.
+        alone: whether the search used own columns alone and sent nothing.
+        dataset: the rows used in training.
         modules: this party's part of the network, by name.
         training: how the joint training went.
         column_notes: own columns that tell the label.
-        audited: what attacks on labels, columns and membership found.
-        evaluated: what the model is worth.
+        audited: findings of attacks on labels, columns and membership.
+        evaluated: findings of the evaluation.
     """
 
     run_id: str

@@ -1,6 +1,6 @@
-"""The handshake: are both sides about to do the same thing, and from where do they start?
+"""Shake hands: check that all parties are about to do the same thing, and agree where they start.
 
-Every party greets the label party; the label party compares and answers with one agreement for all.
+Every party greets the label party. The label party compares the greetings and sends the same agreement to all.
 """
 
 import hashlib
@@ -38,10 +38,10 @@ class PromotedHalf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Greeting(Message, frozen=True):
-    """Plans of a party, and what it has of an earlier run. To predict, these are its complete runs.
+    """What a party plans to do, and what it keeps from an earlier run. For a prediction that is its complete runs.
 
-    ``start_from`` is the finished run at whose weights this one begins; empty for a start from scratch. ``promoted`` are the runs
-    that this party lets be used, the newest first.
+    ``start_from`` is the finished run whose weights this run starts from; empty for a start from scratch. ``promoted`` are the
+    runs that this party has promoted, newest first.
     """
 
     version: str
@@ -71,26 +71,26 @@ class Agreement(Message, frozen=True):
     align: bool
     resume_from: int
     train: bool
-    version: str = ""  # what all parties promoted: a hash of the run and of their halves of it
+    version: str = ""  # of the run that all parties promoted: a hash of it and of their halves
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeState:
-    """State of an earlier run that this party has: nothing, for a fresh one."""
+    """What this party keeps from an earlier run: nothing, for a new run."""
 
     command: str = "run"
     resume: bool = False
     run_id: str = ""
     checkpoints: tuple[int, ...] = ()
     trained: bool = False
-    complete: tuple[str, ...] = ()  # ids of complete runs to choose from, the newest first
-    start_from: str = ""  # id of the finished run at whose weights this one begins
-    promoted: tuple[PromotedHalf, ...] = ()  # the newest first; none where a run was named
-    chosen: bool = False  # whether a run was named
+    complete: tuple[str, ...] = ()  # ids of complete runs to choose from, newest first
+    start_from: str = ""  # id of the finished run whose weights this one starts from
+    promoted: tuple[PromotedHalf, ...] = ()  # newest first; none if a run was named
+    chosen: bool = False  # whether the user named a run
 
 
 def _unheard(_: str) -> None:
-    """Drop a note."""
+    """Ignore a note."""
 
 
 def shake_hands_label_party(
@@ -101,9 +101,9 @@ def shake_hands_label_party(
     helper: Channel | None = None,
     note: Callable[[str], None] = _unheard,
 ) -> Agreement:
-    """Greet every peer, compare, and settle where the run starts. See shake_hands for what it raises and notes.
+    """Greet every peer, compare, and decide where the run starts. shake_hands says what it raises and notes.
 
-    A helper is greeted too and told the agreement; it keeps nothing of a run, so it has no say in where one goes on.
+    A helper is greeted and gets the agreement, too. It keeps nothing of a run, so it does not influence where the run goes on.
     """
     if helper is not None:
         _greet(contract, resume_state, helper)
@@ -114,7 +114,7 @@ def shake_hands_label_party(
     if (promoted := _promoted_by_all(contract, resume_state, greetings)) is not None:
         return _tell(promoted, channels, helper)
     if resume_state.complete:
-        # Refuse to predict with another run than a feature party, and say who has which and what to do
+        # refuse to predict with another run than a feature party's, and say which party has which run, and what to do
         their_runs = {name: greeting.run_id for name, greeting in greetings.items()}
         other = next((name for name, run_id in their_runs.items() if run_id != resume_state.run_id), None)
         if other is not None:
@@ -151,7 +151,7 @@ def _tell(agreement: Agreement, channels: Mapping[str, Channel], helper: Channel
 def _promoted_by_all(contract: Contract, own: ResumeState, greetings: Mapping[str, Greeting]) -> Agreement | None:
     """Return the first of this party's promotions that all others have too, or None if there is none, or if a run was named.
 
-    Raises PeerError where some have promoted and there is none in common: a run that one side did not promote is not used.
+    Raises PeerError if parties have promoted runs but none in common: a run that one side did not promote is not used.
     """
     lists = {contract.label_party: list(own.promoted), **{name: greeting.promoted for name, greeting in greetings.items()}}
     is_same = all(greeting.run_id == own.run_id for greeting in greetings.values())
@@ -169,7 +169,7 @@ def _promoted_by_all(contract: Contract, own: ResumeState, greetings: Mapping[st
 
 
 def common_versions(own: Sequence[PromotedHalf], lists: Mapping[str, Sequence[PromotedHalf]]) -> dict[str, str]:
-    """Return the version of each of these runs that is in the lists of all parties, by its id and in this order."""
+    """Return the version of each run that is in all parties' lists, by run id and in the order of the first list."""
     halves = {name: {each.run_id: each for each in promoted} for name, promoted in lists.items()}
     return {
         each.run_id: version_of(
@@ -181,7 +181,7 @@ def common_versions(own: Sequence[PromotedHalf], lists: Mapping[str, Sequence[Pr
 
 
 def version_of(run_id: str, contract: str, commitments: Mapping[str, str]) -> str:
-    """Derive the name of a run, the hash of its contract, and all parties' halves of it."""
+    """Derive a version: a hash of the run's id, its contract's hash, and all parties' halves."""
     text = json.dumps([run_id, contract, sorted(commitments.items())], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -194,10 +194,10 @@ def shake_hands(
     keeps: bool = True,
     note: Callable[[str], None] = _unheard,
 ) -> Agreement:
-    """Greet the label party and learn where the run starts. A helper ``keeps`` nothing of a run, so any start suits it.
+    """Greet the label party and learn where the run starts. A helper, which ``keeps`` nothing of a run, accepts any start.
 
-    ``note`` is told, in a line, of a peer that computes with other versions of PyTorch or NumPy. A run is not refused for it:
-    each side's own computation, resumed or not, is by its own versions.
+    ``note`` gets a line if a peer uses other versions of PyTorch or NumPy. That does not stop the run: each side computes with
+    its own versions, also when it resumes.
     Raises ContractMismatch with the keys that differ (never values of a party file), ProtocolError for a peer that runs
     another command, resumes where this one does not, speaks another version, or asks to go on from what is not here.
     """
@@ -206,7 +206,7 @@ def shake_hands(
         _require_same_start(resume_state, channel.peer, greeting)
         _note_versions(channel.peer, greeting, note)
     agreement = channel.receive(Agreement)
-    # Refuse an agreement that rests on what this party does not have
+    # refuse an agreement that needs something this party does not have
     peer = channel.peer
     if not RUN_ID.fullmatch(agreement.run_id):
         raise ProtocolError(peer, f"{peer} named the run {agreement.run_id[:80]!r}; expected 16 hexadecimal digits")
@@ -230,7 +230,7 @@ def shake_hands(
 
 
 def _require_same_start(own: ResumeState, peer: str, greeting: Greeting) -> None:
-    """Raise PeerError where the peer starts from another run than this side, or from none."""
+    """Raise PeerError if the peer starts from another run than this side, or from none."""
     if greeting.start_from == own.start_from:
         return
     their_start, own_start = (
@@ -287,9 +287,9 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
 
 @cache
 def release_of(library: str) -> str:
-    """Return a version without the name of its build: the CPU build and CUDA's of one release compute alike on a CPU.
+    """Return a version without the name of its build: the CPU and CUDA builds of one release compute the same on a CPU.
 
-    It is empty for a library that is not installed: whoever only aligns needs no PyTorch.
+    It is empty for a library that is not installed: a party that only aligns needs no PyTorch.
     """
     try:
         return metadata.version(library).partition("+")[0]

@@ -31,9 +31,9 @@ EXPLORE = "explore"
 
 
 def check_process() -> None:
-    """Raise ConfigError in a process where a job would hang or compute with other numbers than its peers expect."""
+    """Raise ConfigError in a process in which a job would hang or compute other numbers than its peers expect."""
     refuse_after_fork()
-    torch = sys.modules.get("torch")  # where nobody has loaded it, nobody has changed it
+    torch = sys.modules.get("torch")  # if it is not loaded, its settings are unchanged
     if torch is not None and torch.get_default_dtype() != torch.float32:
         raise ConfigError(
             f"torch.set_default_dtype({torch.get_default_dtype()}) is in force in this process, and parties exchange float32; "
@@ -42,15 +42,15 @@ def check_process() -> None:
 
 
 def stay() -> None:
-    """Leave nobody: what a party does whose peers are threads beside it."""
+    """Keep the sessions open: used where the peers are threads of the same process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that one party's run needs. ``bottom`` and ``top`` stand in for the contract's modules when given.
+    """Everything that one party's run needs. ``bottom`` and ``top``, if given, replace the contract's modules.
 
-    ``keys`` are those of the table, read once before anybody is called; a helper has none. ``leave`` ends all sessions in peace,
-    for a party that has work left of which no other is to hear.
+    ``keys`` are those of the table, read once before any peer is called; a helper has none. ``leave`` ends all sessions
+    normally, for a party whose remaining work must not be visible to others.
     """
 
     contract: Contract
@@ -89,19 +89,19 @@ class Job:
         return list(self.channels.values())
 
     def progress(self, what: str, completed: int, total: int) -> None:
-        """Show how far work without a peer is, and raise what is known to be wrong with one: it may take long, and is in vain."""
+        """Show the progress of work that needs no peer. Raise the error of a peer that has failed: the work would be in vain."""
         self.logbook.watcher.progress(what, completed, total)
         for channel in self.all_channels:
             channel.check()
 
     @property
     def grows(self) -> bool:
-        """Tell whether this party's bottom model can take categories that an earlier run did not have: a built-in one can."""
+        """Tell whether this party's bottom model can take categories that an earlier run did not have: built-in models can."""
         return self.bottom is None and self.name not in self.contract.model.bottoms
 
     @property
     def architecture(self) -> "Architecture":
-        """Return how this party's part of the network is put together."""
+        """Return the architecture of this party's part of the network."""
         from tallystick.run_folder.noise_secret import row_noise_secret
         from tallystick.run_folder.trained import Architecture
 
@@ -120,10 +120,10 @@ SMALL_STEP = 2**26
 
 
 def fitting_threads(contract: Contract, rows: int) -> int | None:
-    """Return how many threads suit a job on so many rows, if the party file leaves it open: one for small training steps.
+    """Return the number of threads for a job on this many rows, if the party file gives none: one for small training steps.
 
-    Sixteen threads took 1.6 times as long as one for a step of 128 rows, and 23 times the processor time: those that have nothing
-    to do wait busily. None, for larger steps and for networks of the user's own, leaves all cores.
+    Sixteen threads took 1.6 times as long as one for a step of 128 rows, and 23 times the processor time, because idle threads
+    spin. For larger steps and for the user's own networks it returns None: use all cores.
     """
     model = contract.model
     if model.bottoms or model.top is not None or not rows:

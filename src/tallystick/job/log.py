@@ -1,8 +1,8 @@
-"""Report a job: to whoever watches, in the phases that its report lists, and in the log of its run folder.
+"""Report a job's progress: to its watcher, in the phases of its report, and in the log of its run folder.
 
-The log is a file that a peer may ask for. It holds no value of a row: of an error of this side's own data or settings, whose
-message may name some, it has the kind and the place in the code, while the message is shown to this side's operator alone. It
-does say what keys look like and how training went, so it is to be read before it is passed on.
+The log is a file that a peer may ask for, so it holds no value of a row. The message of an error in this side's own data or
+settings may name such values: it is shown to this side's operator alone, and the log has only the kind of error and the place
+in the code. The log does say what keys look like and how training went, so read it before you pass it on.
 """
 
 import os
@@ -76,9 +76,9 @@ def _total(channels: Sequence[Channel]) -> Traffic:
 
 
 class RunLog:
-    """A watcher that passes everything on and keeps it, in memory until there is a run folder, then in its file.
+    """A watcher that passes everything on and also logs it: in memory until there is a run folder, then in its file.
 
-    A log that cannot be written ends no run: that is said once, and the run goes on without.
+    A log that cannot be written does not end the run: a warning says so once, and the run goes on without a log.
     """
 
     def __init__(self, watcher: Watcher) -> None:
@@ -87,21 +87,21 @@ class RunLog:
         self._path: Path | None = None
         self._broken = False
         self._progress_at = 0.0
-        self._writing = threading.Lock()  # a side that serves speaks from several threads
+        self._writing = threading.Lock()  # a serving party logs from several threads
 
     def keep_in(self, folder: Path, *, name: str = LOG) -> None:
-        """Write to the folder's log from now on, first what was said so far."""
+        """Write to the folder's log from here on, beginning with the lines so far."""
         self._path = folder / name
         early, self._early = "".join(self._early), deque(maxlen=EARLY_LINES)
         self._write(early)
 
     def phase(self, name: str) -> None:
-        """Pass on and keep."""
+        """Pass on and log."""
         self.note(f"phase {name}")
         self._watcher.phase(name)
 
     def progress(self, what: str, completed: int, total: int) -> None:
-        """Pass on, and keep it now and then."""
+        """Pass on, and log it from time to time."""
         now = time.monotonic()
         if now - self._progress_at > PROGRESS_S or completed == total:
             self._progress_at = now
@@ -114,7 +114,7 @@ class RunLog:
         self._watcher.say(text)
 
     def note(self, text: str) -> None:
-        """Keep a line without showing it."""
+        """Log a line without showing it."""
         line = f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {printable(text)}\n"
         if self._path is None:
             self._early.append(line)
@@ -123,7 +123,7 @@ class RunLog:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Note how the block ends: well, interrupted, or by which error."""
+        """Log how the block ends: normally, interrupted, or by which error."""
         try:
             yield
         except Exception as error:

@@ -1,6 +1,6 @@
-"""Loggers: what a run came to, for TensorBoard and MLflow beside the report. They are off unless the party file names one.
+"""Write the results of a run to TensorBoard or MLflow, beside the report, if the party file names them.
 
-They are given what this party's own report holds, and nothing else.
+They receive only what this party's own report holds.
 """
 
 import math
@@ -19,8 +19,8 @@ from tallystick.results import Result
 PATIENCE = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-}  # else minutes, for a server that is away
-MOST_METRICS = 1000  # that MLflow takes at a time
+}  # MLflow would wait minutes for a server that does not answer
+MOST_METRICS = 1000  # the most that MLflow accepts at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class Facts:
     Args:
         run: its id, which all parties know.
         name: of the contract.
-        settings: names of what was run, to text.
+        settings: by name, as text.
         curves: (name, epoch from 1, value), in the order of the epochs.
-        figures: names to numbers.
+        figures: numbers by name.
     """
 
     run: str
@@ -51,7 +51,7 @@ class Logger(Protocol):
 
 
 def facts_of(result: Result) -> Facts:
-    """Take from a result what has a name and a number."""
+    """Collect the named numbers of a result."""
     settings = {
         "party": result.party or "all",
         "role": result.role or "",
@@ -87,7 +87,7 @@ def facts_of(result: Result) -> Facts:
 
 
 def logged_name(name: str) -> str:
-    """Return a name of letters, digits, spaces and ``_-./``, which every logger takes."""
+    """Return a name of letters, digits, spaces and ``_-./``, which every logger accepts."""
     return re.sub(r"[^\w\-./ ]", "_", name, flags=re.ASCII)
 
 

@@ -1,4 +1,4 @@
-"""Read and check what `monitor` looks at: the run in use and the new rows."""
+"""Read and check the inputs of `monitor`: the run in use and the new rows."""
 
 from datetime import date
 from pathlib import Path
@@ -24,7 +24,7 @@ from tallystick.tables.table import label_column, read_rows, read_table
 def look_of(
     contract: Contract, party: PartyFile, *, table: str | None, scores: Path | None, run: str | None, every: Every
 ) -> Look:
-    """Read the new rows, their scores and the run. Raises ConfigError and DataError for what cannot be read."""
+    """Read the new rows, their scores and the run. Raises ConfigError or DataError for what cannot be read."""
     check_party(contract, party, network=False)
     if contract.role_of(party.party) == "helper":
         raise ConfigError(f"monitor: {party.party} has no table; it is for parties with rows")
@@ -48,10 +48,10 @@ def look_of(
 def served_look_of(
     contract: Contract, party: PartyFile, *, labels: str | None, run: str | None, since: date | None, every: Every
 ) -> ServedLook:
-    """Find the run that was served, and read the labels that have come. Raises ConfigError and DataError."""
+    """Find the served run, and read the labels that have arrived. Raises ConfigError or DataError."""
     check_party(contract, party, network=False)
     labels_by_key: pl.DataFrame | None = None
-    if labels is not None:  # keys and labels of a table, wherever it lies that table.path may
+    if labels is not None:  # a table with keys and labels, at any address that table.path may have
         if not party.labels:
             raise ConfigError(f"--labels: {party.party} has no label column; {contract.label_party} can look at labels")
         if contract.target.type == "multilabel":

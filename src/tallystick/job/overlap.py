@@ -1,6 +1,7 @@
-"""`tallystick overlap`: two parties learn how many ids they have in common, and nothing else, before there is anything to train.
+"""Run `tallystick overlap`: two parties learn how many ids they share, and nothing else, before they plan a training.
 
-Nothing here loads PyTorch. Counts lie in a folder of their own under ``runs``, which also tells how often exact ones were told.
+Nothing here loads PyTorch. Counts are kept in a folder of their own under ``runs``, which also records how often exact counts
+were given.
 """
 
 import time
@@ -41,10 +42,10 @@ NOTE = "overlap"
 
 
 def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> dict[str, Any]:
-    """Count the ids that both parties have, as the contract's ``overlap`` says, and return the counts and where they are kept.
+    """Count the ids that both parties have, as the contract's ``overlap`` says. Return the counts and the file that keeps them.
 
-    Raises ConfigError or DataError before anybody is called where the contract allows none, enough exact counts were told, or a
-    table, a budget or a file is not usable; PeerError for what the other party does.
+    Raises ConfigError or DataError before a peer is called, if the contract allows no count, all exact counts were used up, or
+    a table, a budget or a file is not usable; PeerError for what the other party does.
     """
     config = contract.overlap
     if config is None:
@@ -64,7 +65,7 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
                 f"overlap_groups = {party.overlap_groups}: has {len(names)} groups; 1 to {MOST_GROUPS} can be counted"
             )
         rows_M = keys.rows_R
-        if keys.id_R is not None:  # several rows of an id: the first counts
+        if keys.id_R is not None:  # if an id has several rows, the first one counts
             rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
         groups = IdGroups(names=tuple(name[:200] for name in names), number_M=code_N[rows_M].astype(np.uint8))
     _require_allowed(config, party, peer)
@@ -84,7 +85,7 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
             watcher.say(f"run folder: {folder.path}")
             facts = {"run_id": agreement.run_id, "peer": peer, "exact": config.epsilon is None}
             folder.note(NOTE, facts | {"began": datetime.now(UTC).isoformat()})  # a killed count is counted
-            _require_allowed(config, party, peer, beside=folder)  # two at once: each is noted before it looks for the other
+            _require_allowed(config, party, peer, beside=folder)  # two at once: each is noted before it looks
             if (noise := config.noise) is not None:
                 with charged(party, folder, KEYS) as ledger:
                     what = f"{contract.name}, run {agreement.run_id}: size of the overlap with {peer}"
@@ -114,7 +115,7 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
 
 
 def permuting_role(contract: Contract) -> Literal["label", "feature"]:
-    """Return which side permutes: the one with groups, or that alone is not told, or the label party."""
+    """Return which side permutes: the one with groups, or the only one that does not get the count, or the label party."""
     assert contract.overlap is not None
     if contract.overlap.groups is not None:
         return "label" if contract.overlap.groups == contract.label_party else "feature"
@@ -122,7 +123,8 @@ def permuting_role(contract: Contract) -> Literal["label", "feature"]:
 
 
 def _require_allowed(config: OverlapConfig, party: PartyFile, peer: str, *, beside: RunFolder | None = None) -> None:
-    """Refuse an exact count too many ``beside`` one that has begun, and a noisy one that the party's cap does not allow.
+    """Refuse an exact count beyond the limit, or a noisy one beyond the party's cap. ``beside`` is this count's folder, if it
+    has begun.
 
     Raises ConfigError, BudgetExceeded.
     """
@@ -147,7 +149,7 @@ def _require_allowed(config: OverlapConfig, party: PartyFile, peer: str, *, besi
 
 
 def _described(config: OverlapConfig, overlap: Overlap, peer: str) -> dict[str, Any]:
-    """Put what this side learnt in values and in sentences."""
+    """Describe what this side learnt, as values and as sentences."""
     counts = overlap.counts
     grouped = overlap.groups != ("",)
     total = None if counts is None or None in counts else sum(count for count in counts if count is not None)
