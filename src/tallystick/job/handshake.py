@@ -149,7 +149,7 @@ def _tell(agreement: Agreement, channels: Mapping[str, Channel], helper: Channel
 
 
 def _promoted_by_all(contract: Contract, own: ResumeState, greetings: Mapping[str, Greeting]) -> Agreement | None:
-    """Return the first of this party's promotions that all others have too, or None if there is none, or if a run was named.
+    """Return this party's newest promotion that all others have, too. Return None without one, or if a run was named.
 
     Raises PeerError if parties have promoted runs but none in common: a run that one side did not promote is not used.
     """

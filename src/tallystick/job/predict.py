@@ -1,4 +1,4 @@
-"""Prediction as a job: greet, align the new ids, score them with the saved model and encoders."""
+"""Predict as a job: shake hands, align the new ids, score them with the saved model and encoders."""
 
 import secrets
 from collections.abc import Callable, Mapping
@@ -75,7 +75,9 @@ JOINT, ALONE = "joint model", "own columns"
 
 
 class Predicted(TypedDict, total=False):
-    """Outcome of a prediction: by which run, how many own rows have a score, and why others have none. A helper has no run."""
+    """The outcome of a prediction: the run that scored, how many own rows have a score, and why others have none. A helper has
+    no run.
+    """
 
     run: str
     folder: str
@@ -101,26 +103,27 @@ def predict_rows(
     """Score new ids with the promoted run's model, or the latest complete one's. ``output`` is a CSV or Parquet file.
 
     On a union (FLORIST, appendix D, with own columns at the label party) every position is scored and sent back, so the label
-    party does not learn whose score is wanted.
+    party does not learn which scores are wanted.
 
     Args:
         contract: the contract that the model was trained under.
         party: this party's file.
-        table: the new rows, by their path or address; the party file's table if left out.
-        output: where the scores go. Those of an intersection stay with the label party; on a union both get their own rows'.
+        table: path or address of the new rows; by default the party file's table.
+        output: file for the scores. On an intersection only the label party gets scores; on a union both get those of their own
+            rows.
         watcher: shown progress.
-        run: the run whose model scores: its id, or its folder's name or path; if left out, the newest that all parties promoted,
-            or, where none of them promoted any, the latest complete one.
-        explained: a CSV or Parquet file for what moved the first scores of the table (``scoring/explain.py``); none if left out.
-        most_explained: how many scores.
+        run: the run whose model scores: its id, or its folder's name or path. By default the newest run that all parties
+            promoted, or, if no party promoted any, the latest complete run.
+        explained: a CSV or Parquet file that explains the first scores of the table (``scoring/explain.py``); none by default.
+        most_explained: how many scores to explain.
 
-    Gives how many own rows have a score, how many not, and why, and which run's model scored.
+    Returns how many own rows have a score, how many have none and why, and which run's model scored.
 
     Raises ConfigError or DataError before anything is sent if model, table or output is not usable.
     """
     check_party(contract, party)
     if contract.role_of(party.party) == "helper":
-        # Play the helper of a prediction: its alignment
+        # the helper only takes part in the alignment
         def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> Predicted:
             watcher.phase("handshake")
             shake_hands(contract, ResumeState(command=COMMAND, resume=True), channels[contract.label_party], keeps=False)
@@ -160,7 +163,7 @@ def predict_rows(
 
 @dataclass(frozen=True, kw_only=True)
 class WantedExplanations:
-    """Request for explanations: how many scores to explain, and where to write that."""
+    """A request for explanations: how many scores to explain, and the file to write."""
 
     file: Path
     most: int
@@ -168,7 +171,7 @@ class WantedExplanations:
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
-    """A run whose model can score these rows: all that could be checked alone is."""
+    """A run whose model can score these rows. Everything that this side can check alone was checked."""
 
     folder: RunFolder
     run_id: str
@@ -178,9 +181,9 @@ class _Model:
 
 @dataclass(frozen=True, kw_only=True)
 class _Prediction:
-    """One party's prediction. The arguments of ``predict``, made ready.
+    """One party's prediction: the prepared arguments of ``predict``.
 
-    ``promoted`` are the runs that this party lets be used, where none was named; ``held`` keeps the locks of run folders.
+    ``promoted`` are the runs that this party has promoted, if none was named; ``held`` keeps the locks of run folders.
     """
 
     contract: Contract
@@ -194,10 +197,10 @@ class _Prediction:
     wanted: WantedExplanations | None = None
 
     def by(self, folder: RunFolder) -> Predicted:
-        """Predict by this folder's run, or by the one that all parties have promoted. Its lock is held."""
+        """Predict with this folder's run, or with the one that all parties have promoted. Its lock is held."""
         contract, party = self.contract, self.party
         own = self._model(folder, calls=True)
-        if self.chosen:  # last of all that this side can do alone: a command that is refused tells nobody of a run
+        if self.chosen:  # the last local step: a command that was refused before has not named a run to anybody
             Versions(contract=contract, party=party).enter_named(folder, option="predict --run")
         state = offered(contract, party, command=COMMAND, run_id=own.run_id, promoted=self.promoted, chosen=self.chosen)
         log = RunLog(self.watcher)
@@ -220,7 +223,7 @@ class _Prediction:
                 other = contract.label_party if party.party != contract.label_party else contract.feature_parties[0]
                 Versions(contract=contract, party=party).agree(agreement.run_id, agreement.version, other)
             model = own
-            if agreement.run_id != own.run_id:  # the newest run that all parties have promoted is another one
+            if agreement.run_id != own.run_id:  # all parties have promoted another run
                 other_folder = named_run(self.contract, self.party, agreement.run_id)
                 self.held.enter_context(other_folder.locked())
                 model = self._model(other_folder, calls=False)
@@ -236,7 +239,7 @@ class _Prediction:
         if saved is None:
             raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
         is_label = contract.role_of(party.party) == "label"
-        folder.read_json(folder.label_coder if is_label else folder.encoder)  # neither can do without it
+        folder.read_json(folder.label_coder if is_label else folder.encoder)  # both need it
         encoder = kept_encoder(folder)
         keys = require_to_predict(contract, party, self.frame, encoder, folder=folder, calls=calls)
         if self.output is not None:
@@ -262,7 +265,7 @@ class _Prediction:
             log.say(doubt)
         which = Predicted(run=model.run_id, folder=str(model.folder.path))
         log.phase("alignment")
-        # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.
+        # One side may have few new rows and the other its whole table, so the limit follows from the training's sizes.
         expected = 2 * max(before.sizes.values())
         noisy = with_noise(contract, party, model.folder, keys, what=f"linking of new rows for {contract.name}")
         local = LocalOptions(threads=party.threads, progress=log.progress)
@@ -272,7 +275,7 @@ class _Prediction:
         if self.output is None:
             return {**which, "rows": len(alignment), "output": None, "learnt": alignment.learnt}
         write_scores(scores, self.output)
-        # Count own rows that have a score, by model, and those that have none, by reason; say so as well.
+        # count own rows that have a score, by model, and those that have none, by reason, and say so
         reasons = {
             "without a key": keys.report.null_rows,
             "with the key of another row": keys.report.duplicate_rows,
@@ -295,7 +298,7 @@ class _Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class _Scoring:
-    """Scoring per role, once the new ids are aligned."""
+    """Score, per role, the new ids after their alignment."""
 
     contract: Contract
     party: PartyFile
@@ -307,17 +310,17 @@ class _Scoring:
 
     @property
     def _has_rows_of_one_key(self) -> bool:
-        """Tell whether several rows may have the same key, so that a score needs the number of its row."""
+        """Tell whether several rows may have the same key, so that a score needs its row number."""
         alignment = self.contract.alignment
         return alignment.similarity is not None or alignment.duplicates == "all"
 
     def score(
         self, channels: Mapping[str, Channel], alignment: Alignment, leave: Callable[[], None], progress: Progress
     ) -> pl.DataFrame:
-        """Return the scores that this party may have, of its own rows, beside their keys.
+        """Return the scores of own rows that this party may have, with their keys.
 
-        Where no gradient crosses a label party takes its ``leave`` before it loads the model: how long scoring takes, and whether
-        it ends well, would tell of labels.
+        Without gradients a label party calls ``leave`` before it loads the model: how long scoring takes, and whether it
+        succeeds, depends on labels.
         """
         linkage = self.contract.linkage
         is_label = self.party.party == self.contract.label_party
@@ -332,7 +335,7 @@ class _Scoring:
         if is_label:
             ordered = [channels[name] for name in self.contract.feature_parties]
             watched = None
-            if self.wanted is not None:  # the first rows of the table that are scored with their partners' rows
+            if self.wanted is not None:  # the table's order first rows that are scored with their partners' rows
                 row_numbers = self.keys.rows_R[alignment.rows_N]
                 first = np.argsort(row_numbers, kind="stable")[: self.wanted.most]
                 watched = Watched.of(torch.from_numpy(first), len(alignment), seed=self.contract.seed)
@@ -370,7 +373,7 @@ class _Scoring:
         keys = self.frame[rows].select(self.party.keys.values())
         if self._has_rows_of_one_key:
             keys = keys.insert_column(0, pl.Series(ROW, rows, dtype=pl.Int64))
-        order = np.argsort(rows, kind="stable")  # the table's
+        order = np.argsort(rows, kind="stable")  # the table's order
         if scores is None:
             return keys[order]
         scored = keys.hstack(scores.filter(own_N))
@@ -413,10 +416,10 @@ class _Scoring:
         leave: Callable[[], None],
         progress: Progress,
     ) -> pl.DataFrame:
-        """Score those linked rows by a head on shares that have no score by it, and return the scores of all.
+        """Score the linked rows that have no score by this head on shares yet, and return the scores of all.
 
-        A score is a row's only one. Where the label party has lost some of them, those are opened again if exactly these rows
-        were scored together; else they are refused.
+        Each row gets one score only. If the label party has lost some scores, they are opened again if exactly these rows were
+        scored together; otherwise this is refused.
         """
         contract, is_label = self.contract, own.is_label
         all_N = torch.arange(len(own.alignment))
@@ -439,7 +442,7 @@ class _Scoring:
             due.keep(shares_of_scores(head, dataset, index_N, side, progress=progress))
         rows = self.keys.rows_R[own.alignment.rows_N]
         keys = self.frame[rows].select(self.party.keys.values())
-        order = np.argsort(rows, kind="stable")  # the table's
+        order = np.argsort(rows, kind="stable")  # the table's order
         if not is_label:
             if due is not None:
                 due.open_as_feature_party(peers[0])

@@ -1,4 +1,4 @@
-"""The file of a prediction's scores: what it may be and hold, before anybody is called, and how it is written."""
+"""Check the file of a prediction's scores before a peer is called, and write it."""
 
 import io
 from pathlib import Path
@@ -21,12 +21,12 @@ SCORED_ON = "scored_on"
 """Column of the predictions by a head on shares: the day (UTC) on which a row's only score was opened."""
 SIMILARITY = "similarity"
 """Column of the predictions, where rows are linked by similarity: that of the most similar row."""
-_FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"  # the last four are the wide forms of the first
-_NUMBER = r"^[+\-][0-9][0-9 .,()/\-]*$"  # telephone numbers too: a spreadsheet may add them up, and does nothing else
+_FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"  # the last four are full-width forms of the first
+_NUMBER = r"^[+\-][0-9][0-9 .,()/\-]*$"  # telephone numbers, too: a spreadsheet may compute with them, but runs nothing
 
 
 def check_output(contract: Contract, party: PartyFile, output: Path | None) -> None:
-    """Refuse a file for the scores that cannot take them, or a side that gets none. Raises ConfigError."""
+    """Refuse a file that cannot hold the scores, or a side that gets none. Raises ConfigError."""
     gets_scores = contract.role_of(party.party) == "label" or contract.linkage.shares_scores
     if gets_scores and (output is None or output.suffix not in (".csv", ".parquet")):
         raise ConfigError(
@@ -41,7 +41,7 @@ def check_output(contract: Contract, party: PartyFile, output: Path | None) -> N
 
 
 def check_columns(contract: Contract, party: PartyFile, frame: Frame, output: Path) -> None:
-    """Refuse key columns that the scores cannot stand beside, and in a CSV file keys that a spreadsheet would run.
+    """Refuse key columns whose names clash with the scores, and in a CSV file keys that a spreadsheet would run.
 
     A CSV file has no way to say that ``=1+1`` is text, and a quote in front of it would be another key for whoever joins by it.
     """
@@ -66,8 +66,10 @@ def check_columns(contract: Contract, party: PartyFile, frame: Frame, output: Pa
 
 
 def write_scores(scores: pl.DataFrame, output: Path) -> None:
-    """Write the scores whole or not at all, for this user alone: they tell of persons. Raises StorageError."""
-    content = io.BytesIO()  # an error of the disk then is Python's own, with its number, and not what Polars makes of it
+    """Write the scores completely or not at all, readable by this user alone, because they are about persons. Raises
+    StorageError.
+    """
+    content = io.BytesIO()  # a disk error is then Python's own, with its number, and not Polars' text
     if output.suffix == ".csv":
         scores.write_csv(content)
     else:

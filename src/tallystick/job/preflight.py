@@ -1,4 +1,4 @@
-"""Before a job: all that this party can find out alone, so that nothing is disclosed to a peer in vain.
+"""Check before a job everything that this party can check alone, so that nothing is disclosed to a peer in vain.
 
 `tallystick check` lists what preflight() finds; every job begins with require(), which raises it.
 """
@@ -59,7 +59,7 @@ CodedLabels: TypeAlias = tuple[LabelCoder, Tensor]
 
 LOADED = "tallystick.job.phases.tuning_alone"
 """What a worker loads when an engine is tried: it takes as much memory as one that trains does before any data."""
-COPIES = 4  # of a weight in training: itself, its gradient, and the two moments of Adam
+COPIES = 4  # for a weight in training: the weight, its gradient, and the two moments of Adam
 
 
 def require(
@@ -71,13 +71,13 @@ def require(
     point: StartingPoint | None = None,
     say: Callable[[str], None],
 ) -> tuple[Frame, Keys | None]:
-    """Return this party's table and its keys, once all checks have passed. ``trials`` are those of a search.
+    """Return this party's table and keys, after all checks have passed. ``trials`` is the number of trials of a search.
 
-    ``point`` is what the run starts from, where that is not scratch. ``say`` hears what a large table will take, and warnings.
+    ``point`` is the run whose weights this one starts from, if any. ``say`` gets warnings, and the estimate for a large table.
 
     A helper has neither: its table is empty.
 
-    Raises the problem that was found; of several, a ConfigError or a DataError with a line for each.
+    Raises the problem; for several problems a ConfigError or a DataError with a line for each.
     """
     report = preflight(contract, party, folder=folder, trials=trials, point=point)
     raise_problems(report)
@@ -98,10 +98,9 @@ def require_to_predict(
     charges: bool = True,
     calls: bool = True,
 ) -> Keys:
-    """Return the ids of the rows to be scored, once all that can be checked alone has passed. Raises as require() does.
+    """Return the ids of the rows to score, after all local checks have passed. Raises the same errors as require().
 
-    The ledger is looked at where scoring ``charges`` it each time. A party that has called its peers already no longer ``calls``
-    them.
+    Check the ledger if scoring ``charges`` it. Check addresses only if the party ``calls`` its peers after this.
     """
     report = Preflight()
     if calls:
@@ -112,7 +111,7 @@ def require_to_predict(
         report.tried(lambda: check_ids_of(contract, keys, is_label=is_label))
         if encoder is not None:
             report.tried(lambda: room_of(contract, encoder, rows=frame.height).require())
-            report.tried(lambda: encoder.check(frame[keys.rows_R]))  # all columns, and nothing infinite in them
+            report.tried(lambda: encoder.check(frame[keys.rows_R]))  # all columns, without infinite numbers
     ahead = Ahead(contract=contract, party=party, folder=folder, predicts=True, keys=keys)
     if charges:
         report.tried(lambda: check_budget(ahead))
@@ -129,14 +128,14 @@ def preflight(
     trials: int | None = None,
     point: StartingPoint | None = None,
 ) -> Preflight:
-    """Go through party file, certificates, budget, table, labels, columns, split and modules. It sends nothing.
+    """Check party file, certificates, budget, table, labels, columns, split and modules. Nothing is sent.
 
     Args:
         contract: the contract.
         party: this party's file.
-        folder: that of a run that is to go on.
-        trials: how many trainings a search may still take, where it is one.
-        point: what the run starts from, where that is not scratch.
+        folder: that of a run to resume.
+        trials: how many trials a search may still run; None if this is no search.
+        point: the run whose weights this one starts from, if any.
     """
     report = Preflight()
     fits = _check_side(contract, party, report)
@@ -167,7 +166,7 @@ def _check_table(
     if keys is None:
         return
     here = frame[keys.rows_R]
-    training = np.arange(here.height)  # all that may be for training
+    training = np.arange(here.height)  # all rows that may be used in training
     if contract.split.method != "hash" or contract.linkage.imputes or (contract.linkage.similar and not is_label):
         parts = None
     elif contract.linkage.similar:
@@ -194,13 +193,13 @@ def _check_table(
                 )
         if (time := party.time) is not None and contract.split.method == "time":
             times = preflight.tried(lambda: split_by_time(require_column(here, time, use="time"), contract.split))
-            if times is not None and not contract.unaligned.used:  # the times of aligned rows alone settle those of the others
+            if times is not None and not contract.unaligned.used:  # aligned rows' times decide the others' parts
                 training = np.flatnonzero(times == TRAINING)
     preflight.tried(lambda: _check_features(contract, party, preflight, here, training, labels, before))
 
 
 def _check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> bool:
-    """Check all but the table, and tell whether the party file fits the contract."""
+    """Check everything but the table. Return whether the party file fits the contract."""
     fits = check_side(contract, party, preflight)
     preflight.tried(lambda: _check_device(party))
     if fits:
@@ -212,22 +211,22 @@ def _check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> b
 def check_label(
     contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]", *, before: Before | None = None
 ) -> CodedLabels:
-    """Refuse labels that cannot be learnt, whichever of these rows are for training, and return those of them. Raises DataError.
+    """Refuse labels that no training can learn. Return their coder and the coded training labels. Raises DataError.
 
-    Where the contract hides labels, which of them training rows have is not looked at.
+    If the contract hides labels, do not look at which of them the training rows have.
     """
     label = label_column(here, party)
     if before is not None and before.coder is not None:
         label_coder = known_labels(before.coder, label)
         return label_coder, label_coder.encode(label)[torch.from_numpy(training)]
     coder = LabelCoder.fit(label, contract.target, training, hidden=contract.hides_labels)
-    if not contract.sends_gradients:  # then a run judges the whole column, and nobody is to hear of it
+    if not contract.sends_gradients:  # then a run checks the whole column, and nobody else learns of it
         LabelCoder.fit(label, contract.target, training, hidden=True)
     return coder, coder.encode(label)[torch.from_numpy(training)]
 
 
 def _check_weights(party: PartyFile, weight: str, here: Frame) -> None:
-    """Refuse weights that tell replaced labels: no epsilon would hold. Raises LabelError."""
+    """Refuse row weights that reveal replaced labels: no epsilon would hold. Raises LabelError."""
     label, weights = label_column(here, party), require_column(here, weight, use="weight")
     how = telling(weights, label) or ("follows from the label" if follows(weights, label) else None)
     if how is not None:
@@ -238,7 +237,7 @@ def _check_weights(party: PartyFile, weight: str, here: Frame) -> None:
 
 
 def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> bool:
-    """Refuse a split that leaves a part of this side empty, whoever else has its rows."""
+    """Refuse a split that leaves a part without any row of this side: no linkage could fill it."""
     for part, name, share in ((TRAINING, "training", 1.0), (VALIDATION, "validation", contract.split.validation)):
         if share and not (parts_N == part).any():
             raise DataError(
@@ -256,7 +255,9 @@ def _check_features(
     labels: CodedLabels | None,
     before: Before | None,
 ) -> None:
-    """Fit and try what a run would, on this side's rows for training, and note what it came to, and what may yet change it."""
+    """Fit the encoder and try the model on this side's training rows, as a run would. Note the result and what may still
+    change.
+    """
     is_label = contract.role_of(party.party) == "label"
     least_room(contract, party, here).require()
     check_separators(here, party.sequences)
@@ -275,11 +276,11 @@ def _check_features(
         preflight.room = room_of(contract, encoder, rows=here.height)
         preflight.room.require()
         _check_model(contract, party, encoder, here)
-        if labels is not None and contract.defense and contract.defense[0].defense.asks_teacher:  # of labels as they are
+        if labels is not None and contract.defense and contract.defense[0].defense.asks_teacher:  # for true labels
             check_halves(labels[1], classes=contract.target.classes)
     if is_label:
         preflight.own_columns = encoder is not None
-        # Build a user's own top as a run would, unless widths are other parties' to tell; refuse one that mixes rows under noise
+        # build a user's own top as a run would, unless other parties decide widths; refuse one that mixes rows under noise
         model, terms = contract.feature_model, contract.alignment.similarity
         if model.top is not None:
             architecture = Architecture.of(contract, party.party)
@@ -302,7 +303,7 @@ def _check_features(
 
 
 def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: Frame) -> None:
-    """Refuse a model that this machine cannot hold, and cut embeddings that no message can. Then try the bottom on a few rows."""
+    """Refuse a model too large for this machine, and embeddings too large for a message. Then try the bottom on a few rows."""
     shape, model = encoder.feature_shape, contract.feature_model
     if party.party not in model.bottoms:
         widths = embedding_widths(shape.tables_built_for, model.embedding_width)

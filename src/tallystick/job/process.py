@@ -1,4 +1,4 @@
-"""One party as a process: certificates, sessions, the job, and an end that tells both sides what happened."""
+"""Run one party as a process: open the sessions, do the job, and end so that both sides know what happened."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ _ASK = f"ask them for {LOG} of their run folder, which says when and where"
 
 
 class JobFailed(TallystickError):
-    """A job ended early: one line that says which peer, which phase, the last step both sides committed, how to go on."""
+    """A job ended early. Its line says which peer, which phase, the last step that both sides committed, and how to go on."""
 
     def __init__(
         self, message: str, *, cause: str, peer: str | None, phase: str, committed: int, differences: list[str] | None = None
@@ -70,12 +70,12 @@ def run_process(
     phases: tuple[str, ...] = ALL_PHASES,
     how_to_resume: str = "run both sides again with --resume",
 ) -> tuple[Result, RunFolder]:
-    """Run this party's side over the network, and return the result, and the folder that it lies in.
+    """Run this party's side over the network. Return the result and its folder.
 
-    ``start_from`` names a finished run, by its id or its folder, whose weights a new one begins at.
+    ``start_from`` names a finished run, by id or folder, whose weights a new run starts from.
 
-    Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before; BudgetExceeded, a
-    ConfigError, for a label party whose privacy budget the run would pass.
+    Raises JobFailed for anything that ends the job after the sessions are open, and ConfigError or DataError before;
+    BudgetExceeded, a ConfigError, for a label party whose privacy budget the run would exceed.
     """
     started = _Start.of(contract, party, command=command, resume=resume, start_from=start_from, phases=phases, say=watcher.say)
     folder = started.folder
@@ -118,7 +118,7 @@ def run_process(
 
 
 def work_of(command: str, phases: tuple[str, ...]) -> Callable[[Job], Result]:
-    """Return what a party does for a command. What trains is loaded only where something does."""
+    """Return the function that does a party's work for a command. Training code is loaded only for commands that train."""
     if phases == ALIGNS_ALONE:
         return align_party
     from tallystick.job.run import explore_party, run_party
@@ -128,11 +128,11 @@ def work_of(command: str, phases: tuple[str, ...]) -> Callable[[Job], Result]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Start:
-    """Beginning of a command: the folder that it goes on with, rows and keys, and the run whose weights it starts from."""
+    """The start of a command: the folder that it resumes, rows and keys, and the run whose weights it starts from."""
 
     contract: Contract
     party: PartyFile
-    use: str  # of the folder
+    use: str  # the folder's lock
     folder: RunFolder | None
     earlier: RunFolder | None
     frame: Frame
@@ -150,7 +150,7 @@ class _Start:
         phases: tuple[str, ...],
         say: Callable[[str], None],
     ) -> "_Start":
-        """Find and read it, and check all that can be checked before a session stands."""
+        """Find and read these, and check everything that can be checked before a session is open."""
         if phases == ALIGNS_ALONE:
             folder = RunFolder.latest(party.runs, contract, party.party, key=party.run_key) if resume else None
             frame, keys = require_to_align(contract, party, folder=folder)
@@ -185,7 +185,7 @@ class _Start:
         return cls(contract=contract, party=party, use=use, folder=folder, earlier=earlier, frame=frame, keys=keys)
 
     def begun(self, hold: Callable[[RunFolder], RunFolder]) -> RunFolder:
-        """Make a new folder, held, with the weights that the run starts from."""
+        """Make a new folder, lock it, and copy the weights that the run starts from."""
         folder = hold(RunFolder.new(self.party.runs, self.contract, self.party.party, use=self.use, key=self.party.run_key))
         if self.earlier is not None:
             from tallystick.run_folder.initial_weights import keep_starting_point
@@ -195,7 +195,7 @@ class _Start:
 
 
 def _check_labels(contract: Contract, party: PartyFile, folder: RunFolder, frame: Frame, keys: Keys) -> None:
-    """Refuse to go on with a run, or a trial that is not over, with other labels than it was charged for. Raises DataError."""
+    """Refuse to resume a run, or an unfinished trial, with other labels than it was charged for. Raises DataError."""
     from tallystick.dataset.own_rows import OwnRows
     from tallystick.job.phases.defense import check_charged_labels
     from tallystick.job.phases.tuning import open_trials
@@ -210,7 +210,7 @@ def _check_labels(contract: Contract, party: PartyFile, folder: RunFolder, frame
 
 @contextmanager
 def _ending(log: RunLog, logbook: Logbook, again: Callable[[], str]) -> Iterator[None]:
-    """Note in the log how a job ends, and turn what ends it early into a line that says how to go on."""
+    """Log how a job ends, and turn an early end into a line that says how to go on."""
     try:
         with log.recording():
             yield
@@ -233,9 +233,9 @@ Work = Callable[[dict[str, Channel], Callable[[], None]], T]
 def with_sessions(
     contract: Contract, party: PartyFile, work: Work[T], *, watcher: Watcher, opened: Callable[[Endpoint], None] | None = None
 ) -> T:
-    """Open the sessions that the contract asks of this party, do the work, and close them. A peer is told why on failure.
+    """Open this party's sessions of the contract, do the work, and close them. On failure tell the peers why.
 
-    ``opened`` is given the endpoint before anybody is waited for: another thread may interrupt it.
+    ``opened`` gets the endpoint before this party waits for a peer, so that another thread can interrupt it.
     """
     limits = contract.network
     identity = identity_of(party)
@@ -274,7 +274,7 @@ def with_sessions(
         network.close(lambda to: f"{party.party} lost the run: {told_of(loss, to)}")
         raise
     except TallystickError as error:
-        # A local error may name private columns or values: the peer learns its category only.
+        # A local error may name private columns or values: the peer only learns its category.
         network.close(f"{party.party} had to stop: {category_of(error)}; {_ASK}", final=_needs_mending(error))
         raise
     except KeyboardInterrupt:
@@ -288,7 +288,7 @@ def with_sessions(
 
 
 class _Waiting:
-    """Says once for whom this party waits. Then counts the seconds."""
+    """Says once which peers this party waits for. Then counts the seconds."""
 
     def __init__(self, watcher: Watcher, *, wait_s: float) -> None:
         self._watcher, self._wait_s = watcher, wait_s
@@ -304,7 +304,7 @@ class _Waiting:
 
 
 def way_on(error: TallystickError, how_to_resume: str) -> str:
-    """Say how to go on: a run can be resumed where its tables and its contract may stay as they were."""
+    """Say how to go on: a run can be resumed if its tables and its contract need no change."""
     anew = "start a new run on all sides, without --resume"
     if isinstance(error, ContractMismatch):
         return f"agree on one contract and give every side the same file, then {anew}"
@@ -320,20 +320,20 @@ def way_on(error: TallystickError, how_to_resume: str) -> str:
 
 
 def _way_on(error: TallystickError, logbook: Logbook, how_to_resume: str) -> str:
-    """Say how to go on with a run whose peer may have heard nothing of this side: whoever refuses to begin calls nobody."""
+    """Say how to go on if the peer may not have heard from this side: a party that refuses to begin calls nobody."""
     if logbook.phase == "start" and isinstance(error, PeerLost):
         return f"see what {error.peer} says: if it refused to begin, put that right first; then {how_to_resume}"
     return way_on(error, how_to_resume)
 
 
 def _needs_mending(error: TallystickError) -> bool:
-    """Tell whether a table, a contract or a party file has to change first: then resuming is of no use."""
+    """Tell whether a table, a contract or a party file has to change first, so that resuming would not help."""
     return isinstance(error, ConfigError | DataError) and not isinstance(error, BudgetExceeded)
 
 
 def _failure(error: TallystickError, logbook: Logbook, how_to_resume: str) -> JobFailed:
     peer = error.peer if isinstance(error, PeerError) else None
-    # Before the handshake nobody knows yet which step that is.
+    # before the handshake nobody knows that step
     step = "" if logbook.phase in ("start", "handshake") else f"; last step both sides committed: {logbook.committed}"
     return JobFailed(
         f"{error} [phase: {logbook.phase}{step}; to go on: {how_to_resume}]",

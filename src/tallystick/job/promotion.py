@@ -1,9 +1,10 @@
-"""Decide whether a new run takes the place of the one in use, by the contract's rule: what a scheduler asks.
+"""Decide by the contract's rule whether a new run replaces the one in use. A scheduler may ask for this.
 
-The answer leaves: others see which run is promoted. It is a function of exact test labels and of the labels that trained, and one
-of them can turn it. So the label party's ledger counts it: as not private, or with ``promotion.epsilon`` by randomised response.
-The answer is then turned with probability 1 / (1 + e^epsilon). That makes it epsilon-DP in all labels at once, of training and
-test rows: it bounds what any change of the data does to the answer. The figures behind it are for this party's own eyes.
+Others see the answer, because they see which run is promoted. It depends on exact test labels and on the training labels, and a
+single label can change it. So the label party's ledger counts it: as not private, or with ``promotion.epsilon`` by randomised
+response. The answer is then inverted with probability 1 / (1 + e^epsilon). That makes it epsilon-DP for all labels of training
+and test rows together, because it bounds the effect of any change of the data. Only this party sees the figures behind the
+answer.
 """
 
 import math
@@ -29,14 +30,14 @@ DECISION = "decision"
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Decision of the rule, and its figures.
+    """The rule's decision, and its figures.
 
     Args:
-        promote: whether the new run is to be promoted.
-        metric: what was compared.
-        before, after: its values; of the old run and of the new one; None where there is no result.
-        gain: by how much the new run is better, in the metric's own units.
-        reasons: a sentence each.
+        promote: whether to promote the new run.
+        metric: the metric that was compared.
+        before, after: its values for the old and the new run; None without a result.
+        gain: how much better the new run is, in the metric's own units.
+        reasons: one sentence each.
     """
 
     promote: bool
@@ -54,8 +55,8 @@ class Decision:
 def decide_promotion(old: Result, new: Result) -> Decision:
     """Compare two runs by the rule of the new one's contract.
 
-    Each run is measured on its own test rows: where these differ, so may the figures for that reason alone, and a sentence says
-    so. Raises ConfigError where a result has no such figure, as a feature party's has none.
+    Each run is measured on its own test rows. If these differ, the figures may differ for that reason alone, and a sentence
+    says so. Raises ConfigError if a result lacks the figure, as a feature party's does.
     """
     contract = parse_contract(yaml.safe_load(new.contract.yaml), source="the new run's contract")
     rule, metrics = contract.promotion, METRICS[contract.target.type]
@@ -81,9 +82,9 @@ def decide_promotion(old: Result, new: Result) -> Decision:
 
 
 def decide_without_figures(contract: Contract, old: Result | None, new: Result | None) -> Decision | None:
-    """Decide where a run has no such figure, as after a training that failed: it counts as the worse one. None where both have.
+    """Decide if a run lacks the figure, as after a failed training: it counts as the worse run. Return None if both have it.
 
-    Where the answer is noisy, that there is none would tell of labels, too.
+    If answers are noisy, a missing answer would reveal something about labels, too.
     """
     name = contract.promotion.metric_of(contract.target.type)
     lacks = []
@@ -98,12 +99,12 @@ def decide_without_figures(contract: Contract, old: Result | None, new: Result |
 
 
 def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, old: str) -> Decision:
-    """Count a decision between the ``old`` run and the new one of this folder, and give what may be told of it.
+    """Count a decision between the ``old`` run and the new one of this folder in the ledger, and return the answer to act on.
 
-    The same two runs are decided once: asked again, the answer is the former one, and nothing is charged.
+    Two runs are compared once: a second call returns the same answer and charges nothing.
 
-    Raises ConfigError at another party or where the contract sends nothing of labels and has no ``promotion.epsilon``,
-    BudgetExceeded over the cap.
+    Raises ConfigError at another party, or if the contract sends nothing about labels and has no ``promotion.epsilon``;
+    BudgetExceeded beyond the cap.
     """
     contract = folder.contract()
     epsilon = contract.promotion.epsilon
@@ -140,22 +141,23 @@ def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, o
 
 
 def enter_choice(contract: Contract, party: PartyFile, folder: RunFolder | None, *, what: str) -> None:
-    """Enter as not private that a label party chose a run where others see it: whoever chose may have seen exact figures.
+    """Record as not private that a label party chose a run and others see it: the person who chose may have seen exact figures.
 
-    Without gradients people must not choose by them, and no ledger can tell. Raises BudgetExceeded over a cap.
+    Without gradients a person must not choose by exact figures, and no ledger can check it. Raises BudgetExceeded beyond the
+    cap.
     """
     if party.party != contract.label_party or not contract.sends_gradients:
         return
     what = f"{what}, chosen at {party.party}"
     if folder is not None:
         enter_exact(party, folder, "promotion", what=what)
-    else:  # it is gone, so it notes nothing of the ledger
+    else:  # its folder is gone, so it cannot note the charge
         refuse_exact(party, ["promotion"], what=what)
         known_ledger(party).enter_not_private(party.privacy.dataset, what=what)
 
 
 def was_decided(folder: RunFolder) -> bool:
-    """Tell whether a decision that was counted said that this run is to be promoted."""
+    """Tell whether a counted decision said to promote this run."""
     return any(bool(told) for told in folder.noted(DECISION).values())
 
 

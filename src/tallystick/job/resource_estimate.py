@@ -1,4 +1,4 @@
-"""Predict the memory and disk of a party's run by rows and columns, so that it is refused before hours are spent."""
+"""Predict the memory and disk that a party's run needs, from its rows and columns, to refuse it before hours are spent."""
 
 from dataclasses import dataclass
 
@@ -25,9 +25,9 @@ class Room:
     """Memory and disk of a run on so many rows.
 
     Args:
-        rows: that take part.
+        rows: number of rows in the run.
         memory: bytes.
-        disk: bytes of its encoded rows, in a temporary file; 0 where they stay in memory.
+        disk: bytes of its encoded rows in a temporary file; 0 if they stay in memory.
     """
 
     rows: int
@@ -36,14 +36,14 @@ class Room:
 
     @classmethod
     def of(cls, rows: int, *, row_bytes: int, union: bool = False) -> "Room":
-        """Estimate by the bytes that an encoded row takes, and by whether rows are linked in a union."""
+        """Estimate from the bytes of an encoded row, and whether rows are linked in a union."""
         disk = 0 if fits_memory(rows, row_bytes) else rows * row_bytes
         held_bytes = IN_MEMORY_BYTES if disk else rows * row_bytes
         linked = (UNION_ROW_BYTES if union else ROW_BYTES) * rows
         return cls(rows=rows, memory=LIBRARIES + linked + held_bytes, disk=disk)
 
     def require(self) -> None:
-        """Raise DataError where this machine has less memory left, and StorageError where there is less room on disk."""
+        """Raise DataError if this machine has less free memory, and StorageError if it has less free disk."""
         folder, room, is_memory = temporary_folder()
         free_bytes = _memory_of_run()
         memory = self.memory + self.disk * is_memory
@@ -61,7 +61,7 @@ class Room:
             )
 
     def describe(self) -> str:
-        """Say the prediction beside what is free."""
+        """Describe the prediction, and what is free."""
         folder, room, is_memory = temporary_folder()
         free_bytes = _memory_of_run()
         of = f" (free: {size_in_words(free_bytes)})" if free_bytes is not None else ""
@@ -73,7 +73,7 @@ class Room:
 
 
 def least_room(contract: Contract, party: PartyFile, frame: Frame) -> Room:
-    """Return the least that a run takes, before anything is read of the columns: a byte for each category."""
+    """Return the least that a run can need, before its columns are read: a byte for each category."""
     columns = feature_columns(frame, party)
     items = sum(each.length for each in party.sequences.values())
     least = NUMBER_BYTES * len(columns.numeric) + len(columns.categorical) + items
@@ -81,11 +81,11 @@ def least_room(contract: Contract, party: PartyFile, frame: Frame) -> Room:
 
 
 def room_of(contract: Contract, encoder: Encoder, *, rows: int) -> Room:
-    """Return what a run takes, by the encoder."""
+    """Return what a run needs, according to the encoder."""
     return Room.of(rows, row_bytes=encoder.packing.row_bytes, union=contract.linkage.imputes)
 
 
 def _memory_of_run() -> int | None:
-    """Return what is free, together with what this process has of it by now."""
+    """Return the free memory plus what this process uses already."""
     free_bytes = free_memory()
     return free_bytes + memory_of_process() if free_bytes is not None else None

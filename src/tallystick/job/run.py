@@ -1,8 +1,8 @@
-"""One party's run of a contract: read this file to see what happens in which order.
+"""Run one party's side of a contract: read this file to see what happens in which order.
 
     handshake -> alignment -> training -> evaluation -> audit -> report
 
-A search (`tallystick tune`) has many trainings in their place: handshake -> alignment -> tuning -> report.
+A search (`tallystick tune`) has many trainings instead: handshake -> alignment -> tuning -> report.
 
 _run_label_party and _run_feature_party are the two roles; both do the same phases over the same channels. Each phase has
 its file in ``phases/``. The first two are all of `tallystick align`: ``beginning.py`` has them.
@@ -43,17 +43,17 @@ KEPT = ("format", ORIGIN, "contract.json", "result.json", "report.html", f"{LEDG
 
 
 def run_party(job: Job) -> Result:
-    """Run this party's side of a job, whichever its role, and leave model, result and report in the run folder."""
+    """Run this party's side of a job in its role, and leave model, result and report in the run folder."""
     use_threads(job.party.threads or fitting_threads(job.contract, job.frame.height))
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
     job, findings = roles[job.contract.role_of(job.name)](job)
-    # Whoever went on from the alignment told the others that it has it.
+    # a party that resumed after the alignment has told the others so
     forget_buckets(job.folder, notes=job.contract.alignment.security != "malicious")
     return write_report(job, findings)
 
 
 def explore_party(job: Job) -> Result:
-    """Run this party's side on a sample of ids, whichever its role. However it ends, nothing by row stays in the run folder."""
+    """Run this party's side on a sample of ids, in its role. However it ends, no data of single rows stays in the run folder."""
     try:
         return run_party(replace(job, contract=job.contract.explored()))
     finally:
@@ -168,7 +168,7 @@ def _run_feature_party(job: Job) -> tuple[Job, RunFindings]:
 
 
 def _run_helper(job: Job) -> tuple[Job, RunFindings]:
-    """Run the helper: of an alignment it sees keyed hashes or encoded keys, and of a head on shares it sees sizes."""
+    """Run the helper: in an alignment it sees keyed hashes or encoded keys, and for a head on shares it sees sizes."""
     findings = begin_helper(job).findings
     if job.contract.shares_head and "training" in job.phases:
         with job.logbook.during("training", [job.channels[job.contract.label_party], *job.feature_channels]):

@@ -1,4 +1,4 @@
-"""Choose the run that a prediction takes its model from: the latest complete one, or the one that is named."""
+"""Choose the run whose model a prediction uses: the latest complete run, or a named one."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,14 +10,16 @@ from tallystick.errors import ConfigError, StorageError
 from tallystick.job.handshake import PromotedHalf, ResumeState
 from tallystick.run_folder.folder import RunFolder
 
-_MOST_TOLD = 20  # complete runs that peers hear of
+_MOST_TOLD = 20  # the most complete runs that peers hear of
 
 
 def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: Callable[[str], None]) -> RunFolder:
-    """Return the run of that id, folder name or path. Without one the latest complete one, saying which it passes over.
+    """Return the run of that id, folder name or path. Without a name return the latest complete run, and say which runs are
+    skipped.
 
     Raises ConfigError if there is none, or it holds no trained model, and StorageError for a damaged one. Without gradients the
-    label party does not pass over a run whose training failed or goes on: that it took an older one would tell the others so.
+    label party does not skip a run whose training failed or is not finished: the others would learn that from its choice of an
+    older run.
     """
     if name is None:
         latest = RunFolder.latest(party.runs, contract, party.party, key=party.run_key)
@@ -48,7 +50,7 @@ def require_trained(folder: RunFolder, contract: Contract) -> None:
 
 
 def require_complete(folder: RunFolder, contract: Contract) -> None:
-    """Raise ConfigError if the run is not one that other parties may be told of."""
+    """Raise ConfigError if other parties must not be told of this run."""
     if not folder.complete(contract):
         require_trained(folder, contract)
 
@@ -56,7 +58,7 @@ def require_complete(folder: RunFolder, contract: Contract) -> None:
 def offered(
     contract: Contract, party: PartyFile, *, command: str, run_id: str, promoted: tuple[PromotedHalf, ...], chosen: bool
 ) -> ResumeState:
-    """Return what this side says in the handshake about trained models: the complete runs that it has, ``run_id`` first."""
+    """Return what this side says about trained models in the handshake: its complete runs, ``run_id`` first."""
     return ResumeState(
         command=command,
         resume=True,
@@ -69,7 +71,7 @@ def offered(
 
 
 def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
-    """List the ids of this party's newest complete runs of the contract, the newest first. Damaged ones cannot be chosen."""
+    """List the ids of this party's newest complete runs of the contract, newest first. Damaged runs are left out."""
     run_ids: list[str] = []
     for folder in RunFolder.all(party.runs, contract, party.party, unusable=False, key=party.run_key):
         try:

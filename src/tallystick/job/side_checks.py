@@ -1,6 +1,6 @@
-"""What a party can find out alone before any job: its file, certificates, addresses, table and keys.
+"""Check before any job what a party can check alone: its party file, certificates, addresses, table and keys.
 
-Shared by what aligns alone, which loads no PyTorch, and by what trains (``preflight.py``).
+Commands that only align, and load no PyTorch, use this, and so do those that train (``preflight.py``).
 """
 
 import os
@@ -39,20 +39,20 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Preflight:
-    """Findings before a job: the problems in their order, and what could be read in spite of them."""
+    """Findings of the checks before a job: the problems in order, and everything that could be read in spite of them."""
 
     problems: list[TallystickError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what the encoder came to, fitted on all own rows
+    notes: list[str] = field(default_factory=list)  # facts of the encoder, fitted on all own rows
     frame: Frame | None = None
     keys: Keys | None = None
     identity: Identity | None = None
-    room: "Room | None" = None  # what a run will take, of a party with columns
-    budget: Sequence[Outlook] = ()  # what the job would bring each of this party's budgets to
-    own_columns: bool | None = None  # of a label party: whether it has any of use; None where that was not found out
+    room: "Room | None" = None  # what a run of a party with columns will need
+    budget: Sequence[Outlook] = ()  # each of this party's budgets as it would be after the job
+    own_columns: bool | None = None  # of a label party: whether it has useful columns; None if that was not checked
 
     def tried(self, work: Callable[[], T]) -> T | None:
-        """Do one check. What it finds is kept, and the other checks go on."""
+        """Run one check, and keep its problem, so that the other checks still run."""
         try:
             return work()
         except (ComputeError, ConfigError, DataError, StorageError) as error:
@@ -61,7 +61,7 @@ class Preflight:
 
 
 def raise_problems(preflight: Preflight) -> None:
-    """Raise what was found: the problem, or of several a ConfigError or a DataError with a line for each."""
+    """Raise the problem; for several problems a ConfigError or a DataError with a line for each."""
     if len(preflight.problems) == 1:
         raise preflight.problems[0]
     if preflight.problems:
@@ -70,10 +70,10 @@ def raise_problems(preflight: Preflight) -> None:
 
 
 def require_to_align(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None) -> tuple[Frame, Keys | None]:
-    """Return this party's table and its keys, once all that an alignment needs has passed. Raises as require() does.
+    """Return this party's table and keys, after all checks of an alignment have passed. Raises the same errors as require().
 
-    Labels, columns and the network are looked at before training, with the alignment kept: they change nothing of it, and nobody
-    who only aligns needs PyTorch. A helper has no table and no keys.
+    Labels, columns and the network are checked before training: they do not change the alignment, and a party that only aligns
+    needs no PyTorch. A helper has no table and no keys.
     """
     report = Preflight()
     fits = check_side(contract, party, report)
@@ -83,18 +83,18 @@ def require_to_align(contract: Contract, party: PartyFile, *, folder: RunFolder 
         report.frame = report.tried(lambda: with_summaries(frame, party, contract.alignment))
     if fits and report.frame is not None:
         keys = check_keys(contract, party, report, report.frame, folder=folder)
-        if contract.alignment.similarity is not None:  # whose noise on keys is charged
+        if contract.alignment.similarity is not None:  # the ledger is charged for noise on keys
             from tallystick.job.phases.budget import Ahead, check_budget
 
             report.tried(lambda: check_budget(Ahead(contract=contract, party=party, folder=folder, keys=keys)))
     raise_problems(report)
     if isinstance(report.frame, LazyTable):
-        report.frame.forget_columns()  # an alignment needs the keys alone
+        report.frame.forget_columns()  # an alignment only needs the keys
     return report.frame if report.frame is not None else pl.DataFrame(), report.keys
 
 
 def check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> bool:
-    """Check all but the table, and tell whether the party file fits the contract."""
+    """Check everything but the table. Return whether the party file fits the contract."""
     preflight.tried(lambda: check_party(contract, party))
     fits = not preflight.problems
     if party.tls is not None:
@@ -109,7 +109,7 @@ def check_side(contract: Contract, party: PartyFile, preflight: Preflight) -> bo
 
 
 def identity_of(party: PartyFile) -> Identity:
-    """Load the party's certificates, checked."""
+    """Load and check the party's certificates."""
     assert party.tls is not None
     password = party.tls.key_password.read("tls.key_password") if party.tls.key_password is not None else None
     return load_identity(
@@ -118,7 +118,7 @@ def identity_of(party: PartyFile) -> Identity:
 
 
 def proxy_of(party: PartyFile) -> Proxy | None:
-    """Return the proxy that the party's peers are dialled through, with its credentials."""
+    """Return the proxy through which this party reaches its peers, with its credentials."""
     if party.proxy is None:
         return None
     credentials = party.proxy.credentials
@@ -129,7 +129,7 @@ def proxy_of(party: PartyFile) -> Proxy | None:
 def check_keys(
     contract: Contract, party: PartyFile, preflight: Preflight, frame: Frame, *, folder: RunFolder | None = None
 ) -> Keys | None:
-    """Read and check the keys of a table, beside those that a run of this folder aligned."""
+    """Read and check the keys of a table, and compare them with those that this folder's run aligned."""
     keys = preflight.keys = preflight.tried(lambda: keys_of(frame, party, contract.alignment))
     preflight.tried(lambda: check_subgroups(frame, party))
     if keys is not None:
@@ -140,7 +140,7 @@ def check_keys(
 
 
 def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
-    """Refuse to go on with a run that aligned other ids, or whose rows were erased. Raises DataError, and ConfigError."""
+    """Refuse to resume a run that aligned other ids, or whose rows were erased. Raises DataError or ConfigError."""
     folder.require_rows()
     saved = folder.load_alignment()
     if saved is not None and saved[0].table != fingerprint(keys):
@@ -151,7 +151,7 @@ def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
 
 
 def check_ids_of(contract: Contract, keys: Keys, *, is_label: bool) -> None:
-    """Refuse ids, similar keys or dummies that the contract's alignment cannot take. Raises DataError or ConfigError."""
+    """Refuse ids, similar keys or dummies that the contract's alignment cannot use. Raises DataError or ConfigError."""
     check_ids(keys.ids, max_rows=max_rows(contract, len(keys.ids)))
     terms = contract.alignment.similarity
     if terms is not None and keys.similar is not None:
@@ -172,7 +172,7 @@ def check_ids_of(contract: Contract, keys: Keys, *, is_label: bool) -> None:
 
 
 def check_listen(listen: str, *, key: str = "listen") -> None:
-    """Raise ConfigError where nobody can listen at an address now."""
+    """Raise ConfigError if this process cannot listen at an address."""
     host, _, port = listen.rpartition(":")
     try:
         family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]

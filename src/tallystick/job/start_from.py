@@ -1,4 +1,4 @@
-"""`--start-from`: which finished run a new one begins at, and whether its network is the contract's."""
+"""Find the finished run that `--start-from` names, and check that its network is the contract's."""
 
 from contextlib import suppress
 from typing import Any
@@ -16,15 +16,15 @@ _SCRATCH = "start from scratch, without --start-from on all sides"
 
 
 def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFolder:
-    """Return the finished run of that id, folder name or path: of this contract, or of another whose network is the same.
+    """Return the finished run of that id, folder name or path. It may be of another contract whose network is the same.
 
-    Raises ConfigError if there is none, or this contract cannot go on from it; StorageError for a damaged one.
+    Raises ConfigError if there is none, or this contract cannot start from it; StorageError for a damaged one.
     """
     if contract.role_of(party.party) == "helper":
         raise ConfigError(f"--start-from {name}: {party.party} is a helper, which keeps nothing of a run; leave it out here")
     folder = run_at(party, name, option="--start-from")
     for path in sorted(party.runs.glob("*/contract.json")) if folder is None else ():
-        with suppress(ConfigError, StorageError):  # of whatever contract, if this version can read it
+        with suppress(ConfigError, StorageError):  # of any contract that this version can read
             other = RunFolder.open(path.parent, key=party.run_key)
             if other.origin.party == party.party and other.run_id == name:
                 folder = other
@@ -75,12 +75,12 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
 
 
 def _network(contract: Contract) -> dict[str, Any]:
-    """Return what of a contract makes the network and the meaning of its inputs and outputs, by key."""
+    """Return the contract's keys that decide the network and the meaning of its inputs and outputs, with their values."""
     network: dict[str, Any] = {"parties": {name: party.role for name, party in sorted(contract.parties.items())}}
     for section in ("target", "model", "unaligned"):
         values = getattr(contract, section).model_dump(mode="json")
         network |= {f"{section}.{key}": value for key, value in values.items()}
-    del network["model.embedding_scale"]  # of embeddings before training: here they begin at the run's
+    del network["model.embedding_scale"]  # epochs before embeddings are made up: this training starts from the run's weights
     network["training.gradients"] = contract.training.gradients
     network["alignment.method"] = contract.alignment.method
     terms = contract.alignment.similarity

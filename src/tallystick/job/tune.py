@@ -1,4 +1,4 @@
-"""A search over what a contract lets be tuned: with all parties over the network, or on the label party's own columns alone."""
+"""Search over the keys that a contract allows to tune: with all parties, or on the label party's own columns alone."""
 
 from contextlib import ExitStack
 
@@ -27,7 +27,7 @@ USE, USE_ALONE = "tune", "tune-alone"
 
 
 def has_no_partner(party: PartyFile) -> bool:
-    """Tell whether a party file says nothing of how to reach another party."""
+    """Tell whether a party file has no address of another party."""
     return party.tls is None and party.listen is None and not party.peers
 
 
@@ -40,9 +40,9 @@ def run_tuning(
     resume: bool = False,
     how_to_resume: str = "run `tallystick tune` with --resume on all sides",
 ) -> tuple[Result, RunFolder]:
-    """Search with the other parties, or ``alone``, and return the result, and the folder with the contract as tuned.
+    """Search with the other parties, or ``alone``. Return the result, and the folder with the tuned contract.
 
-    Raises what run_process does, and ConfigError where nothing may be tuned or Optuna is missing.
+    Raises what run_process raises, and ConfigError if nothing may be tuned or Optuna is missing.
     """
     allowed_keys(contract, party)
     is_label = contract.role_of(party.party) == "label" if party.party in contract.parties else False
@@ -57,7 +57,7 @@ def run_tuning(
         raise ConfigError(f"party = {party.party}: has no labels to tune by; only the label party can tune alone")
     check_party(contract, party, network=False)
     if party.compute is not None:
-        watcher.say(party.compute.made().check(LOADED))  # before anything is charged for
+        watcher.say(party.compute.made().check(LOADED))  # before anything is charged
     frame = with_summaries(read_party_table(party), party, contract.alignment)
     keys = keys_of(frame, party, contract.alignment)
     use_threads(party.threads or fitting_threads(contract, frame.height))

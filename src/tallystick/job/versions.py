@@ -1,17 +1,17 @@
-"""Settle which trained run is in use: each party promotes runs for itself, and one is in use once all parties have promoted it.
+"""Decide which trained run is in use: each party promotes runs for itself, and a run is in use when all have promoted it.
 
-A party's promotions are a list, the newest first; rollback takes the newest away. Parties tell each other these lists in the
-handshake of whatever uses a model, and the first of the label party's that all others have, too, is taken. So nobody is made to
-use a run that it did not promote.
+A party's promotions are a list, newest first; rollback removes the newest. Parties exchange these lists in the handshake of
+each command that uses a model, and use the first run on the label party's list that is on all others, too. So no party uses a
+run that it did not promote.
 
-Once all parties have named one candidate, serving scores it, too (``serving/shadow.py``).
+When all parties have named the same candidate, serving scores with it, too (``serving/shadow.py``).
 
-With each run goes a commitment to this party's own half of it (model, encoder, coding of labels): BLAKE2b with a key of 32 secret
-bytes, so it tells nothing of the half. The label party hashes all commitments into the version, which every party keeps from the
-first time on: another half under a run's name is refused.
+Each run has a commitment to this party's half of it (model, encoder, coding of labels): BLAKE2b with a key of 32 secret bytes,
+so it reveals nothing about the half. The label party hashes all commitments into the version, and every party keeps the first
+version that it sees: a different half under the same run id is refused.
 
-Without gradients a promotion of the label party means that the run's embeddings have arrived, and no more. So neither its model
-nor its coding of labels is part of its commitment there, and what uses a model asks ``require_usable`` before anybody is called.
+Without gradients a promotion by the label party only means that the run's embeddings have arrived. So its commitment contains
+neither its model nor its coding of labels, and each command that uses a model calls ``require_usable`` before it calls a peer.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from tallystick.run_folder.initial_weights import StartingPoint
 from tallystick.storage import locked, make_folders, read_own, write_bytes
 
 _FOLDER = "promoted"
-MOST_PROMOTED = 20  # runs that peers hear of
+MOST_PROMOTED = 20  # the most runs that peers hear of
 
 
 class Promotion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,11 +44,11 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Args:
         run_id: of the run.
-        contract: the hash of its contract, as it was when it ran.
+        contract: the hash of its contract at the time of the run.
         when: UTC.
-        key: 32 secret bytes in hex, of the commitment.
+        key: the commitment's key: 32 secret bytes in hex.
         commitment: to this party's half.
-        version: the hash of all parties' halves, once all had promoted it; empty before.
+        version: the hash of all parties' halves; empty until all have promoted the run.
     """
 
     run_id: str
@@ -60,11 +60,11 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _Promotions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file of promotions under a contract's name, the newest first: other texts of it have theirs in it, too."""
+    """The file of promotions under a contract's name, newest first. It also has promotions of other texts of that contract."""
 
     promoted: list[Promotion] = []
     candidate: Promotion | None = None
-    withdrawn: list[Promotion] = []  # a run that is promoted again is the same version as before
+    withdrawn: list[Promotion] = []  # a run that is promoted again keeps its version
 
     def with_run(self, run_id: str) -> Promotion | None:
         """Return this party's promotion of a run."""
@@ -72,7 +72,7 @@ class _Promotions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return next((each for each in promotions if each.run_id == run_id), None)
 
     def withdrawing(self, promotion: Promotion | None) -> list[Promotion]:
-        """Return what was withdrawn, with this promotion if there is one."""
+        """Return the withdrawn promotions, with this one added if it is not None."""
         return [promotion, *_without(promotion, self.withdrawn)][:MOST_PROMOTED] if promotion is not None else self.withdrawn
 
 
@@ -85,15 +85,15 @@ class Versions:
 
     @property
     def path(self) -> Path:
-        """Return where they are kept."""
+        """Return the file that keeps them."""
         return self.party.runs / _FOLDER / self.contract.name / "promoted.json"
 
     def promoted(self) -> list[Promotion]:
-        """List the promotions of this contract's runs, the newest first. Raises StorageError for a damaged file."""
+        """List the promotions of this contract's runs, newest first. Raises StorageError for a damaged file."""
         return [each for each in self._all().promoted if self._is_ours(each)]
 
     def candidate(self) -> Promotion | None:
-        """Return the run that may be scored beside the one in use. Raises StorageError for a damaged file."""
+        """Return the candidate, which serving may score beside the run in use. Raises StorageError for a damaged file."""
         promotion = self._all().candidate
         return promotion if promotion is not None and self._is_ours(promotion) else None
 
@@ -112,23 +112,25 @@ class Versions:
             ) from None
 
     def halves(self) -> tuple[PromotedHalf, ...]:
-        """Return what the others are told of the promotions that are intact, the newest first."""
+        """Return what the others learn about the intact promotions, newest first."""
         return tuple(_half(each) for each in self.intact())
 
     def candidate_half(self) -> PromotedHalf | None:
-        """Return what the others are told of the candidate, or None if there is none, or its half has changed."""
+        """Return what the others learn about the candidate, or None if there is none, or its half has changed."""
         candidate = self.candidate()
         return _half(candidate) if candidate is not None and self._is_intact(candidate) else None
 
     def promote(self, name: str) -> Promotion:
-        """Promote a complete run, by id, folder name or path. Raises ConfigError where it is the newest already or none."""
+        """Promote a complete run, by id, folder name or path. Raises ConfigError if there is none, or it is the newest
+        promotion already.
+        """
         folder = self._complete(name, option="promote")
         with self._changing() as before:
             newest = self._newest(before)
             if newest is not None and newest.run_id == folder.run_id:
                 raise ConfigError(f"promote {name}: run {folder.run_id} is the newest promotion of {self.party.party} already")
             promotion = before.with_run(folder.run_id) or self._made(folder)
-            if not was_decided(folder):  # a decision that was counted already said so
+            if not was_decided(folder):  # a counted decision said so
                 enter_choice(self.contract, self.party, folder, what=f"promotion of run {folder.run_id}")
             is_candidate = before.candidate is not None and before.candidate.run_id == promotion.run_id
             self._write(
@@ -141,14 +143,14 @@ class Versions:
         return promotion
 
     def name_candidate(self, name: str) -> Promotion:
-        """Let a complete run be scored beside the one in use.
+        """Name a complete run as the candidate, which serving scores beside the run in use.
 
-        Raises ConfigError where it is the newest promotion or not complete, or nothing is promoted.
+        Raises ConfigError if it is the newest promotion or not complete, or nothing is promoted.
         """
         folder = self._complete(name, option="shadow")
         with self._changing() as before:
             newest = self._newest(before)
-            if newest is None:  # the latest complete run would be in use then, and so perhaps this one
+            if newest is None:  # then the latest complete run is in use, which may be this one
                 raise ConfigError(f"shadow {name}: {self.party.party} has promoted no run; promote the one in use first")
             if newest.run_id == folder.run_id:
                 raise ConfigError(f"shadow {name}: run {folder.run_id} is the newest promotion; name a run that is not in use")
@@ -159,7 +161,7 @@ class Versions:
         return promotion
 
     def drop_candidate(self) -> Promotion | None:
-        """Let no run be scored beside any more, and return the one that was."""
+        """Remove the candidate, and return it."""
         with self._changing() as before:
             self._enter_end(before.candidate, "shadow, ended,")
             self._write(msgspec.structs.replace(before, candidate=None, withdrawn=before.withdrawing(before.candidate)))
@@ -177,7 +179,7 @@ class Versions:
         return folder
 
     def roll_back(self) -> tuple[Promotion, Promotion | None]:
-        """Take the newest promotion away, and return it, and the one that is the newest now. Raises ConfigError without any."""
+        """Remove the newest promotion. Return it and the one before it. Raises ConfigError if there is none."""
         with self._changing() as before:
             own_promotions = [each for each in before.promoted if self._is_ours(each)]
             if not own_promotions:
@@ -188,7 +190,7 @@ class Versions:
         return own_promotions[0], own_promotions[1] if len(own_promotions) > 1 else None
 
     def _enter_end(self, promotion: Promotion | None, what: str) -> None:
-        """Enter that a run is no longer used so, whether its folder is still there or not."""
+        """Record in the ledger that this use of a run has ended, whether its folder is still there or not."""
         if promotion is None:
             return
         folder = None
@@ -197,9 +199,9 @@ class Versions:
         enter_choice(self.contract, self.party, folder, what=f"{what} of run {promotion.run_id}")
 
     def intact(self) -> list[Promotion]:
-        """List the promotions whose halves have not changed. Raises ConfigError if the newest one's has.
+        """List the promotions whose halves are unchanged. Raises ConfigError if the newest one's has changed.
 
-        An older one that is gone or another is passed over: nobody can be given it.
+        An older one whose half is missing or changed is left out: it cannot be used.
         """
         promotions = []
         for place, each in enumerate(self.promoted()[:MOST_PROMOTED]):
@@ -213,15 +215,15 @@ class Versions:
         return promotions
 
     def enter_named(self, folder: RunFolder, *, option: str) -> None:
-        """Enter a label party's choice of a run by an option. Its newest promotion was entered when it was promoted."""
+        """Record a label party's choice of a run by an option. Its newest promotion was recorded when it was promoted."""
         promoted = self.promoted()
         if not promoted or promoted[0].run_id != folder.run_id:
             enter_choice(self.contract, self.party, folder, what=f"{option} {folder.run_id}")
 
     def require_usable(self) -> None:
-        """Raise ConfigError where this side lets a run be used that holds no trained model, as it may without gradients.
+        """Raise ConfigError if this side has promoted a run that holds no trained model, which can happen without gradients.
 
-        All are looked at, and not the newest alone: the others may choose any of them, and are not to see which one fails.
+        Check all promotions and not only the newest: the others may choose any of them, and must not see which one fails.
         """
         candidate = self.candidate_half()
         for half in (*self.halves(), *([candidate] if candidate is not None else [])):
@@ -254,7 +256,7 @@ class Versions:
         )
 
     def agree(self, run_id: str, version: str, peer: str) -> None:
-        """Keep the version of a run that all have promoted or named. Raises PeerError where it is another than it was."""
+        """Save the version of a run that all have promoted or named. Raises PeerError if it differs from the saved version."""
         with self._changing() as before:
             promotion = before.with_run(run_id)
             if promotion is None or promotion.version == version:
@@ -275,7 +277,7 @@ class Versions:
 
     @contextmanager
     def _changing(self) -> Iterator[_Promotions]:
-        """Yield the promotions while no other process of this machine changes them."""
+        """Yield the promotions, locked against other processes of this machine."""
         make_folders(self.path.parent, mode=0o700)
         with locked(self.path.parent):
             yield self._all()
@@ -295,7 +297,7 @@ def _without(promotion: Promotion, others: Sequence[Promotion]) -> list[Promotio
 def commitment_of(folder: RunFolder, key: bytes, *, at_home: bool = False) -> str:
     """Return a commitment to this party's half of a run: hiding by its key, binding by the hash.
 
-    ``at_home``: without what depends on labels of which nobody is told anything, not even that it changed.
+    With ``at_home`` leave out what depends on labels: nobody may learn anything about it, not even that it changed.
     """
     digest = hashlib.blake2b(key=key, digest_size=32, person=b"tally version")
     for part in (folder.run_id.encode(), folder.origin.contract.encode()):
@@ -307,7 +309,7 @@ def commitment_of(folder: RunFolder, key: bytes, *, at_home: bool = False) -> st
 
 
 def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
-    """List this party's runs of a contract, the newest first: when, how good, from what, and whether promoted."""
+    """List this party's runs of a contract, newest first: their time, metric, start and promotion."""
     versions = Versions(contract=contract, party=party)
     promoted = {each.run_id: place for place, each in enumerate(versions.promoted())}
     agreed = {each.run_id: bool(each.version) for each in versions.promoted()}
@@ -319,7 +321,7 @@ def listed(contract: Contract, party: PartyFile) -> list[dict[str, object]]:
         except StorageError as error:
             rows.append({"run_id": "", "folder": str(folder.path), "state": f"damaged: {error}"})
             continue
-        # When the run began, and the metric that the contract promotes by, if this party has it
+        # when the run began, and the contract's promotion metric, if this party has it
         metric = contract.promotion.metric_of(contract.target.type)
         figures: dict[str, object] = {"began": None, "metric": metric, "value": None}
         with suppress(OSError, StorageError):

@@ -1,4 +1,4 @@
-"""Watchers of one job: bars for a terminal, a line for a notebook."""
+"""Watch one job: bars on a terminal, a line in a notebook."""
 
 import html
 import sys
@@ -16,7 +16,7 @@ REDRAW_S = 0.1
 
 
 def watcher_here() -> Watcher:
-    """Return the watcher of the place that called us: a line in a notebook's cell, bars on a terminal, silence elsewhere."""
+    """Return the watcher that suits the caller: a line in a notebook's cell, bars on a terminal, silence elsewhere."""
     interactive = sys.modules.get("IPython")
     shell = interactive.get_ipython() if interactive is not None else None
     if shell is not None and hasattr(shell, "kernel"):
@@ -27,7 +27,7 @@ def watcher_here() -> Watcher:
 
 
 class Notebook:
-    """One line under the cell that is rewritten as the job moves on, and stays at its end."""
+    """One line under the cell. It is rewritten as the job goes on, and stays after its end."""
 
     def __init__(self, display: Any) -> None:
         self._display, self._handle = display, None
@@ -47,7 +47,7 @@ class Notebook:
         self._draw(f"{self._phase}: {what}", completed, total)
 
     def say(self, text: str) -> None:
-        """Leave out what the result says in full."""
+        """Show nothing: the result repeats all of it."""
 
     def _draw(self, text: str, completed: int = 0, total: int = 0) -> None:
         self._drawn = time.monotonic()
@@ -74,7 +74,7 @@ def progress_bars(console: Console) -> Progress:
 
 
 class Bars:
-    """A bar for whatever takes longer than two seconds."""
+    """A bar for each task that takes longer than two seconds."""
 
     def __init__(self) -> None:
         self._console = PlainWordsConsole(stderr=True, highlight=False)

@@ -1,4 +1,4 @@
-"""Alignment as a phase: this party's role in it, what bounds it, and what is said of a poor match."""
+"""Align as a phase of a job: this party's role, the limits, and warnings about a poor match."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,7 +30,7 @@ LOW_MATCH = 0.5
 
 
 def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment:
-    """Align, or take the alignment of the run that goes on. Then say what was learnt."""
+    """Align, or load the alignment of a resumed run. Then say what was learnt."""
     watcher = job.logbook.watcher
     saved = job.folder.load_alignment()
     if not anew and saved is not None:
@@ -53,11 +53,11 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
             ),
             draw=job.folder.draw,
         )
-    except IdError:  # none is common
+    except IdError:  # no id is common
         watcher.say(f"warning: {_spelt_differently(job)}")
         raise
     if match_rate(job.contract, job.name, alignment) < job.contract.alignment.min_match_rate:
-        match_notes(job, alignment)  # said here alone: the error that follows is the same on all sides
+        match_notes(job, alignment)  # shown on this side alone: the error that follows is the same on all sides
     require_match_rate(job.contract, job.name, alignment)
     job.folder.save_alignment(alignment, run_id=run_id, table=fingerprint(keys))
     if not job.contract.linkage.similar:
@@ -69,7 +69,9 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
 
 
 def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Keys, *, what: str) -> Keys:
-    """Add the contract's noise to keys, charged to this party's ledger before it is drawn. A key has one draw, in every run."""
+    """Add the contract's noise to keys, and charge this party's ledger before drawing it. A key has the same noise in every
+    run.
+    """
     terms = contract.alignment.similarity
     event = key_event(terms) if terms is not None else None
     if terms is None or event is None or keys.similar is None:
@@ -77,7 +79,7 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
     of = keys.similar.noise_name(contract.hash)
     numbers_RD = folder.load_noisy_keys(of=of)
     if numbers_RD is None:
-        secret = noise_secret(party)  # known before anything is charged that counts on it
+        secret = noise_secret(party)  # is known before anything that depends on it is charged
         with charged(party, folder, KEYS) as ledger:
             ledger.spend(data_set(party, KEYS), event, what=f"{what}: noise on keys")
         numbers_RD = noisy_keys(keys.similar, terms, secret=secret).numbers_RD
@@ -94,16 +96,16 @@ def kept_alignment(job: Job) -> Alignment:
 
 
 def linked_job(job: Job, alignment: Alignment) -> Job:
-    """Return the job with the contract that its rows are trained by.
+    """Return the job with the contract by which its rows are trained.
 
-    A method for unaligned rows that can be dispensed with is none where every id of the label party is common. All parties know
-    that from the alignment, so all of them decide alike what such rows would rule out: folds, a refit, screening of columns.
+    If every id of the label party is common, a dispensable method for unaligned rows becomes ``none``. All parties know that
+    from the alignment, so they also agree on what unaligned rows would rule out: folds, a refit, screening of columns.
     """
     return replace(job, contract=linked_contract(job.contract, job.name, alignment))
 
 
 def linked_contract(contract: Contract, party: str, alignment: Alignment) -> Contract:
-    """Return the contract that the rows of an alignment are trained by, as ``linked_job`` says."""
+    """Return the contract by which the rows of an alignment are trained, as ``linked_job`` says."""
     if not contract.unaligned.facts.dispensable or match_rate(contract, party, alignment) < 1:
         return contract
     return contract.without_unaligned()
@@ -126,11 +128,11 @@ def align_keys(
         contract: the contract.
         party: this party's name.
         keys: its keys.
-        channels: to all others.
-        local: threads, who is told, and where finished buckets are kept.
-        expected: a peer may always bring so many ids.
-        kept_alignment: the alignment of training, for new rows.
-        draw: gives the secret that the order of an id's rows follows from.
+        channels: to all other parties.
+        local: threads, progress, and the folder for finished buckets.
+        expected: how many ids a peer may bring in any case.
+        kept_alignment: the alignment of the training, when new rows are aligned.
+        draw: returns the secret that decides the order of an id's rows.
     """
     linkage, is_label = contract.linkage, contract.role_of(party) == "label"
     inputs = AlignmentInput(
@@ -162,7 +164,7 @@ def align_keys(
 
 
 def help_align(contract: Contract, channels: Mapping[str, Channel]) -> HelperOutcome:
-    """Play the helper: it sees keyed hashes, or encoded keys, and tells the parties their positions, or links."""
+    """Play the helper, who sees keyed hashes or encoded keys, and sends the parties their positions or links."""
     helper = contract.linkage.helper_party
     assert helper is not None, "the contract has a helper"
     return helper(
@@ -177,7 +179,7 @@ def help_align(contract: Contract, channels: Mapping[str, Channel]) -> HelperOut
 
 
 def match_notes(job: Job, alignment: Alignment) -> list[str]:
-    """Warn of an alignment that found few common ids, with what may have kept others apart."""
+    """Warn if an alignment found few common ids, and say what may have kept others apart."""
     if (low := low_match(alignment)) is None:
         return []
     if job.contract.linkage.similar:
@@ -188,27 +190,27 @@ def match_notes(job: Job, alignment: Alignment) -> list[str]:
 
 
 def _spelt_differently(job: Job) -> str:
-    """Say what may keep this side's keys from matching, for this side's own eyes."""
+    """Say what may keep this side's keys from matching. Only this side sees it."""
     hints = spelling_hints(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
     return f"the sides may spell keys in different ways: {'; '.join(hints)}"
 
 
 def max_rows(contract: Contract, own: int, *, expected: int = 0) -> int:
-    """Return how many ids a party with ``own`` ids takes part with, or accepts, at most."""
+    """Return the most ids that a party with ``own`` ids may bring or accept."""
     if contract.alignment.max_rows is not None:
         return contract.alignment.max_rows
     return min(max(usual_max_rows(own), expected), MAX_IDS)
 
 
 def max_positions(contract: Contract, own: int) -> int:
-    """Return how many rows of the label party a feature party with ``own`` ids accepts for these, at most."""
+    """Return the most rows of the label party that a feature party with ``own`` ids accepts for these ids."""
     if contract.alignment.max_rows is not None:
         return contract.alignment.max_rows
     return min(max(ROWS_OF_AN_ID * own, USUAL_ROWS), MAX_IDS)
 
 
 def require_match_rate(contract: Contract, party: str, alignment: Alignment) -> None:
-    """End the run, on every side alike, where fewer of the label party's ids matched than the contract wants.
+    """End the run on every side if fewer of the label party's ids matched than the contract asks for.
 
     All parties know the two counts from the alignment, so this discloses nothing further. Raises DataError.
     """
@@ -222,12 +224,14 @@ def require_match_rate(contract: Contract, party: str, alignment: Alignment) -> 
 
 
 def match_rate(contract: Contract, party: str, alignment: Alignment) -> float:
-    """Return the share of the label party's ids that all parties have. On a union it is of announced ids, dummies included."""
+    """Return the share of the label party's ids that all parties have. In a union it is the share of announced ids, dummies
+    included.
+    """
     return alignment.sizes["intersection"] / _label_ids(contract, party, alignment)
 
 
 def low_match(alignment: Alignment) -> str | None:
-    """Say so if fewer than half of the ids of the side with the fewest are common, or None if not."""
+    """Return a sentence if fewer than half of the ids of the smallest side are common, or None."""
     sizes = {name: size for name, size in alignment.sizes.items() if not name.startswith("intersection") and name != "union"}
     both, fewest = alignment.sizes["intersection"], min(sizes.values())
     if both >= LOW_MATCH * fewest:

@@ -1,4 +1,4 @@
-"""The audits as phases of a run: of the linkage once rows are linked, of all else once it is trained."""
+"""Audit as phases of a run: the linkage when rows are linked, everything else after training."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ def audited_side(job: Job, dataset: Dataset, *, run_id: str) -> AuditedRun:
         folder=job.folder,
         dataset=dataset,
         run_id=run_id,
-        # The weights of an earlier run are as little known to a peer as a module that was given.
+        # A peer knows the weights of an earlier run as little as a module that was given.
         given_modules=job.top is not None or job.bottom is not None or StartingPoint.of(job.folder) is not None,
     )
 
@@ -35,7 +35,7 @@ def audit_training(job: Job, rows: OwnRows, dataset: Dataset, *, run_id: str) ->
 
 
 def audit_links(job: Job, keys: Keys, alignment: Alignment) -> LinkageSummary | None:
-    """Attack what this party gave a linkage by similarity, once per alignment, or None where rows were linked otherwise."""
+    """Attack what this party gave a linkage by similarity, once per alignment. Return None if rows were linked otherwise."""
     terms = job.contract.alignment.similarity
     if terms is None or keys.similar is None:
         return None

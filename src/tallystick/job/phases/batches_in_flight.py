@@ -1,12 +1,12 @@
-"""Choose how many batches are in flight: as the contract says, or as the line asks for (``training.mode: auto``).
+"""Choose how many batches are in flight: the contract's number, or one that suits the network (``training.mode: auto``).
 
     label party                                    feature party
     probes                                 ->
                                            <-      an answer to each
     Pace                                   ->
 
-The label party decides by the farthest feature party and tells all, so all train alike. A run that goes on keeps its pace, and
-nothing is measured.
+The label party decides by the feature party with the longest round trip and tells all, so all train alike. A resumed run keeps
+its number, and measures nothing.
 """
 
 from tallystick.config.sections import TrainingConfig, TrainingSettings
@@ -20,7 +20,7 @@ from tallystick.training.training_messages import Pace
 
 
 def paced_label_party(job: Job, dataset: Dataset, *, goes_on: bool) -> TrainingConfig:
-    """Settle the contract's training for this run, and tell the feature parties."""
+    """Decide the training settings of this run, and tell the feature parties."""
     training = dataset.resolved(job.contract.training)
     if training.mode != "auto":
         return training
@@ -38,7 +38,7 @@ def paced_label_party(job: Job, dataset: Dataset, *, goes_on: bool) -> TrainingC
 
 
 def paced_feature_party(job: Job, dataset: Dataset, *, goes_on: bool) -> TrainingConfig:
-    """Settle the contract's training for this run, as the label party says. Raises ProtocolError for another pace than it had."""
+    """Receive this run's training settings from the label party. Raises ProtocolError if a resumed run had others."""
     training = dataset.resolved(job.contract.training)
     if training.mode != "auto":
         return training
@@ -55,7 +55,7 @@ def paced_feature_party(job: Job, dataset: Dataset, *, goes_on: bool) -> Trainin
 
 
 def pace_note(training: TrainingSettings, rows: int, *, round_trip_s: float) -> str | None:
-    """Say what a round trip means for training on so many rows at most, or None where it means little, or nobody waits for it."""
+    """Say how long round trips will delay training on at most this many rows, or return None if the delay is small."""
     resolved = training.resolved(rows)
     fitting = fitting_staleness(round_trip_s, batch_size=resolved.batch_size, batches=-(-rows // resolved.batch_size))
     if not fitting or training.gradients == "none" or training.mode == "pipelined":

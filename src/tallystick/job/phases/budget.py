@@ -1,4 +1,4 @@
-"""Predict what a job brings a party's budgets to, of labels, linking keys and embeddings, before anybody is told of it."""
+"""Predict a job's cost for a party's budgets (labels, linking keys, embeddings) before any other party hears of the job."""
 
 import math
 from collections.abc import Sequence
@@ -30,15 +30,15 @@ from tallystick.tables.split import TRAINING, split_by_hash
 
 @dataclass(frozen=True, kw_only=True)
 class Ahead:
-    """The job that a budget is asked about.
+    """A job whose cost is predicted.
 
     Args:
-        contract: what it is of.
+        contract: of the job.
         party: whose budget it is.
-        folder: that of a run that goes on, or whose model predicts: what it was charged for is not charged again.
-        trials: of a search: so many trainings, and no evaluation.
+        folder: of the run that is resumed or whose model predicts: what was charged for it is not charged again.
+        trials: of a search: it has this many trainings, and no evaluation.
         predicts: whether it scores new rows.
-        keys: this party's, once they were read.
+        keys: this party's, if they were read.
     """
 
     contract: Contract
@@ -64,7 +64,7 @@ class Ahead:
         return events + ([release_event(release)] if release is not None and not released else [])
 
     def exact(self) -> list[ExactUse]:
-        """List what the label party sends of exact labels, without an event that any budget could count."""
+        """List what the label party sends from exact labels that no budget can count."""
         contract, folder = self.contract, self.folder
         if not self.is_label:
             return []
@@ -79,7 +79,7 @@ class Ahead:
 
     @property
     def what(self) -> str:
-        """Say what the job is."""
+        """Name the job in a sentence."""
         if self.trials is not None:
             return f"{self.trials} trials, each charged like a run,"
         if self.predicts:
@@ -87,7 +87,7 @@ class Ahead:
         return "going on with this run" if self.folder is not None else "a new run of this contract"
 
     def of_keys(self) -> list[Event]:
-        """Return what noise on keys costs them, unless it was drawn before."""
+        """Return the cost of noise on keys, unless it was drawn before."""
         terms = self.contract.alignment.similarity
         event = key_event(terms) if terms is not None and self.contract.role_of(self.party.party) != "helper" else None
         if event is None:
@@ -102,7 +102,7 @@ class Ahead:
         return [event]
 
     def of_embeddings(self) -> list[Event]:
-        """Return what noisy embeddings cost columns at most, or nothing if nothing bounds it, which no cap can judge."""
+        """Return the greatest cost of noisy embeddings, or nothing if it has no bound and no cap can judge it."""
         contract, noise = self.contract, noise_on_embeddings(self.contract)
         if self.is_label or contract.role_of(self.party.party) == "helper" or noise is None or serves_others(contract):
             return []
@@ -112,14 +112,14 @@ class Ahead:
         elif self.trials is not None:
             contracts, key = [contract], "training.epochs"
             epochs = contract.tuning.keys.get(key)
-            if epochs is not None and key in self.party.tuning.allow:  # with the most that may be tried
+            if epochs is not None and key in self.party.tuning.allow:  # with the largest values that may be tried
                 contracts.append(contract.tuned({key: max(epochs.ends(key))}))
             trainings = [each.training.resolved(self._rows) for each in contracts]
             most = self.trials * max(training_ahead(contract.for_trial(), training).most for training in trainings)
         else:
             ahead = evaluation_ahead(contract)
-            if not count.charged:  # else the rest of training is charged for, or charges for itself
-                # Where every id of the label party is common, what unaligned rows rule out holds again: a refit embeds once more.
+            if not count.charged:  # otherwise the rest of training is charged, or was charged already
+                # If every id of the label party is common, a refit, which unaligned rows rule out, is possible again.
                 most_sent = contract.without_unaligned() if contract.unaligned.facts.dispensable else contract
                 ahead = ahead.and_then(training_ahead(most_sent, contract.training.resolved(self._rows)))
             most = count.and_then(ahead).most
@@ -131,15 +131,15 @@ class Ahead:
 
 
 def budget_outlooks(ahead: Ahead) -> list[Outlook]:
-    """Say what a job would bring a party's budgets to, without spending or writing anything.
+    """Say how much of a party's budgets would be spent after a job. Nothing is spent or written.
 
-    Budgets that it does not touch are left out.
+    Budgets that the job does not use are left out.
 
-    Raises ConfigError if a party that is charged has no ledger yet, StorageError if it is not the one that was charged before.
+    Raises ConfigError if a charged party has no ledger yet, StorageError if its ledger is not the one that was charged before.
     """
     noisy = noise_on_embeddings(ahead.contract) is not None and ahead.contract.role_of(ahead.party.party) == "feature"
     if ahead.exact() or (ahead.is_label and not ahead.predicts and ahead.contract.sends_gradients) or noisy:
-        known_ledger(ahead.party)  # what is not private is entered, too
+        known_ledger(ahead.party)  # the ledger also records what is not private
     event_lists = ((LABELS, ahead.of_labels()), (KEYS, ahead.of_keys()), (EMBEDDINGS, ahead.of_embeddings()))
     outlooks = []
     for of, events in event_lists:
@@ -150,7 +150,7 @@ def budget_outlooks(ahead: Ahead) -> list[Outlook]:
 
 
 def over_budget(outlook: Outlook, ahead: Ahead) -> str:
-    """Say by how much a job would pass the cap, and what helps."""
+    """Say by how much a job would exceed the cap, and what to do."""
     assert outlook.cap is not None
     if math.isinf(outlook.after) and not math.isinf(outlook.spent) and not outlook.cap.delta:
         helps = "Gaussian noise counts at a delta above 0 only: give privacy.delta in the party file"
@@ -169,9 +169,9 @@ def over_budget(outlook: Outlook, ahead: Ahead) -> str:
 
 
 def check_budget(ahead: Ahead) -> Sequence[Outlook]:
-    """Refuse a job that would pass a cap, or that sends what no cap can count, before anybody is told of it.
+    """Refuse a job that would exceed a cap, or that sends what no cap can count, before any other party hears of it.
 
-    Raises BudgetExceeded. Gives the outlooks.
+    Return the predictions. Raises BudgetExceeded.
     """
     contract, party, keys, folder = ahead.contract, ahead.party, ahead.keys, ahead.folder
     if contract.shares_head and contract.role_of(party.party) == "feature" and keys is not None:

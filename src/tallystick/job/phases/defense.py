@@ -1,4 +1,4 @@
-"""Defences in a run: from the contract's entries to what training calls, and what the parties' ledgers are charged.
+"""Set up a run's defences from the contract's entries, and charge the parties' ledgers for them.
 
 Shapes: N aligned positions.
 """
@@ -31,15 +31,15 @@ _NOTE = "defense"
 
 @dataclass(frozen=True, kw_only=True)
 class RunDefense:
-    """A run's defences with the secret that all their randomness comes from, kept in the run folder.
+    """A run's defences and the secret that all their randomness comes from. The run folder keeps the secret.
 
-    A resumed run draws the same label flips and the same noise: for somebody who saw both, nothing new. It must have the same
-    labels, too: one that had changed would differ under the same flips, and so stand out.
+    A resumed run draws the same label flips and the same noise, so sending them again reveals nothing new. Its labels must be
+    the same, too: under the same flips, a changed label would be visible.
 
     Args:
         defenses: what the contract asks for.
         secret: 32 bytes from the operating system.
-        classes: number of classes of the target; of several labels that of their patterns.
+        classes: number of classes of the target; for several labels the number of their patterns.
     """
 
     defenses: Defenses
@@ -48,14 +48,14 @@ class RunDefense:
 
     @classmethod
     def of(cls, contract: Contract, folder: RunFolder) -> "RunDefense":
-        """Draw the secret, or take the one of the run that goes on. Raises ConfigError where a teacher cannot be trained."""
+        """Draw the secret, or load that of a resumed run. Raises ConfigError if a teacher cannot be trained."""
         check_teacher(contract)
         target = contract.target
         classes = 1 << target.outputs if target.type == "multilabel" else target.classes
         return cls(defenses=contract.defenses(), secret=folder.secret(_NOTE), classes=classes)
 
     def defended(self, dataset: Dataset) -> Dataset:
-        """Return the same rows with the labels to train and validate on, the same ones at each call."""
+        """Return the same rows with the labels to train and validate on. Each call returns the same labels."""
         if not self.defenses.labels:
             return dataset
         true_N = dataset.known_labels.true_N
@@ -89,14 +89,14 @@ class RunDefense:
         column: pl.Series | None = None,
         use: ExactUse = "gradients",
     ) -> None:
-        """Charge the ledger once per run, before anything is sent. Training without a guarantee is entered as not private.
+        """Charge the ledger once per run, before anything is sent. Training without a guarantee is recorded as not private.
 
-        A copy of the run folder that goes on, too, replaces the same labels by the same ones, which is one release.
+        If a copy of the run folder is resumed, too, it replaces the same labels by the same values, which is the same release.
 
-        ``column`` are the labels of the linked rows as the table has them: a resumed run compares them before it calls anybody.
-        ``use`` is what exact labels are sent for, where no defence replaces them.
+        ``column`` are the labels of the linked rows as in the table: a resumed run compares them before it calls a peer.
+        ``use`` says what exact labels are used for, if no defence replaces them.
 
-        Raises BudgetExceeded over the cap, and DataError if the run was charged for other labels: then nothing may be sent.
+        Raises BudgetExceeded beyond the cap, and DataError if the run was charged for other labels: then nothing may be sent.
         """
         noted = folder.noted(_NOTE)
         events = self.defenses.events()
@@ -115,16 +115,17 @@ class RunDefense:
                     ledger.spend(party.privacy.dataset, event, what=what)
                 if weighted:
                     ledger.enter_not_private(party.privacy.dataset, what=f"{what}: {EXACT_USES['weights']}")
-        # Killed in between, a resumed run is charged twice: too much, never too little.
+        # If it is killed in between, the resumed run is charged twice: too much, never too little.
         spent = [msgspec.to_builtins(event) for event in events or [NotPrivate()]]
         column_note = {"column": _digest(column, self.secret)} if column is not None else {}
         folder.note(_NOTE, {**noted, "spent": spent, "labels": labels, "what": what, **column_note}, private=True)
 
 
 def check_charged_labels(contract: Contract, folder: RunFolder, column: pl.Series) -> None:
-    """Refuse to go on with other labels than a run was charged for, at home: ``column`` are those of the linked rows.
+    """Refuse to resume with other labels than the run was charged for, before a peer is called. ``column`` are those of the
+    linked rows.
 
-    Refused after the greeting, a corrected label would show. Raises DataError.
+    A refusal after the greeting would show that a label was corrected. Raises DataError.
     """
     noted = folder.noted(_NOTE)
     kept_digest, secret = noted.get("column"), noted.get("secret")
@@ -136,7 +137,7 @@ def check_charged_labels(contract: Contract, folder: RunFolder, column: pl.Serie
 
 def _digest(column: pl.Series, secret: bytes) -> str:
     digest = hashlib.blake2b(key=secret, digest_size=16)
-    # Of several labels one after the other, in whatever order the party file names them
+    # several labels in a fixed order, independent of the party file's
     several = [column.struct.field(name) for name in sorted(column.struct.fields)] if column.dtype == pl.Struct else [column]
     for text in (text for each in several for text in each.cast(pl.String)):
         digest.update(b"-" if text is None else b"%d %s" % (len(text.encode()), text.encode()))
@@ -158,12 +159,12 @@ def check_teacher(contract: Contract) -> None:
 
 
 def training_charged(folder: RunFolder) -> bool:
-    """Tell whether the training of this folder was charged for."""
+    """Tell whether the ledger was charged for this folder's training."""
     return bool(folder.noted(_NOTE).get("spent"))
 
 
 def key_stream(secret: bytes, use: bytes) -> RandomBytes:
-    """Derive random bytes from a secret key and a use: the ChaCha20 key stream of that use's own key."""
+    """Derive random bytes from a secret and a use: the ChaCha20 key stream of a key for this use."""
     key = hashlib.blake2b(use, key=secret, digest_size=32).digest()
     encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
 

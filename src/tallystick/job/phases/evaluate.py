@@ -1,4 +1,4 @@
-"""Evaluation as the label party does it: what did joining bring, and what of it may leave? Shapes: T own test rows."""
+"""Evaluate the joint model at the label party, and send the results that may leave. Shapes: T own test rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -52,11 +52,11 @@ def evaluate_as_label_party(
     run_id: str,
     kept_cuts: Sequence[KeptCuts] | None = None,
 ) -> Evaluated:
-    """Score the test rows with the joint model, release what may leave, then measure the scores beside own columns.
+    """Score the test rows with the joint model, send what may leave, then compare the scores with those of own columns.
 
-    Every test row is embedded; this party measures by the scores of those that it has. All that leaves goes out first, and this
-    party leaves then: how long the rest takes, and whether it ends well, depends on exact labels. With ``kept_cuts``
-    nothing is sent at all.
+    Every test row is embedded; this party measures those that it has. Everything that may leave is sent first, and then this
+    party closes its sessions: how long the rest takes, and whether it succeeds, depends on exact labels. With ``kept_cuts``
+    nothing is sent.
     """
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     if kept_cuts is not None:
@@ -78,12 +78,12 @@ def evaluate_as_label_party(
         scored = _Scored(job=job, rows=rows, own=own, joint_T=joint_T, target_T=own.known_labels.true_N[own.test_N])
     evaluated = Evaluated(finished=Finished(rows=len(logits)))
     if kept_cuts is None:
-        # Send each feature party what the contract lets it have, and its last message
+        # send each feature party the results that the contract allows, and its last message
         message = evaluated.finished
         release_asked = job.contract.evaluation.privacy
         names, columns = job.contract.evaluation.share_metrics, job.contract.evaluation.importance.feature_columns
         is_shared = bool(names) or columns == "both"
-        if is_shared:  # the exact results that the contract names, which the ledger notes
+        if is_shared:  # the exact results that the contract names; the ledger records them
             comparison = scored.compare(None) if scored is not None else None
             joint = comparison["joint"] if comparison is not None else {}
             count = comparison["rows"] if comparison is not None else 0
@@ -107,7 +107,7 @@ def evaluate_as_label_party(
                 else:
                     job.logbook.watcher.say(f"released: {released.statement()}")
                     message = finished(message.rows, released)
-                job.folder.note(RELEASE_NOTE, msgspec.to_builtins(message))  # killed before this, a resumed run is charged again
+                job.folder.note(RELEASE_NOTE, msgspec.to_builtins(message))  # killed before this, it is charged again
         for channel in job.feature_channels:
             channel.send(message)
         evaluated = Evaluated(finished=message, sent_shared=is_shared)
@@ -118,9 +118,9 @@ def evaluate_as_label_party(
 
 
 def measure_once(job: Job, rows: OwnRows, dataset: Dataset, *, test_T: Tensor, validation_V: Tensor) -> Evaluated:
-    """Measure a head on shares by the logits of test and validation rows that were opened once. Nothing is sent.
+    """Measure a head on shares by the opened logits of test and validation rows. Nothing is sent.
 
-    An exploration asks what these add to own columns, and nothing else.
+    An exploration only asks what these logits add to own columns.
     """
     finished = Evaluated(finished=Finished(rows=len(test_T)))
     if not len(test_T):
@@ -146,7 +146,7 @@ class _Scored:
     target_T: Tensor
 
     def compare(self, baseline_T: Tensor | None) -> Comparison:
-        """Measure them, beside the logits of own columns alone where there are any."""
+        """Measure them, and compare with the logits of own columns alone, if there are any."""
         labels_here = self.own.known_labels
         labels, weights = labels_here.units(self.own.test_N)
         return compare_models(
@@ -164,7 +164,7 @@ class _Scored:
 
 
 def _what_it_adds(scored: _Scored, evaluated: Evaluated) -> Evaluated:
-    """Measure a blend of own columns' logits and the head's beside own columns' alone."""
+    """Compare a blend of own columns' logits and the head's with own columns' logits alone."""
     job, own = scored.job, scored.own
     if own.encoder is None:
         return replace(evaluated, comparison=scored.compare(None))
@@ -181,9 +181,9 @@ def _what_it_adds(scored: _Scored, evaluated: Evaluated) -> Evaluated:
 
 
 def evaluate_as_feature_party(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_id: str) -> Evaluated:
-    """Embed the test rows, as a feature party, and those by which columns are measured.
+    """Embed, as a feature party, the test rows and the rows that measure columns.
 
-    Then learn what may leave the label party.
+    Then receive the results that the label party may send.
     """
     channel = job.channels[job.contract.label_party]
     batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
@@ -213,7 +213,7 @@ def evaluate_as_feature_party(job: Job, trained: TrainedFeatureParty, dataset: D
 def _measure(
     scored: _Scored, trained: TrainedLabelParty | None, dataset: Dataset, measured: Measured | None, evaluated: Evaluated
 ) -> Evaluated:
-    """Measure the test rows' scores beside those of own columns, in groups and where a threshold decides."""
+    """Measure the test rows' scores: compared with those of own columns, in groups, and where a threshold decides."""
     job, rows, own, labels_here = scored.job, scored.rows, scored.own, scored.own.known_labels
     baseline = None
     if job.contract.evaluation.own_columns_baseline and own.encoder is not None and job.top is None:
@@ -222,7 +222,7 @@ def _measure(
     joint = labels_here.coder.predictions(scored.joint_T.cpu().numpy())
     decisions = None
     if job.contract.target.type == "binary":
-        # Keep what a later evaluation needs; it holds labels, so nobody but its owner may read it
+        # keep what a later evaluation needs; it holds labels, so only its owner may read it
         values = {
             "score": torch.sigmoid(scored.joint_T.double()).cpu().numpy(),
             "label": scored.target_T.cpu().numpy().astype(np.int64),
@@ -231,7 +231,7 @@ def _measure(
         pl.DataFrame(values).write_parquet(content)
         job.folder.write_output(job.folder.scores, content.getvalue())
         decisions = _decide(job, labels_here, labels, joint, weights, measured)
-    # The joint model on the groups of test rows that the party file's columns make
+    # the joint model on groups of test rows, made by columns that the party file names
     options, by_column = job.party.report, []
     rows_T = rows.alignment.rows_N[own.test_N.cpu().numpy()]
     for column in options.subgroups:
@@ -268,7 +268,7 @@ def _decide(
     weights_T: NDArray[Any] | None,
     measured: Measured | None,
 ) -> Decisions | None:
-    """Measure what the scores are worth where a threshold decides. The cheapest is chosen on validation rows if there are any."""
+    """Measure decisions by a threshold on the scores. The cheapest threshold is chosen on validation rows, if there are any."""
     threshold_rows = None
     if measured is not None:
         labels_V, weights_V = known.units(measured.index_V)
@@ -284,13 +284,13 @@ def _decide(
                 cost_false_negative=costs.cost_false_negative,
                 threshold_rows=rows,
             )
-        except UndefinedMetric:  # one class only among the validation rows, or the test rows
+        except UndefinedMetric:  # the validation rows or the test rows have one class only
             continue
     return None
 
 
 def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty | None, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
-    """Test rows with and without a partner's row, each by the score that it gets, and both together."""
+    """Measure test rows with a partner's row, without one, and both together, each row by the score that it gets."""
     labels_here, index_U = dataset.known_labels, dataset.unaligned.test_N
     if trained is None or trained.alone is None or (not len(index_U) and bool(dataset.is_linked(dataset.test_N).all())):
         return []
@@ -332,7 +332,7 @@ def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty | None, data
 
 @dataclass(frozen=True, kw_only=True)
 class _Baseline:
-    """The label party's own columns alone: logits of the test rows, how the network's training went, and what is said of it."""
+    """The model of the label party's own columns: its logits of the test rows, its training, and notes on it."""
 
     logits_T: Tensor
     state: TrainingState
@@ -340,7 +340,7 @@ class _Baseline:
 
 
 def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
-    """Score the test rows by own columns alone: by the same network, or by boosting if that validates better."""
+    """Score the test rows by own columns alone: by the same kind of network, or by boosting if that validates better."""
     job.logbook.watcher.say("training the own-columns-only model, the baseline")
 
     def progress(_what: str, completed: int, total: int) -> None:
@@ -356,16 +356,17 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
     if own.folds is None:
         return _better(job, own, baseline, state.best_loss, anew=job.contract.own_refits)
     alone = replace(own, folds=None)
-    with model.first_alone():  # boosting is judged by the same rows
+    with model.first_alone():  # the same rows judge boosting
         logits_V = logits_over(model, own.features_at, torch.split(own.validation_N, SCORED_AT_A_TIME), [])
     loss = alone.objective().validation_loss(logits_V, own.validation_N).item()
     return _better(job, alone, baseline, loss, anew=True)
 
 
 def _better(job: Job, own: Dataset, network: _Baseline, best: float, *, anew: bool = False) -> _Baseline:
-    """Return the network, or gradient boosting on the same columns if its validation loss is below ``best``, with a note of it.
+    """Return the network, or gradient boosting on the same columns if its validation loss is below ``best``, and a note about
+    it.
 
-    ``anew``: boosting, if it is better, is then fitted with the validation rows too, as the network was.
+    With ``anew`` better boosting is fitted once more with the validation rows, as the network was.
     """
     survival = job.contract.target.type == "survival"
     if survival or not can_boost():
@@ -398,7 +399,7 @@ def _better(job: Job, own: Dataset, network: _Baseline, best: float, *, anew: bo
 
 
 def _boosted(job: Job, own: Dataset) -> tuple[Boosted, int]:
-    """Fit boosting on the training rows, and say on how many of them."""
+    """Fit boosting on the training rows, and return a note of how many it used."""
     labels_here, seed = own.known_labels, job.contract.seed
     fitted_N = sampled_rows(own.train_N, MOST_ROWS, seed=seed)
     weights = labels_here.weight_N[fitted_N] if labels_here.weight_N is not None else None

@@ -1,4 +1,4 @@
-"""Column importance as a phase of a job: which rows, whose columns, and what of it leaves the label party.
+"""Measure column importance as a phase of a job: choose the rows and columns, and send the results that may leave.
 
 Shapes: V validation rows.
 """
@@ -36,20 +36,20 @@ from tallystick.run_folder.trained import TrainedLabelParty
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Measurement on the validation rows. ``logits_V`` are the joint model's at ``index_V``."""
+    """A measurement on validation rows. ``logits_V`` are the joint model's logits at ``index_V``."""
 
     index_V: Tensor
     logits_V: Tensor
-    falls: Mapping[str, list[Fall]]  # by party, in the order of its columns; NaN where the metric has no value
+    falls: Mapping[str, list[Fall]]  # by party, in the order of its columns; NaN if the metric has no value
     importance: list[results.ImportanceSummary]
 
 
 def send_columns(
     job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel, sending: Sending, passes: PassRecorder | None
 ) -> None:
-    """Embed validation rows once more, as a feature party, and, if the contract says so, with each own column shuffled.
+    """Embed validation rows once more, as a feature party, and, if the contract asks for it, with each own column shuffled.
 
-    ``sending`` is told before rows are sent, ``passes`` keeps them for the audit.
+    ``sending`` is called before rows are sent; ``passes`` records them for the audit.
     """
     setting = job.contract.evaluation.importance
     if not job.contract.measures_columns:
@@ -86,10 +86,10 @@ def send_columns(
 def measure_columns(
     job: Job, trained: TrainedLabelParty, dataset: Dataset, *, kept_cuts: Sequence[KeptCuts] | None = None
 ) -> Measured | None:
-    """Score the joint model with one column shuffled after the other, as the label party, or None where the contract
-    measures none.
+    """Score the joint model, as the label party, with one column after the other shuffled. Return None if the contract measures
+    none.
 
-    The validation rows' embeddings are those of ``kept_cuts``, or sent once more.
+    The validation rows' embeddings come from ``kept_cuts``, or are sent once more.
     """
     contract, setting, model = job.contract, job.contract.evaluation.importance, trained.model
     if not contract.measures_columns:
@@ -105,7 +105,7 @@ def measure_columns(
         ]
     own = dataset.features_at(index_V)
     logits_V = complete_logits(model, own, cuts_VD)
-    # Return the target's first metric by the true labels, turned so that more is better; NaN if it has no value
+    # the target's first metric by the true labels, with the sign that makes more better; NaN if it has no value
     name, metric = next(iter(metrics.METRICS[contract.target.type].items()))
     labels_V, weights_V = dataset.known_labels.units(index_V)
     sign = 1.0 if metric.higher_is_better else -1.0
@@ -156,7 +156,7 @@ def measure_columns(
 def receive_results(
     job: Job, dataset: Dataset, channel: Channel
 ) -> tuple[results.Shared | None, list[results.ImportanceSummary]]:
-    """Receive the exact results that the contract lets a feature party have, if any, and put names to its own columns."""
+    """Receive the exact results that the contract allows a feature party, if any, and name its own columns in them."""
     evaluation = job.contract.evaluation
     both = evaluation.importance.feature_columns == "both"
     if not evaluation.share_metrics and not both:

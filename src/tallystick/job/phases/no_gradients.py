@@ -1,9 +1,9 @@
-"""The exchange of a contract without cut gradients: each row's embedding crosses once, and then the parties part.
+"""Exchange embeddings under a contract without cut gradients: each row's embedding crosses once, and then the sessions end.
 
 Shapes: N positions, R rows of a feature party, D cut width.
 
-    feature party   bottom model from its own secret -> an embedding per row -> gone
-    label party     keeps the embeddings -> says that it has them -> gone -> trains, chooses its epoch, evaluates: at home
+    feature party   bottom model from its own secret -> sends an embedding per row -> closes the session
+    label party     keeps the embeddings -> confirms -> closes the sessions -> trains, chooses its epoch, evaluates: alone
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from tallystick.training.step import CutObserver
 
 
 def parts_once(job: Job, dataset: Dataset, *, trains: bool) -> dict[Part, Tensor]:
-    """Return the positions of each part of the split whose rows are embedded, the same at every party."""
+    """Return the positions, by part of the split, whose rows are embedded. They are the same at every party."""
     parts: dict[Part, Tensor] = {"training": dataset.train_N} if trains else {}
     if trains or ("evaluation" in job.phases and job.contract.measures_columns):
         parts["validation"] = dataset.validation_N
@@ -35,10 +35,10 @@ def parts_once(job: Job, dataset: Dataset, *, trains: bool) -> dict[Part, Tensor
 
 
 def receive_once(job: Job, dataset: Dataset, widths: Sequence[int], *, trains: bool) -> list[KeptCuts]:
-    """Keep every feature party's embeddings, as the label party, say that the run is over for them, and leave.
+    """Receive every feature party's embeddings, as the label party, confirm that their run is finished, and close the sessions.
 
-    Nothing is sent after that, so nothing that is sent depends on what training finds: neither what, nor when. The run folder
-    notes that they have arrived, which is all that others are told of the run later on.
+    Nothing is sent after that, so no message's content or time depends on the training. The run folder notes that the
+    embeddings have arrived. Other parties learn nothing else about the run later.
     """
     parts = parts_once(job, dataset, trains=trains)
     cuts = []
@@ -68,10 +68,10 @@ def send_once(
     passes: PassObserver | None,
     run_id: str,
 ) -> Finished:
-    """Embed each row once, as a feature party, send it, hear that all has arrived, and leave.
+    """Embed and send each row once, as a feature party, wait for the confirmation, and close the session.
 
-    Threat model: an honest-but-curious label party. It sees one embedding of each row, which no formal guarantee protects
-    without a defence of columns. This party is sent nothing that depends on a label: neither what, nor when, nor how much.
+    Threat model: an honest-but-curious label party. It sees one embedding of each row, which has no formal guarantee without a
+    defence of columns. This party receives nothing that depends on a label: neither content, nor time, nor size.
     """
     channel = job.channels[job.contract.label_party]
     parts = parts_once(job, dataset, trains=trains)
@@ -89,7 +89,7 @@ def send_once(
     embedding_RD = torch.cat(sent_BD) if sent_BD else torch.empty(0, width_of(bottom))
     cuts = _kept(dataset, 0, numbers_R, embedding_RD)
     if observer is not None and trains:
-        # Show the audit of columns what crossed of the training rows: an epoch, of which no gradient came
+        # record for the audit of columns what crossed for the training rows: one epoch, without gradients
         for number, index_B in enumerate(torch.split(dataset.train_N, 1024)):
             cut_RD = cuts(number, index_B)
             observer.crossed(Batch(step=number + 1, epoch=0, number=number, index_B=index_B), cut_RD, torch.zeros_like(cut_RD))
@@ -108,7 +108,7 @@ def send_once(
 
 
 def _rows_once(job: Job, dataset: Dataset, parts: dict[Part, Tensor], peer: int) -> tuple[Tensor, Sequence[Tensor]]:
-    """Return which rows of a feature party cross, in ascending order, and the same in batches."""
+    """Return the rows of a feature party that cross, in ascending order, and the same rows in batches."""
     positions_N = torch.cat([*parts.values(), torch.empty(0, dtype=torch.int64, device=dataset.train_N.device)])
     numbers_R = torch.unique(dataset.cut_numbers(positions_N, peer))
     size = dataset.resolved(job.contract.training).batch_size

@@ -1,4 +1,4 @@
-"""Release what leaves the label party under differential privacy: labels that train, and one AUC. The ledger is charged first."""
+"""Release results of the label party under differential privacy: training labels, and one AUC. The ledger is charged first."""
 
 import hashlib
 import json
@@ -25,17 +25,17 @@ SHARED_NOTE = "shared"
 
 
 def release_event(private_release: PrivateRelease) -> Event:
-    """Return what a release costs, whichever mechanism makes it."""
+    """Return the privacy cost of a release by any mechanism."""
     return PureDP(epsilon=private_release.epsilon, unit=private_release.unit)
 
 
 def release_auc(
     private_release: PrivateRelease, party: PartyFile, folder: RunFolder, target_N: Tensor, logits_N: Tensor
 ) -> PrivateAuc:
-    """Spend and release the joint model's AUC on the test rows.
+    """Charge the ledger, and release the joint model's AUC on the test rows.
 
-    Raises BudgetExceeded over the cap, NothingReleased (after spending) where the noise leaves no AUC. A run's end is seen by all
-    its parties, so that a class is missing is left to the noisy count to say.
+    Raises BudgetExceeded beyond the cap, NothingReleased (after the charge) if the noise leaves no AUC. All parties see how a
+    run ends, so a missing class is not an error: only the noisy counts may show it.
     """
     scores_N = torch.sigmoid(logits_N.double().cpu()).numpy()
     with charged(party, folder, LABELS) as ledger:
@@ -52,7 +52,7 @@ def release_auc(
 
 
 def enter_shared(contract: Contract, party: PartyFile, folder: RunFolder, figures: object, *, run_id: str) -> None:
-    """Enter exact figures as not private before they are sent: once per run, unless it comes to send others."""
+    """Record exact figures as not private before they are sent: once per run, unless a later evaluation sends others."""
     digest = hashlib.blake2b(json.dumps(figures).encode(), digest_size=16).hexdigest()
     if folder.noted(SHARED_NOTE).get("digest") == digest:
         return
@@ -60,28 +60,28 @@ def enter_shared(contract: Contract, party: PartyFile, folder: RunFolder, figure
     refuse_exact(party, exact_figures(contract), what=what)
     with charged(party, folder, LABELS) as ledger:
         ledger.enter_not_private(party.privacy.dataset, what=what)
-    folder.note(SHARED_NOTE, {"digest": digest}, private=True)  # killed before this, a resumed run enters it again
+    folder.note(SHARED_NOTE, {"digest": digest}, private=True)  # if it is killed before this, a resumed run records it again
 
 
 def exact_figures(contract: Contract) -> list[ExactUse]:
-    """Name what an evaluation sends of exact labels."""
+    """Name the exact figures of labels that an evaluation sends."""
     uses: list[ExactUse] = ["share_metrics"] if contract.evaluation.share_metrics else []
     return uses + (["importance"] if contract.evaluation.importance.feature_columns == "both" else [])
 
 
 def shows_weights(contract: Contract, party: PartyFile) -> bool:
-    """Tell whether cut gradients show weights of rows that no defence hides, beside labels that one replaces.
+    """Tell whether cut gradients show the rows' weights, which no defence hides, while a defence replaces labels.
 
-    A gradient is as long as its row's weight says. Weights that follow from labels, such as those that balance classes, tell
-    them, whatever the epsilon.
+    The length of a gradient depends on its row's weight. Weights that follow from labels, such as those that balance classes,
+    reveal the labels at any epsilon.
     """
     return party.weight is not None and contract.sends_gradients and contract.hides_labels
 
 
 def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:
-    """Build the last message of a run, with what was released.
+    """Build the last message of a run, with the released figures.
 
-    An epsilon without an AUC was spent for nothing, as ``reveals`` says.
+    If there is an epsilon but no AUC, the epsilon was spent for nothing.
     """
     if isinstance(released, NothingReleased):
         spent = released.mechanism
@@ -108,11 +108,11 @@ def privacy_section(
     alone: bool = False,
     weighted: bool = False,
 ) -> results.PrivacySummary | None:
-    """Build the report's section on what was released. ``budget`` is the label party's own, whose ledger knows the total.
+    """Build the report's section on releases. ``budget`` is known to the label party only, whose ledger has the total.
 
-    What the defences promise is in the contract, so every party can list it. ``trainings`` is in how many labels were used;
-    each is a release of its own. ``shared`` says whether exact figures were sent, and ``weighted`` whether weights of rows
-    shaped gradients.
+    The defences' guarantees are in the contract, so every party can list them. ``trainings`` is the number of trainings that
+    used labels; each is a release of its own. ``shared`` says whether exact figures were sent, and ``weighted`` whether row
+    weights changed gradients.
     """
     party = contract.label_party
     used = "the values that were chosen, which stand in the contract" if alone else "what training sends"
@@ -139,7 +139,7 @@ def privacy_section(
             )
         )
     exact = []
-    if trainings and not contract.hides_labels and contract.sends_gradients:  # all that depends on exact labels, if any is sent
+    if trainings and not contract.hides_labels and contract.sends_gradients:  # everything sent that depends on exact labels
         exact = [f"{used}, which comes from {exact_labels(contract)} of the training and validation rows"]
     elif trainings and weighted:
         exact = [f"{EXACT_USES['weights']}: no ε holds for a label that its row's weight tells"]
@@ -175,6 +175,6 @@ def privacy_section(
 
 
 def exact_labels(contract: Contract) -> str:
-    """Name the labels that training without a guarantee uses, and the defences that make up for none."""
+    """Name the labels that training uses without a guarantee, and the defences that give none."""
     methods = ", ".join(entry.defense.method for entry in contract.defense if not entry.defense.hides_features())
     return "exact labels" + (f" (behind {methods}: no guarantee for the whole run)" if methods else "")

@@ -1,4 +1,4 @@
-"""From what a job found to the result that its report shows: each party puts in what it knows, nothing more."""
+"""Build the result that a report shows from a job's findings. Each party reports what it knows, nothing more."""
 
 import platform
 import sys
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: RunFindings, *, started: str) -> results.Result:
-    """Put together this party's result."""
-    # What the trained weight gates make of similarities, if there are any
+    """Build this party's result."""
+    # the weights that trained gates give to similarities, if there are any
     link_weights: list[results.LinkWeights] = []
     if (model := findings.modules.get("label model")) is not None:
         from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
@@ -49,7 +49,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
             ]
     aligned = None
     if (alignment := findings.alignment) is not None:
-        repeat = contract.alignment.duplicates == "all"  # then it is ids that were aligned
+        repeat = contract.alignment.duplicates == "all"  # then ids were aligned
         what = "ids" if repeat else "rows"
         size_names = {
             "own": f"{what} of {party.party}",
@@ -61,7 +61,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
         if repeat:
             sizes[f"rows of {contract.label_party} with these ids"] = len(alignment)
         aligned = results.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
-    # Labels were used for what leaves in each training; once if values were chosen on own columns alone
+    # each training uses labels for messages; a search on own columns alone counts once
     trials = 1 if findings.alone else sum(not trial.problem for trial in findings.trials)
     privacy = privacy_section(
         contract,
@@ -111,7 +111,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
 
 
 def write_report(job: Job, findings: RunFindings) -> results.Result:
-    """Put together this party's result, and leave it and its report in the run folder."""
+    """Build this party's result, and write it and its report to the run folder."""
     if (audit := findings.audited.features) is not None:
         from tallystick.audit.columns import with_releases
 
@@ -123,11 +123,11 @@ def write_report(job: Job, findings: RunFindings) -> results.Result:
         result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, privacy=privacy))
     job.folder.write(job.folder.result, result.to_json())
     write_page(to_html(result), job.folder.report, origin=job.folder.origin)
-    # Tell the loggers that the party file names; one that fails is named, and the run is complete without it
+    # write to the loggers that the party file names; a failure is reported, and the run is complete without them
     for name, logger in loggers_of(job.party, folder=job.folder.path).items():
         try:
             logger(facts_of(result))
-        except Exception as error:  # whatever a library or its server raises: all that counts is on disk by now
+        except Exception as error:  # a library or its server may raise anything: everything that matters is on disk
             first = redacted(str(error).partition("\n")[0])[:200]
             job.logbook.watcher.say(
                 f"loggers.{name}: nothing was logged ({type(error).__name__}: {first}); the report is complete"
@@ -136,9 +136,9 @@ def write_report(job: Job, findings: RunFindings) -> results.Result:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what made a result."""
+    """Return the versions of the software that made a result."""
     used = {"tallystick": __version__, "python": platform.python_version(), "libsodium": SODIUM.origin}
-    if "torch" in sys.modules:  # else nothing was computed with it
+    if "torch" in sys.modules:  # if it is not loaded, nothing was computed with it
         used["torch"] = str(sys.modules["torch"].__version__)
     return used
 
@@ -152,7 +152,7 @@ SHARED_HEAD_NOTE = (
 def _notes(contract: Contract, party: PartyFile, findings: RunFindings) -> list[str]:
     dataset = findings.dataset
     notes = [f"Alignment by {contract.alignment.method}: a peer that does not follow the protocol {deviation_of(contract)}."]
-    # With an if also at the label party, whose own columns stand beside it: all reports of a run then say the same.
+    # also conditional at the label party, which knows its own columns: all reports of a run then say the same
     none = contract.role_of(party.party) == "label" and dataset is not None and dataset.encoder is None
     notes += [f"{line[0].upper()}{line[1:]}." for line in repeats_lines(contract) + protects_a_row(contract)]
     notes += [f"{line[0].upper()}{line[1:]}." for line in membership_lines(contract, own_columns=False if none else None)]
@@ -309,7 +309,7 @@ def _training(
     phase = next((phase for phase in logbook.phases if phase.name == "training"), None) if logbook is not None else None
     seconds = phase.seconds if phase is not None else sum(record["seconds"] for record in state.history)
     steps = state.step - (findings.resumed_from if logbook is not None else 0)
-    # Shares of numbers that layers leave out in training; a module of a party's own may have PyTorch's
+    # dropout rates of layers; a party's own module may use PyTorch's
     shares: list[float] = []
     if logbook is not None:
         from torch import nn
@@ -336,7 +336,7 @@ def _training(
 
 
 def learnt_of_run(contract: Contract, party: PartyFile, findings: RunFindings) -> list[results.Learnt]:
-    """List what this party, and what its peers, learnt in each phase, in the phases' order."""
+    """List what this party and its peers learnt, in the order of the phases."""
     dataset, trials, search = findings.dataset, [trial for trial in findings.trials if not trial.problem], None
     rows = {}
     if dataset is not None:

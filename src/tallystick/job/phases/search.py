@@ -1,7 +1,7 @@
-"""Choose the values to try next: Optuna's tree-structured Parzen estimator over what the contract lets be tuned.
+"""Choose the values to try next, by Optuna's tree-structured Parzen estimator over the keys that the contract allows.
 
-Akiba et al. (2019), "Optuna"; Bergstra et al. (2011), "Algorithms for hyper-parameter optimization", section 4. The study is made
-anew for every trial from the trials before, with a seed of its own: a resumed search goes on as an undisturbed one would have.
+Akiba et al. (2019), "Optuna"; Bergstra et al. (2011), "Algorithms for hyper-parameter optimization", section 4. For every trial
+a new study is built from the trials before, with its own seed, so a resumed search continues as an uninterrupted one would.
 """
 
 import importlib.util
@@ -18,24 +18,25 @@ from tallystick.job.findings import TrialRecord
 
 STARTUP = 10
 """Trials that the estimator needs before it tells good values from bad ones; until then values are drawn blindly."""
-_ATTEMPTS = 50  # draws before all there is to try counts as tried
+_ATTEMPTS = 50  # after this many repeated draws all values count as tried
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """The trials of a search of which some run at a time: what each tries does not depend on which one is over first.
+    """The trials of a search, some of which run at the same time. The values of a trial do not depend on which other trial ends
+    first.
 
-    A trial is named by those before it, and of the last ``at_once`` - 1 of them not even by what they came to. The first
-    ``STARTUP`` trials are drawn blindly, so that these may all run at a time.
+    A trial's values depend on the trials before it, but not on the losses of the last ``at_once`` - 1 of them. The first
+    ``STARTUP`` trials are random, so they may all run at the same time.
 
     Args:
-        keys: what may be tuned.
-        own: what the contract itself has for these keys; the first trial has it.
-        most: trials.
-        at_once: that may run at a time after those first ones; at least 1.
+        keys: the keys that may be tuned.
+        own: the contract's own values of these keys; the first trial uses them.
+        most: number of trials.
+        at_once: how many may run at the same time after the first ones; at least 1.
         seed: the contract's.
-        problem: says why values cannot be together; empty if they can.
-        found: the trials that were named, by number; whoever runs one puts it here again with its loss.
+        problem: says why the contract cannot have values together; empty if it can.
+        found: the trials so far, by number; the caller replaces each by one with its loss.
     """
 
     keys: Mapping[str, TunedKey]
@@ -47,11 +48,11 @@ class TrialOrder:
     found: dict[int, TrialRecord]
 
     def due(self) -> Iterator[TrialRecord | None]:
-        """Yield one trial after the other to run. Yield None where the next one waits for the loss of one that runs."""
+        """Yield the next trial to run. Yield None if it needs the loss of a trial that still runs."""
         for number in range(1, self.most + 1):
             if number in self.found:
                 continue
-            # It may know the losses of the trials before it, but for those that may still run; of these, the values alone
+            # it may use the losses of the trials before it, except of those that may still run: of these it knows only the values
             while True:
                 before = [self.found[earlier] for earlier in range(1, number)]
                 blind = sum(not trial.problem for trial in before) < STARTUP
@@ -69,18 +70,18 @@ class TrialOrder:
 
 
 def best_of(finished: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the trial of the lowest validation loss, the first of several."""
+    """Return the trial with the lowest validation loss, the first if there are several."""
     return min((trial for trial in finished if trial.loss is not None), key=lambda trial: trial.loss or 0.0, default=None)
 
 
 def next_values(
     keys: Mapping[str, TunedKey], before: Sequence[TrialRecord], *, own: Mapping[str, Any], seed: int
 ) -> dict[str, Any] | None:
-    """Choose what to try after these trials: the contract as it is, then what Optuna suggests and was not tried yet.
+    """Choose the values of the next trial: first the contract's own, then new values that Optuna suggests.
 
-    The contract's ``own`` values are not tried twice, since a trial discloses as much as a training.
+    No values are tried twice, because each trial discloses as much as a training.
 
-    None where nothing is left that was not tried. Raises ConfigError where Optuna is not installed.
+    Return None if everything was tried. Raises ConfigError if Optuna is not installed.
     """
     if not before:
         return {}
@@ -101,11 +102,11 @@ def next_values(
             whole = TUNABLE[key] == "whole"
             spaces[key] = (distributions.IntDistribution if whole else distributions.FloatDistribution)(low, high, log=tuned.log)
         blind = max(STARTUP - sum(trial.is_open for trial in before), 1)
-        # An open trial counts as a bad one, so that the next is named elsewhere.
+        # An open trial counts as a bad one, so that the next one tries other values.
         sampler = optuna.samplers.TPESampler(seed=seed_of_trial, n_startup_trials=blind, constant_liar=True)
         study = optuna.create_study(sampler=sampler)
         for trial in before:
-            # Optuna takes numbers and words; of a list of values it is given the place.
+            # Optuna takes numbers and words; for a list of values it gets the place in the list.
             params = {
                 key: list(map(_comparable, keys[key].values)).index(value) if keys[key].values else value
                 for key, value in trial.values.items()
@@ -123,7 +124,7 @@ def next_values(
             value = suggested[key]
             if tuned.values:
                 value = _comparable(tuned.values[value])
-            elif not isinstance(value, int):  # to three digits, as one would write it into a contract
+            elif not isinstance(value, int):  # rounded to three digits, as a person would write it in a contract
                 low, high = tuned.ends(key)
                 value = min(max(float(f"{value:.3g}"), low), high)
             values[key] = value
@@ -133,7 +134,7 @@ def next_values(
 
 
 def require_optuna() -> None:
-    """Raise ConfigError where Optuna is not installed."""
+    """Raise ConfigError if Optuna is not installed."""
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError("tallystick tune needs Optuna at the label party; run: pip install 'tallystick[tune]'")
 

@@ -1,7 +1,8 @@
-"""A head on shares as a phase: features fitted at home, the head trained, rows scored once each, with the helper's deals.
+"""Train a head on shares as a phase of a job: fit features locally, train the head, score each row once. The helper deals for
+it.
 
-    label party     features of own columns   -> training on shares -> scores of validation and test rows -> measured at home
-    feature parties features of own columns   -> training on shares -> their shares of these scores
+    label party     features of own columns   -> training on shares -> scores of validation and test rows -> measured locally
+    feature parties features of own columns -> training on shares -> their shares of these scores
     helper          deals for all, and sees neither rows nor labels
 
 Shapes: N positions, D own features, C outputs.
@@ -94,7 +95,7 @@ Learnt = TypeVar("Learnt")
 
 @dataclass(frozen=True, kw_only=True)
 class SharedRows:
-    """How much a party brings: training rows, rows to score, and its features; and whether it has weights of rows."""
+    """How much a party brings: training rows, rows to score, features; and whether its rows have weights."""
 
     training: int
     scored: int
@@ -108,7 +109,7 @@ NOTHING_DUE = SharedRows(training=0, scored=0, columns=1)
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredOnce:
-    """What the label party has of a head on shares: its half, and the logits of validation and test rows, opened once."""
+    """What the label party gets from a head on shares: its half, and the logits of validation and test rows, opened once."""
 
     head: SharedHead
     validation_N: Tensor
@@ -116,10 +117,11 @@ class ScoredOnce:
 
 
 def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> ScoredOnce:
-    """Train with the feature parties and the helper, and open the scores of validation and test rows. All sides part after that.
+    """Train with the feature parties and the helper, and open the scores of validation and test rows. All sessions end after
+    that.
 
-    What the parties and the helper see does not depend on a label, in order, number or size: the label party measures, and finds
-    out what its labels are worth, once it has left.
+    The order, number and size of what the parties and the helper see does not depend on a label: the label party measures the
+    scores after it has left.
     """
     index_N, peers = _scored(dataset), job.feature_channels
     due = DueScores.of(job.folder, rows, index_N, job.contract)
@@ -134,7 +136,7 @@ def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> Score
         labels_N = dataset.known_labels.training_labels_N[dataset.train_N]
         if job.contract.target.type == "multiclass":
             labels_NC = torch.nn.functional.one_hot(labels_N.long(), job.contract.target.classes).double().numpy()
-        else:  # numbers beyond 8 deviations count as 8, for nobody is to hear that there are any
+        else:  # numbers beyond 8 deviations count as 8, so that nobody learns that there are any
             labels_NC = labels_N.double().clamp(-LARGEST_LABEL, LARGEST_LABEL).numpy()[:, None]
         weight_N = dataset.known_labels.weight_N
         row_weights_N = weight_N[dataset.train_N].double() if weight_N is not None else None
@@ -175,7 +177,7 @@ def train_shared_label_party(job: Job, dataset: Dataset, rows: OwnRows) -> Score
 def train_shared_feature_party(job: Job, dataset: Dataset, rows: OwnRows, *, run_id: str) -> SharedHead:
     """Train with the other parties and the helper, and give the label party this side's shares of its scores.
 
-    For the audit it keeps its features of the rows that were scored.
+    It keeps its features of the scored rows for the audit.
     """
     index_N, peer = _scored(dataset), job.channels[job.contract.label_party]
     due = DueScores.of(job.folder, rows, index_N, job.contract)
@@ -205,14 +207,15 @@ def train_shared_feature_party(job: Job, dataset: Dataset, rows: OwnRows, *, run
 
 @dataclass(frozen=True, kw_only=True)
 class DueScores:
-    """Rows whose scores are due, each of which is opened once: where a party keeps its shares, and what it notes when.
+    """Rows whose scores are due, each opened once: keeps a party's shares of them, and notes each stage.
 
-    All parties keep their shares before one crosses. Killed before that, a party has opened nothing, and its rows may be scored
-    anew. Killed after it, the kept shares are opened again, which gives the label party the very numbers that it had, or lost.
+    All parties save their shares before any share crosses. If a party is killed before that, nothing was opened, and the rows
+    may be scored again. If it is killed later, the saved shares are opened again, which gives the label party exactly the same
+    numbers.
 
     Args:
         folder: of the run.
-        party: this party, whose ledger counts them if it is a feature party.
+        party: this party. The ledger of a feature party counts the scores.
         ids: of the rows, in the order of their positions.
         contract: of the run.
     """
@@ -224,17 +227,18 @@ class DueScores:
 
     @classmethod
     def of(cls, folder: RunFolder, rows: OwnRows, index_N: Tensor, contract: Contract) -> "DueScores":
-        """Take the rows at these positions."""
+        """Make the scores of the rows at these positions due."""
         ids = rows.keys.ids_of(rows.rows_at(index_N))
         return cls(folder=folder, party=rows.party, ids=ids, contract=contract)
 
     def kept_by_all(self, peers: Sequence[Channel]) -> bool:
-        """Tell whether all parties keep their shares of these scores. Raises ConfigError where new ones would be second ones.
+        """Tell whether all parties have saved their shares of these scores. Raises ConfigError if rows would get a second
+        score.
 
-        Shares that some parties alone keep are deleted: beside new ones of the others they would be no score.
+        Shares that only some parties have are deleted: together with new shares of the others they would be no score.
 
         Args:
-            peers: the feature parties; of a feature party the label party.
+            peers: the feature parties; at a feature party the label party.
         """
         is_kept = kept_score_shares(self.folder, self.ids) is not None
         if not self._lacking(peers, kept=is_kept) and is_kept:
@@ -244,11 +248,11 @@ class DueScores:
         return False
 
     def keep(self, share_NC: Words) -> None:
-        """Keep this party's shares."""
+        """Save this party's shares."""
         keep_score_shares(self.folder, self.ids, share_NC)
 
     def open_as_label_party(self, peers: Sequence[Channel]) -> NDArray[np.float64]:
-        """Learn the scores, (N, C), once all parties keep their shares, and keep them."""
+        """Open the scores, (N, C), when all parties have saved their shares, and save them."""
         self._agree(peers)
         enter_scored(self.folder, self.ids)
         scores_NC = open_scores_label_party(self._kept(), peers)
@@ -256,7 +260,7 @@ class DueScores:
         return scores_NC
 
     def open_as_feature_party(self, peer: Channel) -> None:
-        """Send own shares, once all parties keep theirs."""
+        """Send own shares, when all parties have saved theirs."""
         self._agree([peer])
         shares = shares_path(self.folder, self.ids)
         count_scores(self.party, self.folder, self.ids, self.contract, shares=shares)
@@ -264,12 +268,14 @@ class DueScores:
         open_scores_feature_party(self._kept(), peer)
 
     def _agree(self, peers: Sequence[Channel]) -> None:
-        """Say that own shares are kept, and hear that the others keep theirs. Raises ProtocolError if one does not."""
+        """Confirm that own shares are saved, and wait for the others to confirm. Raises ProtocolError if one has not saved
+        them.
+        """
         for lacking in self._lacking(peers, kept=True):
             raise ProtocolError(lacking, f"{lacking} wants to open scores of which not all parties keep their shares")
 
     def _lacking(self, peers: Sequence[Channel], *, kept: bool) -> list[str]:
-        """Say whether own shares are kept, and hear which peers say that not all others are."""
+        """Say whether own shares are saved, and return the peers who say that some party's are not."""
         if self.party.party == self.contract.label_party:
             return exchange_kept_label_party(peers, kept=kept)
         (peer,) = peers
@@ -282,7 +288,7 @@ class DueScores:
 
 
 def help_shared_head(contract: Contract, channels: Mapping[str, Channel], *, progress: Progress) -> HeadSizes:
-    """Deal for a training and the scores after it, or for a prediction, as the helper, and return the sizes that it saw."""
+    """Deal, as the helper, for a training and its scores, or for a prediction. Return the sizes that the helper saw."""
     label, features = channels[contract.label_party], [channels[name] for name in contract.feature_parties]
     sizes = receive_sizes(label, features)
     dealer = Dealer.begin(label, features)
@@ -304,9 +310,9 @@ def shares_of_scores(head: SharedHead, dataset: Dataset, index_N: Tensor, side: 
 
 
 def logits_of(contract: Contract, scores_NC: NDArray[np.float64]) -> Tensor:
-    """Return what a network would give, (N,), or (N, C) for several classes.
+    """Convert the head's scores to a network's logits: (N,), or (N, C) for several classes.
 
-    Each class has a head of its own, whose chance is what counts beside the others'.
+    Each class has a head of its own; its probability is compared with those of the other classes.
     """
     scores = torch.from_numpy(scores_NC).float()
     return torch.nn.functional.logsigmoid(scores) if contract.target.type == "multiclass" else scores[:, 0]
@@ -315,7 +321,7 @@ def logits_of(contract: Contract, scores_NC: NDArray[np.float64]) -> Tensor:
 def begin_side(
     contract: Contract, party: str, channels: Mapping[str, Channel], sizes: SharedRows
 ) -> tuple[ShareHolder, HeadSizes]:
-    """Tell the other parties and the helper how much there is, and the helper a fresh seed of this party's masks."""
+    """Send the sizes to the other parties and the helper, and to the helper a fresh seed of this party's masks."""
     parties = (contract.label_party, *contract.feature_parties)
     place = parties.index(party)
     assert contract.helper is not None, "a head on shares has a helper"
@@ -338,7 +344,7 @@ def begin_side(
 
 
 def plan_of(contract: Contract, sizes: HeadSizes) -> HeadPlan:
-    """Return the training as all sides know it: by the contract, and by how many rows and columns there are."""
+    """Return the plan that all sides know: it follows from the contract and the numbers of rows and columns."""
     training = contract.training.resolved(sizes.training)
     schedule = Schedule(
         train_N=torch.arange(sizes.training),
@@ -367,9 +373,9 @@ def plan_of(contract: Contract, sizes: HeadSizes) -> HeadPlan:
 def _train(
     job: Job, dataset: Dataset, columns_ND: NDArray[np.float64], role: Callable[..., Learnt]
 ) -> tuple[Learnt, ShareHolder, HeadPlan, TrainingState]:
-    """Play a role of the training. Return its result, the side for what follows, what all know of it, and how it went.
+    """Run one role of the training. Return its result, the side for the next steps, the plan, and a record of the training.
 
-    A part of an earlier training is deleted first: beside the others' parts of this one it would be a head of noise.
+    This party's half of an earlier training is deleted first: it would not fit the others' halves of this one.
     """
     job.folder.model.unlink(missing_ok=True)
     rows = SharedRows(
@@ -385,7 +391,7 @@ def _train(
 
 
 def _say_of_range(job: Job, dataset: Dataset, near_edge: int, scores_NC: NDArray[np.float64]) -> None:
-    """Say where numbers went beyond the range, once the others have gone: it may depend on labels, so they do not hear of it."""
+    """Say if numbers left the range, after the sessions have ended: it may depend on labels, so others must not learn it."""
     say, helps = job.logbook.watcher.say, "lower training.learning_rate, or raise training.weight_decay or training.batch_size"
     if near_edge >= LEAST_NEAR_EDGE:
         say(
@@ -396,7 +402,7 @@ def _say_of_range(job: Job, dataset: Dataset, near_edge: int, scores_NC: NDArray
     if not is_regression and (beyond := int((np.abs(scores_NC) > RANGE).sum())):
         say(f"{beyond} of {scores_NC.size} scores are beyond {RANGE:g}, where training on shares goes wrong: {helps}")
     if is_regression and (beyond := int((np.abs(scores_NC) > MOST_DEVIATIONS).sum())):
-        # Larger batches up to 512 rows take larger steps, and more decay makes steep losses steeper
+        # up to 512 rows larger batches take larger steps, and more decay makes steep losses steeper
         say(
             f"{beyond} of {scores_NC.size} scores are {MOST_DEVIATIONS:g} deviations or more off, so training diverged: lower "
             "training.learning_rate"
@@ -415,16 +421,17 @@ def _scored(dataset: Dataset) -> Tensor:
 
 
 def _fitted(job: Job, dataset: Dataset) -> FixedFeatures:
-    """Fit this party's features on its training rows. A label party without columns brings a constant."""
+    """Fit this party's features on its training rows. A label party without columns uses a constant."""
     features = features_of(dataset.encoder, is_label=job.is_label)
     return features.fit(dataset.features_at(dataset.train_N), seed=start_of(job.contract, job.folder))
 
 
 def _own_network(job: Job, dataset: Dataset) -> tuple[OwnNetwork | None, Tensor | None]:
-    """Train a network of the label party's own columns, and give the training rows' logits by it, or None without columns.
+    """Train a network of the label party's own columns. Return it with its logits of the training rows, or None without
+    columns.
 
-    The others can see how long it takes. So it trains for as many epochs as the number of rows says, and closes no columns. If a
-    member diverges, another one that nobody uses takes the steps that are left.
+    The others can see how long this takes. So the number of epochs follows from the number of rows, and no columns are closed.
+    If a member diverges, an unused network takes its remaining steps.
     """
     if dataset.encoder is None:
         return None, None
@@ -466,7 +473,7 @@ def _train_member(job: Job, own: Dataset, member: LabelModel, number: int) -> No
     run = TrainingRun(training=training, schedule=schedule, store=store, progress=progress)
     try:
         train_network(member, own.features_at, own.objective(), [], run)
-    except Diverged as error:  # it depends on labels, so the others must not see that this party stopped
+    except Diverged as error:  # a divergence depends on labels, so the others must not see that this party stopped
         job.logbook.watcher.say(f"own columns: {error}; the head goes on without this feature")
         left = training.model_copy(update={"epochs": max(1, epochs - done // schedule.steps_per_epoch)})
         unused = build_own_network(job.architecture, own.encoder).members[number]
@@ -477,7 +484,7 @@ def _train_member(job: Job, own: Dataset, member: LabelModel, number: int) -> No
 
 
 def _columns(features: FixedFeatures, dataset: Dataset, index_N: Tensor, own_NC: Tensor | None = None) -> NDArray[np.float64]:
-    """Return the features at these positions, (N, D), read a part of them at a time. Those of an own network come last."""
+    """Return the features at these positions, (N, D), reading some rows at a time. Those of the own network come last."""
     parts = [features(dataset.features_at(index_B)) for index_B in torch.split(index_N, 1 << 14)]
     whole_ND = torch.cat(parts) if parts else torch.empty(0, features.width)
     return (whole_ND if own_NC is None else torch.cat([whole_ND, own_NC], dim=1)).double().numpy()

@@ -1,4 +1,4 @@
-"""Training as a phase, per role: rows encoded, the network put together and trained or loaded, defences charged for first."""
+"""Train as a phase of a job, per role: encode the rows, charge for defences, build the network, and train or load it."""
 
 import base64
 from collections.abc import Callable, Sequence
@@ -88,25 +88,25 @@ def own_rows(job: Job, keys: Keys, alignment: Alignment) -> OwnRows:
 
 
 def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[Channel]) -> Dataset:
-    """Encode this party's rows at the linked positions. The encoders are kept."""
+    """Encode this party's rows at the linked positions, and save the encoders."""
     own = own_rows(job, keys, alignment)
     dataset = dataset_of(job.contract.linkage).of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
     digests = value_digests(own, dataset)
     changed = changed_values(job.folder, digests)
-    if changed:  # a warning alone, for the others are connected: an end here would tell them of labels
+    if changed:  # only a warning: the others are connected, so ending here would tell them something about labels
         job.logbook.watcher.say(
             f"warning: since this run began, the table has other values of the same ids: {', '.join(changed)}; what is trained "
             "or measured now is of these; put the former table back, or begin a new run"
         )
-    if not (changed and job.folder.trained):  # a model goes with the encoders that it was trained by
+    if not (changed and job.folder.trained):  # a trained model needs its own encoders
         keep_encoders(job.folder, dataset, digests)
     if not job.folder.trained and dataset.encoder is not None:
-        # The rows that this party trains on; for a feature party that links by similarity, all that have a link.
+        # The rows that this party trains on; for a feature party that links by similarity, all linked rows.
         by_number = own.alignment.candidates and not own.is_label
         rows_R = own.alignment.own_rows if by_number else own.rows_at(dataset.train_N)
         training_rows = own.keys.rows_R[np.unique(rows_R[rows_R >= 0])]
         keep_profile(job.folder, profile_of(own.frame, dataset.encoder, training_rows))
-    # A user's bottom of another width than it states, which a simulation has not tried before, as a run has
+    # a simulation has not checked before, as a run has, whether a user's bottom has the width that it states
     name, model = job.party.party, job.contract.model
     if (name in model.bottoms or job.bottom is not None) and dataset.encoder is not None:
         few = dataset.encoder.encode(job.frame[np.arange(min(2, job.frame.height))]).unpacked()
@@ -123,9 +123,9 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
 
 
 def value_digests(own: OwnRows, dataset: Dataset) -> dict[str, str]:
-    """Digest what this party brings to a run, by name: each column, and the labels, of all rows that some step uses.
+    """Return digests of this party's data in a run, by name: each column, and the labels, of all rows that some step uses.
 
-    A column that the encoder left out has an empty digest, which says that the table has it.
+    A column that the encoder leaves out has an empty digest, which says that the table has it.
     """
     party, parts, encoder = own.party, (dataset, dataset.unaligned), dataset.encoder
     positions_N = torch.cat([each.cpu() for part in parts for each in (part.train_N, part.validation_N, part.test_N)])
@@ -151,7 +151,7 @@ def value_digests(own: OwnRows, dataset: Dataset) -> dict[str, str]:
 
 
 def telling_columns(job: Job, own: OwnRows, dataset: Dataset) -> list[str]:
-    """Warn the label party of own columns that tell the labels of its training rows alone. Nobody else is told."""
+    """Warn the label party of own columns that alone reveal the labels of its training rows. Nobody else learns it."""
     if dataset.encoder is None or job.party.label is None:
         return []
     rows_M = own.alignment.rows_N[dataset.train_N.cpu().numpy()]
@@ -168,12 +168,14 @@ def telling_columns(job: Job, own: OwnRows, dataset: Dataset) -> list[str]:
 
 
 def start_of(contract: Contract, folder: RunFolder) -> Seed:
-    """Return this party's secret of this run, which its folder keeps. It is the contract's seed if ``training.starts`` is public.
+    """Return this party's secret of this run, which the run folder keeps. If ``training.starts`` is public, return the
+    contract's seed.
 
-    Whoever knows a feature party's starting weights solves the columns of the first batch from its embeddings
-    (``attacks/feature_inference/known_initial_weights.py``), and has rows to learn the others by. Whoever knows the label party's
-    can simulate what each label would have sent back (``attacks/label_inference/enumeration.py``). A secret start takes that
-    away; it is no formal guarantee, and what embeddings and gradients tell without it stays.
+    If a peer knows a feature party's starting weights, it can compute the columns of the first batch from its embeddings
+    (``attacks/feature_inference/known_initial_weights.py``), and use these rows to learn the others. If it knows the label
+    party's starting weights, it can simulate the gradient of each possible label (``attacks/label_inference/enumeration.py``).
+    A secret start prevents both. It is no formal guarantee: embeddings and gradients still reveal what they reveal without the
+    start.
     """
     return contract.seed if contract.training.starts == "public" else folder.start_secret()
 
@@ -187,10 +189,10 @@ def train_as_label_party(
     kept_cuts: Sequence[KeptCuts] | None = None,
     scores_unmatched: bool = True,
 ) -> TrainedLabelParty:
-    """Train with the contract's defences, or load what was trained. Labels are replaced and charged for before any is used.
+    """Train with the contract's defences, or load the trained model. Labels are replaced and charged before any is used.
 
-    With ``kept_cuts`` nothing is sent, and so nothing is charged. Without ``scores_unmatched`` the network of own columns, which
-    scores rows without a partner's row, stays untrained.
+    With ``kept_cuts`` nothing is sent, so nothing is charged. Without ``scores_unmatched`` the network of own columns, which
+    scores rows without a partner's row, is not trained.
     """
     is_new = trains(job, agreement)
     training = paced_label_party(job, dataset, goes_on=agreement.resume_from > 0) if is_new else None
@@ -198,7 +200,7 @@ def train_as_label_party(
     if training is None:
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
     if job.top is not None:
-        # A simulation's top that does not take what the bottoms give is refused before a step fails in the middle of it
+        # refuse a simulation's top that does not fit the bottoms' outputs, before a step fails
         outputs = job.contract.target.outputs
         own_width = width_of(job.bottom) if job.bottom is not None else 0
         parts = ", ".join(f"{name} {width}" for name, width in zip(job.contract.feature_parties, widths, strict=True))
@@ -226,7 +228,7 @@ def train_as_label_party(
     defended = defense.defended(dataset)
     labels = defended.known_labels
     check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[defended.train_N])
-    if labels.weight_N is not None and job.contract.sends_gradients:  # without gradients it was seen at home before
+    if labels.weight_N is not None and job.contract.sends_gradients:  # without gradients this was checked before
         weights = torch.cat([labels.weight_N[part_N] for part_N in (defended.train_N, defended.unaligned.train_N)])
         if not (weights > 0).any():
             raise LabelError(
@@ -277,11 +279,11 @@ def train_as_label_party(
 
 
 def settling(job: Job, objective: Objective, run: TrainingRun) -> StepRule:
-    """Return the plain rule, or one that draws a union's absent labels first and keeps them in the run folder.
+    """Return the plain rule, or one that first draws a union's absent labels and keeps them in the run folder.
 
-    A run that goes on takes those that it drew.
+    A resumed run uses the labels that it drew before.
 
-    Raises DamagedFile if it goes on and they are lost.
+    Raises DamagedFile if a resumed run has lost them.
     """
     if not isinstance(objective, ImputingObjective) or not objective.settles_first:
         return PLAIN
@@ -300,10 +302,11 @@ def settling(job: Job, objective: Objective, run: TrainingRun) -> StepRule:
 
 
 def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelModel, joint: TrainingState) -> LogitLine:
-    """Train what scores rows without a partner's row: own columns of every row, by the labels that trained the joint model.
+    """Train the model that scores rows without a partner's row: on own columns of every row, by the labels of the joint
+    training.
 
-    Return what calibrates its logits. That needs rows that taught it nothing, so it is fitted before a network is trained anew
-    with all rows. A joint model that is kept from before its own refit then has this part's weights of that time, too.
+    Return the calibration of its logits. It needs rows that the model did not train on, so it is fitted before the network is
+    trained again with all rows. A joint model from before its own refit then also has this part's weights of that time.
     """
     job.logbook.watcher.say("training the model of own columns, for rows without a partner's row")
     own = replace(dataset.own_part(), labels=dataset.known_labels)
@@ -311,7 +314,7 @@ def _train_alone(job: Job, dataset: Dataset, model: LabelModel, alone: LabelMode
 
     def progress(_what: str, completed: int, total: int) -> None:
         job.logbook.watcher.progress("own columns, for rows without a partner's row", completed, total)
-        for channel in job.feature_channels:  # nothing is received here for long: if one is lost, end soon
+        for channel in job.feature_channels:  # nothing is received here for a long time: end soon if a peer is lost
             channel.check()
 
     def before_its_refit() -> None:
@@ -338,20 +341,20 @@ def train_own_columns(
     between: Callable[[], None] = lambda: None,
     objective: Objective | None = None,
 ) -> TrainingState:
-    """Train the network of own columns alone, as a label party without a partner would: nothing crosses.
+    """Train the network of own columns alone, as a label party without a partner would. Nothing crosses.
 
-    It scores rows without a partner's row, and joining is measured against it. It is trained at the contract's settings, with
-    folds or a refit as a joint network of so many rows would be.
+    It scores rows without a partner's row, and the joint model is compared with it. It is trained with the contract's settings,
+    and with folds or a refit like a joint network of as many rows.
 
     Args:
-        contract: by which it is trained.
+        contract: gives the settings.
         own: all own rows, with the labels to train by.
         model: of own columns alone.
-        store: where its checkpoints go.
-        screening: how columns that say nothing are closed; None closes none.
+        store: keeps its checkpoints.
+        screening: how useless columns are closed; None closes none.
         progress: called as steps go by.
         between: called before a refit, while the model has the weights that validated best.
-        objective: its loss; that of the labels to train by if left out.
+        objective: its loss; by default that of the training labels.
 
     Raises what ``train_label_party`` raises without peers.
     """
@@ -364,9 +367,9 @@ def train_own_columns(
 
 
 def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> tuple[TrainedFeatureParty, Finished]:
-    """Make the bottom model from this party's secret, and train it on own columns alone if at all.
+    """Build the bottom model from this party's secret, and train it, if at all, on own columns alone.
 
-    Send each row's embedding once.
+    Then send each row's embedding once.
     """
     channel = job.channels[job.contract.label_party]
     start = start_of(job.contract, job.folder)
@@ -391,7 +394,7 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
 
 
 def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedFeatureParty:
-    """Train the bottom model, or load the trained one. Its width is announced first."""
+    """Train the bottom model, or load the trained one. First announce its width."""
     channel = job.channels[job.contract.label_party]
     start = start_of(job.contract, job.folder)
     bottom = replace(job.architecture, seed=start, folds=dataset.networks).of_run(job.folder).bottom_model(dataset)
@@ -433,8 +436,8 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
 
 
 def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
-    """Say after how many epochs it ended, and why: patience ends most trainings long before the last step that progress counts
-    to.
+    """Say after how many epochs training ended, and why: patience ends most trainings long before the last step of the progress
+    bar.
     """
     if state.refit_epochs:
         return f"trained anew with the validation rows, for {state.refit_steps} steps; these weights are kept"
@@ -449,7 +452,7 @@ def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
     if run.training.folds > 1:
         stopped = "; the last validated no better (training.patience)" if state.stopped and not is_over_time else ""
         return f"{sentence}{stopped}; each of {run.training.folds} networks keeps the weights of its own best step"
-    best_epoch = state.best_epoch + 1  # people count from 1, states from 0
+    best_epoch = state.best_epoch + 1  # messages count from 1, states from 0
     if state.stopped and not is_over_time:
         sentence += f"; the last {state.epoch - best_epoch} validated no better (training.patience)"
     where = (
@@ -461,7 +464,9 @@ def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
 
 
 def own_part(job: Job, dataset: Dataset, start: Seed) -> OwnPart:
-    """Return what a party may train on before the first joint step: the label party's unaligned rows, a feature party's own."""
+    """Return the rows that a party may train on before the first joint step: the label party's unaligned rows, a feature
+    party's own.
+    """
 
     train_N = dataset.unaligned.train_N
     return OwnPart(
@@ -477,12 +482,12 @@ def own_part(job: Job, dataset: Dataset, start: Seed) -> OwnPart:
 
 
 def trains(job: Job, agreement: Agreement) -> bool:
-    """Tell whether this job trains, or loads what was trained before."""
+    """Tell whether this job trains, rather than loads a trained model."""
     return "training" in job.phases and agreement.train
 
 
 def receive_widths(job: Job, dataset: Dataset, training: TrainingConfig | None = None) -> list[int]:
-    """Receive the cut widths of the feature parties, in the contract's order. Raises ProtocolError for one out of range."""
+    """Receive the cut widths of the feature parties, in the contract's order. Raises ProtocolError for a width out of range."""
     training, most = training or dataset.resolved(job.contract.training), job.contract.network.max_message_mib * MEBIBYTE
     largest = max(map(len, (dataset.train_N, dataset.validation_N, dataset.test_N)))
     validated = _rows_validated(job.contract, training)
@@ -517,7 +522,7 @@ def _training_run(job: Job, dataset: Dataset, agreement: Agreement, training: Tr
 def own_screening(job: Job, dataset: Dataset) -> Screening | None:
     """Build the screening of this party's columns in a training.
 
-    None if it goes on from an earlier run, whose open columns come with its weights.
+    Return None if the training starts from an earlier run, whose weights come with its open columns.
     """
     encoder = dataset.encoder
     if encoder is None or not encoder.screened or StartingPoint.of(job.folder) is not None:
@@ -530,19 +535,19 @@ def own_screening(job: Job, dataset: Dataset) -> Screening | None:
 
 
 def _rows_validated(contract: Contract, training: TrainingConfig) -> int:
-    """Count the validation rows of a message by what all parties know alike, which is no width that a party announces.
+    """Count the validation rows of a message from facts that all parties know, not from a width that a party announces.
 
-    Where several candidates may cross for each row, they are those of a batch.
+    If several candidates may cross for each row, count those of a batch.
     """
     if contract.alignment.similarity is not None:
         return training.batch_size
     width = MAX_CUT_WIDTH if contract.model.bottoms else training.folds * contract.model.built_in_cut_width
-    most = contract.network.max_message_mib * MEBIBYTE - 4096  # of its fields
+    most = contract.network.max_message_mib * MEBIBYTE - 4096  # the widths of its fields
     return rows_validated(training, width=width, max_message_bytes=most)
 
 
 def refit_schedule(job: Job, dataset: Dataset) -> Schedule | None:
-    """Build the batches of the refit, over training and validation rows, or None if the contract has none."""
+    """Build the batches of the refit, over training and validation rows. Return None if the contract has no refit."""
     if not job.contract.refits:
         return None
     return dataset.with_validation().schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)

@@ -1,4 +1,5 @@
-"""A search over what the contract lets be tuned: trial after trial is a training with other values, compared at the label party.
+"""Search over the keys that the contract allows to tune. Each trial is a training with other values; the label party compares
+them.
 
 The label party names the values, every party trains with them as in a run, and the loss on the validation rows stays at home.
 No test row is touched. Each trial discloses what a training does, is charged like one, and has a folder and a secret of its own.
@@ -42,14 +43,14 @@ Run = Callable[[Iterator[TrialRecord | None]], Generator[TrialRecord]]
 
 
 class TuningTerms(Message, frozen=True):
-    """Feature party to label party: the keys that it lets be tuned, and in how many trials it takes part."""
+    """Feature party to label party: the keys that it allows to tune, and the number of trials in which it takes part."""
 
     keys: list[str]
     trials: int
 
 
 class NextTrial(Message, frozen=True):
-    """Label party to feature parties: the values of the next trial, as JSON, or of the best one, once all are over."""
+    """Label party to feature parties: the values of the next trial, as JSON, or of the best trial after the last one."""
 
     number: int
     values: str
@@ -57,7 +58,7 @@ class NextTrial(Message, frozen=True):
 
 
 def allowed_keys(contract: Contract, party: PartyFile) -> dict[str, TunedKey]:
-    """Return what this party lets be tuned. Raises ConfigError if it is nothing."""
+    """Return the keys that this party allows to tune. Raises ConfigError if there are none."""
     if not contract.tuning.keys:
         raise ConfigError(
             "tuning.keys: is empty; list in the contract what may be tuned, such as "
@@ -73,19 +74,19 @@ def allowed_keys(contract: Contract, party: PartyFile) -> dict[str, TunedKey]:
 
 
 def say_left_out(job: Job, party: str, allowed: Collection[str]) -> None:
-    """Say which of the contract's tuning.keys a party does not let be tuned."""
+    """Say which of the contract's tuning.keys a party does not allow to tune."""
     for key in job.contract.tuning.keys:
         if key not in allowed:
             job.logbook.watcher.say(f"tuning.keys.{key}: tuning.allow of {party} does not name it; left out")
 
 
 def most_trials(contract: Contract, party: PartyFile) -> int:
-    """Return the contract's number of trials, or this party's if it is smaller."""
+    """Return the smaller of the contract's and this party's number of trials."""
     return min(contract.tuning.trials, party.tuning.trials or contract.tuning.trials)
 
 
 def trials_left(contract: Contract, party: PartyFile, folder: RunFolder | None) -> int:
-    """Count the trials that may still be made and were not charged for yet."""
+    """Count the trials that may still run and were not charged yet."""
     most = most_trials(contract, party)
     if folder is None:
         return most
@@ -96,20 +97,20 @@ def trials_left(contract: Contract, party: PartyFile, folder: RunFolder | None) 
 
 
 def finished_trials(folder: RunFolder) -> list[TrialRecord]:
-    """Return the trials that are over, in their order."""
+    """Return the finished trials, in their order."""
     noted = folder.noted(NOTE).get("trials", [])
     return msgspec.convert(noted, prepared(list[TrialRecord]))
 
 
 def open_trials(folder: RunFolder) -> list[RunFolder]:
-    """Return the folders of trials that began and are not over."""
+    """Return the folders of trials that began and are not finished."""
     over = {f"{TRIAL}{trial.number}" for trial in finished_trials(folder)}
     names = [path.name for path in folder.path.glob(f"{TRIAL}*") if path.name not in over]
     return [folder.trial(int(name.removeprefix(TRIAL))) for name in sorted(names)]
 
 
 def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: str) -> list[TrialRecord]:
-    """Search together with all feature parties. Raises ProtocolError, and ConfigError where they allow nothing in common."""
+    """Search together with all feature parties. Raises ProtocolError, and ConfigError if they allow no key in common."""
     tunable, most = allowed_keys(job.contract, job.party), most_trials(job.contract, job.party)
     say_left_out(job, job.name, tunable)
     for channel in job.feature_channels:
@@ -133,7 +134,7 @@ def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: s
                 {name: trial.channels[name] for name in trial.contract.feature_parties},
             )
             agreement = _of_trial(agreement, trial)
-            own = own_rows(trial, keys, alignment)  # a trial is compared, not used
+            own = own_rows(trial, keys, alignment)  # trials are only compared
             state = train_as_label_party(trial, dataset, agreement, own=own, scores_unmatched=False).state
             rows = len(dataset.train_N), len(dataset.validation_N)
             yield record.ended(state.best_loss, epochs=state.epoch, rows=rows, seconds=time.monotonic() - began)
@@ -148,12 +149,12 @@ def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: s
 
 
 def tune_as_feature_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: str) -> list[TrialRecord]:
-    """Take part: train each trial that the label party names, within what the contract and this party allow."""
+    """Take part in a search: train each trial that the label party names, within what the contract and this party allow."""
     channel = job.channels[job.contract.label_party]
     tunable, most = allowed_keys(job.contract, job.party), most_trials(job.contract, job.party)
     say_left_out(job, job.name, tunable)
     channel.send(TuningTerms(keys=sorted(tunable), trials=most))
-    finished, again = finished_trials(job.folder), True  # the label party may have been killed before it noted the last one
+    finished, again = finished_trials(job.folder), True  # the label party may have been killed before it recorded the last trial
     while True:
         message = channel.receive(NextTrial)
         values = _checked(message, channel, tunable, finished, most=most, again=again)
@@ -179,12 +180,12 @@ def tune_as_feature_party(job: Job, keys: Keys, alignment: Alignment, *, run_id:
 
 
 def told(values: Mapping[str, Any]) -> str:
-    """Put values in words."""
+    """Write values as text."""
     return ", ".join(f"{key} = {value}" for key, value in values.items()) or "the contract as it is"
 
 
 def search(job: Job, tunable: Mapping[str, TunedKey], most: int, *, at_once: int, run: Run) -> list[TrialRecord]:
-    """Run all trials, keep each once it is over, and return all of them."""
+    """Run all trials, save each when it is finished, and return all of them."""
     require_optuna()
     watcher, trial_of_number = job.logbook.watcher, {trial.number: trial for trial in finished_trials(job.folder)}
     reported = set(trial_of_number)
@@ -224,7 +225,7 @@ def search(job: Job, tunable: Mapping[str, TunedKey], most: int, *, at_once: int
 
 
 def keep_best(job: Job, finished: Sequence[TrialRecord]) -> TrialRecord:
-    """Write the contract with the values of the best trial, and give that one."""
+    """Write the contract with the values of the best trial, and return that trial."""
     best = best_of(finished)
     assert best is not None, "the contract as it is can be trained"
     _write_tuned(job, best.values)
@@ -244,7 +245,7 @@ def _kept(trial: Job, run_id: str) -> ResumeState:
 
 
 def _of_trial(agreement: Agreement, trial: Job) -> Agreement:
-    """Return the agreement with the trial in the run's name, for the ledger."""
+    """Return the agreement with the trial's number in the run id, for the ledger."""
     return msgspec.structs.replace(agreement, run_id=f"{agreement.run_id}, {trial.folder.path.name}")
 
 
@@ -264,7 +265,7 @@ def _checked(
     most: int,
     again: bool,
 ) -> dict[str, Any]:
-    """Check the values of a trial. Raises ProtocolError for one that is not due, or values that this party does not allow."""
+    """Check the values of a trial. Raises ProtocolError for a trial out of turn, or values that this party does not allow."""
     peer, number = channel.peer, message.number
     try:
         values = json.loads(message.values)
@@ -287,7 +288,7 @@ def _note(job: Job, finished: Sequence[TrialRecord]) -> None:
 
 
 def _write_tuned(job: Job, values: Mapping[str, Any]) -> None:
-    """Leave the contract with the best values: the same for all parties, which still have to agree on it by running it."""
+    """Write the contract with the best values. It is the same for all parties, who still have to agree on it by running it."""
     tuned = job.contract.agreed.tuned(values)
     text = yaml.safe_dump(tuned.model_dump(mode="json", exclude_unset=True), sort_keys=False)
     write_bytes(job.folder.path / TUNED, text.encode())

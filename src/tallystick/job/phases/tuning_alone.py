@@ -1,4 +1,6 @@
-"""A search on the label party's own columns: trials in this process one by one, or as tasks on an engine, to the same losses."""
+"""Search on the label party's own columns: run trials in this process one by one, or as tasks on an engine, with the same
+losses.
+"""
 
 import json
 import time
@@ -42,10 +44,10 @@ _OF_ROWS = {"party", "keys", "units", "repeats", "label", "weight", "time", "fea
 
 
 def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
-    """Search on the label party's own columns alone, by the labels that the contract lets train, replaced once for all trials.
+    """Search on the label party's own columns alone, with the contract's training labels, replaced once for all trials.
 
-    Nothing is sent, but the values that are found stand in a contract that others read: the ledger is charged as for one run.
-    Where the party file has ``compute``, its engine runs the trials.
+    Nothing is sent. But others will read the best values in a contract, so the ledger is charged as for one run. If the party
+    file has ``compute``, its engine runs the trials.
     """
     tunable = allowed_keys(job.contract, job.party)
     say_left_out(job, job.name, tunable)
@@ -84,11 +86,11 @@ class _Rows:
     """Rows that every trial trains on.
 
     Args:
-        contract: with nothing tuned.
+        contract: with no key tuned.
         party: what its file says of columns.
         frame: its table.
         keys: of the table.
-        defense: what replaces labels.
+        defense: replaces labels.
     """
 
     contract: Contract
@@ -98,7 +100,7 @@ class _Rows:
     defense: RunDefense
 
     def exact(self, contract: Contract) -> IntersectionDataset:
-        """Return every row that takes part, with its true label."""
+        """Return all rows of the search, with their true labels."""
         count = len(self.keys.rows_R)
         everyone = Alignment(method="none", rows_N=np.arange(count), sizes={"own": count, "intersection": count}, learnt=[])
         own = OwnRows(
@@ -114,7 +116,7 @@ class _Rows:
         return IntersectionDataset.of(alone, own, [], secret_seed=nothing_to_draw)
 
     def trained(self, record: TrialRecord, store: CheckpointStore, *, progress: Progress = no_progress) -> TrialRecord:
-        """Train one trial, from its newest checkpoint on, and return it with its loss."""
+        """Train one trial, from its newest checkpoint, and return it with its loss."""
         began = time.monotonic()
         contract = self.contract.tuned(record.values).for_trial()
         exact = self.exact(contract)
@@ -136,7 +138,7 @@ class _Rows:
 
 
 class _Shared(msgspec.Struct, frozen=True):
-    """Data that every worker is given: contract and party file as JSON, the table as Arrow, the secret of replaced labels."""
+    """Data for every worker: contract and party file as JSON, the table as Arrow, the secret of replaced labels."""
 
     contract: str
     party: str
@@ -157,7 +159,7 @@ class _Shared(msgspec.Struct, frozen=True):
     def rows(self) -> _Rows:
         contract = parse_contract(json.loads(self.contract))
         values: Mapping[str, Any] = json.loads(self.party)
-        party = parse_party(values, folder=Path())  # whose paths are never used
+        party = parse_party(values, folder=Path())  # its paths are never used
         frame = pl.read_ipc(BytesIO(self.table))
         return _Rows(
             contract=contract,
@@ -169,7 +171,7 @@ class _Shared(msgspec.Struct, frozen=True):
 
 
 def prepare_trial(shared: bytes) -> TaskFunction:
-    """Read the table in a worker. A task's input is a trial, and its output the same with its loss."""
+    """Read the table in a worker. A task's input is a trial; its output is that trial with its loss."""
     rows = msgspec.msgpack.decode(shared, type=_Shared).rows()
 
     def train(payload: bytes) -> bytes:

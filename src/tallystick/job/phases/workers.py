@@ -1,4 +1,4 @@
-"""The processes that share a party's training, where its file asks for several."""
+"""Start the processes that share a party's training, if its party file asks for several."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,12 +32,12 @@ def label_workers(
 def feature_workers(job: Job, bottom: nn.Module, dataset: Dataset, run: TrainingRun) -> AbstractContextManager[object]:
     """Train a feature party's bottom model by all of its workers within this block.
 
-    What defends or replaces its embeddings sees the whole batch.
+    Defences of its embeddings still see the whole batch.
     """
     inner = bottom
     while isinstance(inner, DefendedBottom | ImputingBottom):
         inner = inner.bottom
-    rows = dataset.most_cut_rows(run.training.batch_size, 0)  # of its own candidates, which are all that it knows
+    rows = dataset.most_cut_rows(run.training.batch_size, 0)  # by its own candidates, which are all that it knows
     return _shared(job, inner, dataset.known_encoder.feature_shape, run, cut_widths=None, rows=rows)
 
 
@@ -79,7 +79,7 @@ def _shared(
 
 
 def compare_workers(job: Job, *, goes_on: bool) -> None:
-    """Say where a run goes on with another number of workers than it began with: the bits depend on it."""
+    """Warn if a run is resumed with another number of workers than it began with: its bits depend on it."""
     workers, noted = job.party.training_workers, job.folder.noted(WORKERS)
     began = int(str(noted.get("training_workers", 1)))
     if goes_on and began != workers:
