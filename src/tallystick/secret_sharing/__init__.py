@@ -1,1 +1,1 @@
-"""A linear head trained on additive shares: several parties' columns, one's labels, and a helper who sees neither."""
+"""Train a linear head on additive shares of several parties' columns and one party's labels, with a helper who sees neither."""

@@ -1,4 +1,4 @@
-"""Whose the columns of a head are: each party's own, and those that the label party and one feature party hold shares of."""
+"""Say who holds the columns of a head: each party its own, and the label party and a feature party shares of their products."""
 
 import math
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ FACTORS = (8, 32)
 
 @dataclass(frozen=True, kw_only=True)
 class HeadColumns:
-    """The columns in their order: the label party's, each feature party's, then products of the label party's and each of theirs.
+    """The columns in order: the label party's, each feature party's, then the label party's products with each feature party.
 
     Args:
-        counts: how many the label party has, and each feature party.
+        counts: numbers of columns of the label party and of each feature party.
     """
 
     counts: tuple[int, ...]
@@ -40,7 +40,7 @@ class HeadColumns:
 
     @cached_property
     def held(self) -> tuple[Index, ...]:
-        """Return for each party the columns of its matrix: its own, and those that it holds shares of."""
+        """Return, for each party, the columns of its matrix: its own, and those of which it holds shares."""
         own = self._own
         ends = np.cumsum([sum(self.counts), *self.products])
         shared = [np.arange(start, end) for start, end in pairwise(ends)]
@@ -49,7 +49,7 @@ class HeadColumns:
 
     @cached_property
     def others(self) -> tuple[Index, ...]:
-        """Return for each party the columns of which others have a part: all but its own."""
+        """Return, for each party, the columns in which others take part: all but its own."""
         return tuple(np.setdiff1d(np.arange(self.all), own) for own in self._own)
 
     @property
@@ -59,10 +59,10 @@ class HeadColumns:
 
     @property
     def widest(self) -> int:
-        """Return the most columns that cross for a row."""
+        """Return the largest number of columns that crosses for a row."""
         return max(len(each) for each in (*self.held, *self.others))
 
     @property
     def products_of_a_row(self) -> int:
-        """Count the products of a row that are made together, at least 1."""
+        """Count the products of a row that are computed together, at least 1."""
         return max(math.prod(self.factors[:2]), *self.products, 1)

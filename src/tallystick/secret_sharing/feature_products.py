@@ -1,14 +1,15 @@
-"""Products of a column of the label party and one of a feature party: further columns of a head, which both hold shares of.
+"""Multiply columns of the label party with columns of a feature party: the products are further columns, of which both hold
+shares.
 
 Beaver 1991, once a row. For columns a of the label party and b of the feature party and masks u and v, the parties show each
 other a - u and b - v, and a b = a (b - v) + (a - u) v + u v. The label party computes the first term, the feature party the
-second, and the helper deals u v. So each has a matrix of its own, whose sum is the products: from here on it masks that
-matrix once and multiplies it like its own features, with the same secret weights at both.
+second, and the helper deals u v. So each party has a matrix, and the sum of both is the products. Each masks its matrix once
+and multiplies it like its own features; the secret weights are the same for both.
 
-Both factors have 8 binary places, so a product has the 16 of a feature without cutting any. Within -1.5 to 1.5 they have products
-within 2.25, which is in the range of features.
+Both factors have 8 binary places, so a product has 16, like a feature, and none has to be cut. Factors lie within -1.5 to 1.5,
+so products lie within 2.25, which is in the range of features.
 
-With several feature parties the label party shows all the same a - u, and has products with each.
+With several feature parties the label party shows the same a - u to all, and has products with each.
 
 Shapes: N rows, R rows of a message, A factors of the label party, B of a feature party, P = A B products, by A first.
 """
@@ -29,16 +30,18 @@ _LARGEST_FACTOR = 1.5
 
 
 def factors_of(features_ND: NDArray[np.float64], count: int) -> Words:
-    """Return a party's factors: its last columns, the label party's own network and each party's strongest axes.
+    """Return a party's factors: its last columns, which are each party's strongest axes, and the label party's own network.
 
-    Which columns these are is a party's own choice. How many there are follows from how many columns it has.
+    A party chooses these columns itself. Their number follows from the number of its columns.
     """
     chosen_NK = features_ND[:, features_ND.shape[1] - count :] * _SCALE
     return to_words(chosen_NK, bits=_FACTOR_BITS, limit=_LARGEST_FACTOR, what="factors of a head on shares")
 
 
 def share_products(side: ShareHolder, own_NK: Words, columns: HeadColumns) -> Words:
-    """Return this party's shares of the products, (N, P): at a feature party of its own, at the label party of all, in order."""
+    """Return this party's shares of the products, (N, P): a feature party's of its own products, the label party's of all, in
+    order.
+    """
     parts = []
     for rows in row_parts(len(own_NK), columns.products_of_a_row):
         own_RK = own_NK[rows]
@@ -53,7 +56,7 @@ def share_products(side: ShareHolder, own_NK: Words, columns: HeadColumns) -> Wo
 
 
 def deal_products(dealer: Dealer, rows: int, columns: HeadColumns) -> None:
-    """Deal what one call of ``share_products`` takes."""
+    """Deal the words that one call of ``share_products`` needs."""
     for part in row_parts(rows, columns.products_of_a_row):
         count = part.stop - part.start
         of_label_RA = dealer.label.masks.draw(count, columns.factors[0])

@@ -1,4 +1,4 @@
-"""Train a linear head on shares: read this file to see all of the protocol.
+"""Train a linear head on shares: read this file to see the whole protocol.
 
     label party                    helper                     feature party, or several
     features_ND, labels_NC                                    features_NE
@@ -16,20 +16,20 @@
     score:  z = X w of other rows, cut to 12 places, each party keeps its shares; then the feature parties' are sent, and after
             them their shares of how often z came near the edge
 
-Mohassel and Zhang 2017 ("SecureML"), with a helper (Beaver 1997) in place of their two servers' preparation, and with the
-logistic function by dealt sines (sigmoid.py) in place of their piecewise one. Stochastic gradient descent with momentum, with
-weight decay, at a rate that falls evenly to 0. The label party chooses the decay d, and nobody else learns it: how much is right
-depends on the labels. Nobody else learns the weights of rows either, but that rows have some.
+Mohassel and Zhang 2017 ("SecureML"), with a helper (Beaver 1997) instead of their two servers' preparation, and with the
+logistic function by dealt sines (sigmoid.py) instead of their piecewise one. Stochastic gradient descent with momentum and
+weight decay, at a rate that falls linearly to 0. The label party chooses the decay d. The best value depends on the labels, so
+nobody else learns it. Nobody else learns the rows' weights either, only whether there are any.
 
-With several feature parties the shares are as many as the parties, and the label party passes on what others show (sides.py).
+With several feature parties there is one share for each party, and the label party passes on the others' words (sides.py).
 
 Threat model: sides that follow the protocol, and a helper that works with no party. Guarantee: in training a party receives
-uniform words, and nothing that depends on another's columns, labels or weights; of scored rows the label party learns the scores,
-and with them one whole number, how often scores came near the edge in training. A feature party learns nothing but how many
-columns each party has (under AES-256 in counter mode as a pseudorandom generator). It holds for each party whichever of the other
-parties work together. The helper learns how many rows, columns and steps there are, and which rows stand together in a batch. Not
-protected: what the scores themselves tell of feature parties' columns, first of all where the label party chose a label for it;
-a helper together with a party; deviations.
+uniform words, and nothing that depends on another party's columns, labels or weights. The label party learns the scores of
+scored rows, and with them one whole number: how often scores came near the edge in training. A feature party learns nothing but
+how many columns each party has (under AES-256 in counter mode as a pseudorandom generator). It holds for each party even if all
+other parties work together. The helper learns how many rows, columns and steps there are, and which rows are in the same batch.
+Not protected: what the scores themselves reveal about feature parties' columns, above all if the label party chose a label for
+that purpose; a helper together with a party; deviations.
 
 Shapes: N rows, B rows of a batch, D own columns, W of all parties with products, C outputs.
 """
@@ -94,14 +94,14 @@ OPENED_BITS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class HeadPlan:
-    """What all sides know of a training.
+    """What all sides know about a training.
 
     Args:
         columns: the label party's and each feature party's.
         rows: N.
         outputs: C.
-        loss: logistic for each output by itself, or squared.
-        batches: the rows of each step; each call goes through the same ones.
+        loss: logistic for each output separately, or squared.
+        batches: the rows of each step; each call yields the same ones.
         steps: how many there are.
         rate: learning rate of the first step; it falls evenly to 0.
         momentum: share of a step that the next one keeps.
@@ -132,18 +132,18 @@ class HeadPlan:
 
     @property
     def more_bits(self) -> int:
-        """Count the binary places that errors and steps have beyond ``ERROR_BITS``: a low rate makes them small."""
+        """Count the binary places of errors and steps beyond ``ERROR_BITS``, because a low rate makes them small."""
         return min(max(math.frexp(_STEP_RANGE / self._largest_step)[1] - 2, 0), MOST_MORE_BITS)
 
     def rate_at(self, step: int) -> float:
-        """Return the rate of a step, counted from 0: products and quotients alone, which are the same on every machine."""
+        """Return the rate of a step, counted from 0. It uses only products and quotients, which are the same on every machine."""
         return self.rate * (self.steps - step) / self.steps
 
     def scale_at(self, step: int, rows: int) -> float:
-        """Return what the errors of a step with so many rows are multiplied by: the rate over their number, or ``LEAST_ROWS``.
+        """Return the factor of a step's errors: the rate divided by the number of rows, or by ``LEAST_ROWS`` if that is more.
 
-        The last batch of an epoch may have one row. By its mean it would turn the weights as far as a full batch does. Weight
-        decay is not less for that.
+        The last batch of an epoch may have only one row. Divided by one, it would change the weights as much as a full batch
+        does. Weight decay is not reduced with it.
         """
         return self.rate_at(step) / max(rows, LEAST_ROWS[self.loss])
 
@@ -158,16 +158,16 @@ def train_head_label_party(
     row_weights_N: NDArray[np.float64] | None = None,
     progress: Progress = no_progress,
 ) -> tuple[Words, Words]:
-    """Train, as the label party; returns its shares of the weights, and of how often scores came near the edge of the range.
+    """Train as the label party. Return its shares of the weights, and of how often scores came near the edge of the range.
 
     Args:
         features_ND: its numbers, within -3 to 3.
         labels_NC: 0 or 1 for logistic loss, numbers within -8 to 8 for squared loss.
         side: begun.
         plan: what all sides know.
-        decay: weight decay, the factor of w in the gradient, at most 1; the others do not learn it.
-        row_weights_N: how much each row counts beside the others of its batch, 0 or more, if the plan says that rows have
-            weights; the others do not learn them.
+        decay: weight decay, the factor of w in the gradient, at most 1. The others do not learn it.
+        row_weights_N: weight of each row in its batch, 0 or more, if the plan says that rows have weights. The others do not
+            learn them.
         progress: called after each step.
 
     Raises DataError for numbers out of range, before anything is sent; ProtocolError and PeerLost as channels do.
@@ -181,7 +181,7 @@ def train_head_label_party(
 def train_head_feature_party(
     features_ND: NDArray[np.float64], side: ShareHolder, plan: HeadPlan, *, progress: Progress = no_progress
 ) -> tuple[Words, Words]:
-    """Train, as a feature party, and return what the label party's role does. Arguments and errors are the label party's."""
+    """Train as a feature party. Arguments, returned values and errors are those of the label party's role."""
     return _train(side, plan, features_ND, None, progress)
 
 
@@ -220,7 +220,7 @@ def _train(
 
 
 def deal_training(dealer: Dealer, plan: HeadPlan, *, progress: Progress = no_progress) -> None:
-    """Deal what a training takes, as the helper."""
+    """Deal, as the helper, the words that a training needs."""
     masks = _deal_matrices(dealer, plan.rows, plan.columns)
     for number, rows_B in enumerate(plan.batches()):
         deal_scores(masks, rows_B, plan.outputs)
@@ -249,10 +249,10 @@ def score_shares(
     *,
     progress: Progress = no_progress,
 ) -> Words:
-    """Score rows, as any party; returns its shares of the scores, (N, C), in 12 binary places. No score is open yet.
+    """Score rows as any party. Return its shares of the scores, (N, C), with 12 binary places. No score is open yet.
 
     Args:
-        features_at: gives this party's numbers of a part of the rows, (B, D): of many rows not all are in memory at once.
+        features_at: returns this party's numbers of some rows, (B, D), so that not all rows are in memory at once.
         rows: how many there are.
         weights_WC: this party's shares.
         columns: of all parties.
@@ -269,7 +269,7 @@ def score_shares(
 
 
 def open_scores_label_party(share_NC: Words, peers: Sequence[Channel]) -> NDArray[np.float64]:
-    """Learn the scores, (N, C), as the label party: its own shares and those that it receives, added."""
+    """Open the scores, (N, C), as the label party: add its own shares and those that it receives."""
     parts = []
     for rows_B in _tiles(len(share_NC)):
         received = [receive_words(peer, ScoreShares, *share_NC[rows_B].shape) for peer in peers]
@@ -284,12 +284,12 @@ def open_scores_feature_party(share_NC: Words, peer: Channel) -> None:
 
 
 def open_edge_label_party(edge_E1: Words, peers: Sequence[Channel]) -> int:
-    """Learn how often training scores came near the edge of the range, as the label party.
+    """Open, as the label party, how often training scores came near the edge of the range.
 
-    It is 0 for squared loss, which has none.
+    It is 0 for squared loss, which has no edge.
 
-    It comes after the scores: what a training tells is told once its scores are counted, and a training without scores tells
-    nothing.
+    This comes after the scores: a training reveals this number only when its scores are counted, and a training without scores
+    reveals nothing.
     """
     if not edge_E1.size:
         return 0
@@ -304,7 +304,7 @@ def open_edge_feature_party(edge_E1: Words, peer: Channel) -> None:
 
 
 def deal_scoring(dealer: Dealer, columns: HeadColumns, rows: int, outputs: int, *, progress: Progress = no_progress) -> None:
-    """Deal what the scoring of so many rows takes, as the helper."""
+    """Deal, as the helper, the words that scoring this many rows needs."""
     for rows_B in _tiles(rows):
         masks = _deal_matrices(dealer, len(rows_B), columns)
         deal_scores(masks, np.arange(len(rows_B)), outputs)
@@ -313,27 +313,27 @@ def deal_scoring(dealer: Dealer, columns: HeadColumns, rows: int, outputs: int, 
 
 
 def _matrices(side: ShareHolder, features_ND: NDArray[np.float64], columns: HeadColumns) -> Matrices:
-    """Show the other parties own features and own shares of the products across, masked."""
+    """Send own features and own shares of the products to the other parties, masked."""
     encoded_ND = to_words(features_ND, bits=FEATURE_BITS, limit=LARGEST_FEATURE, what="features of a head on shares")
     products_NP = share_products(side, factors_of(features_ND, columns.factors[side.place]), columns)
     return Matrices.exchange(side, np.concatenate([encoded_ND, products_NP], axis=1), columns)
 
 
 def _deal_matrices(dealer: Dealer, rows: int, columns: HeadColumns) -> MaskMatrices:
-    """Deal what ``_matrices`` takes, and draw the masks of all matrices."""
+    """Deal the words that ``_matrices`` needs, and draw the masks of all matrices."""
     deal_products(dealer, rows, columns)
     return MaskMatrices.draw(dealer, rows, columns)
 
 
 def _tiles(rows: int) -> Sequence[Index]:
-    """Split rows into those that are scored together."""
+    """Split rows into parts that are scored together."""
     return [np.arange(start, min(start + 4096, rows)) for start in range(0, rows, 4096)]
 
 
 def _logistic_errors(
     side: ShareHolder, scores_BC: Words, labels_BC: NDArray[np.float64] | None, plan: HeadPlan, scale: float
 ) -> tuple[Words, Words]:
-    """Return shares of (sigmoid(z) - y) times the scale, and of how near the edge each score is. It takes one exchange."""
+    """Return shares of (sigmoid(z) - y) times the scale, and of how near each score is to the edge. It takes one exchange."""
     turn = np.uint64((1 << TURN_BITS) - 1)
     mask_BC = side.masks.draw_below(TURN_BITS, *scores_BC.shape)
     waves = len(dealt_values(np.zeros((1, 1), dtype=np.uint64)))  # cosines, then sines
@@ -352,7 +352,7 @@ def _logistic_errors(
 def _squared_errors(
     side: ShareHolder, scores_BC: Words, labels_BC: NDArray[np.float64] | None, plan: HeadPlan, scale: float
 ) -> tuple[Words, Words]:
-    """Return shares of (z - y) times the scale, and none of an edge, which squared loss does not have. It takes one exchange."""
+    """Return shares of (z - y) times the scale, and none of an edge, because squared loss has none. It takes one exchange."""
     errors_BC = scores_BC
     if labels_BC is not None:
         errors_BC = errors_BC - to_words(labels_BC, bits=SCORE_BITS, limit=LARGEST_LABEL, what="labels")
@@ -361,7 +361,7 @@ def _squared_errors(
 
 
 def _rescaling(plan: HeadPlan, scale: float) -> tuple[int, int]:
-    """Return the whole number that brings squared errors to their scale, and how many places are cut off after that."""
+    """Return the whole number that multiplies squared errors to their scale, and how many places are cut off after that."""
     places = 16 - math.frexp(scale)[1]  # errors within 32 have 45 bits, and the number has 16
     return round(math.ldexp(scale, places)), SCORE_BITS - ERROR_BITS - plan.more_bits + places
 
@@ -370,13 +370,14 @@ _ERRORS = {"logistic": _logistic_errors, "squared": _squared_errors}
 
 
 def _weighted(side: ShareHolder, errors_BC: Words, weights_B: NDArray[np.float64] | None) -> Words:
-    """Return shares of the errors times the rows' weights over their mean in the batch; two exchanges.
+    """Return shares of the errors times the rows' weights, divided by the weights' mean in the batch. It takes two exchanges.
 
-    By that mean a batch turns the weights of the head no further than one of equal rows, and one row no further than its batch.
+    Because of the division, a batch changes the head's weights no more than a batch of equal rows, and one row no more than its
+    batch.
     """
     words_B1, count = None, len(errors_BC)
     if weights_B is not None:
-        mean = weights_B.mean() or 1.0  # a batch of weight 0 teaches nothing
+        mean = weights_B.mean() or 1.0  # a batch of weight 0 changes nothing
         words_B1 = to_words(weights_B[:, None] / mean, bits=ROW_WEIGHT_BITS, limit=count * (1 + 1e-9), what="weights of rows")
     products_BC = scaled(side, MaskedErrors, errors_BC, words_B1, count=count)
     return cut_places(side, MaskedErrors, products_BC, bits=ROW_WEIGHT_BITS)
@@ -385,7 +386,7 @@ def _weighted(side: ShareHolder, errors_BC: Words, weights_B: NDArray[np.float64
 def _next_step(
     side: ShareHolder, step_WC: Words, gradient_WC: Words, weights_WC: Words, plan: HeadPlan, decay: float | None
 ) -> Words:
-    """Return shares of momentum times the step, less the gradient and the decay. It takes two exchanges."""
+    """Return shares of momentum times the step, minus the gradient and the decay. It takes two exchanges."""
     bits = STEP_BITS + plan.more_bits
     factor_11 = np.array([[round(decay * 2**bits)]], dtype=np.uint64) if decay is not None else None
     decayed_WC = scaled(side, MaskedWeights, weights_WC, factor_11, count=1)

@@ -1,13 +1,13 @@
-"""Products of matrices that one party each holds with numbers that all hold shares of.
+"""Multiply matrices, each held by one party, with numbers of which all parties hold shares.
 
-Beaver 1991, with a mask that outlives a product: a party shows the others its matrix X less a mask U once, and each product takes
-a fresh mask of the shared numbers. For w the sum of the parties' shares, where party i holds X, each other party j draws v_j and
-shows f_j = w_j - v_j, and X w = X (w_i + sum f_j) + sum of (X - U) v_j + sum of U v_j. Party i computes the first term, party j
-its part of the second. The helper knows U and v_j and deals the third.
+Beaver 1991, with a mask that serves several products: a party shows the others its matrix X minus a mask U once, and each
+product uses a fresh mask of the shared numbers. Let w be the sum of the parties' shares, and let party i hold X. Each other
+party j draws v_j and shows f_j = w_j - v_j. Then X w = X (w_i + sum f_j) + sum of (X - U) v_j + sum of U v_j. Party i computes
+the first term, party j its part of the second. The helper knows U and v_j and deals the third.
 
-All parties' matrices are multiplied in one exchange. A party sees the sum of what others show, as if these were one party. Where
-the label party and a feature party hold shares of further columns (feature_products.py), each has its shares as its last columns,
-and both matrices' copies of such a column have the same weight.
+All parties' matrices are multiplied in one exchange. A party sees the sum of the others' words, as if they were one party. If
+the label party and a feature party hold shares of products (feature_products.py), each has its shares as its last columns, and
+both copies of such a column have the same weight.
 
 Shapes: N rows, B rows of a batch, W columns of all parties, X of a party's matrix, Y of which others have a part, C outputs.
 """
@@ -27,12 +27,12 @@ _WORDS_AT_A_TIME = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Matrices:
-    """All parties' features as one party has them: its own, and the sum of the others', less their masks.
+    """All parties' features as one party has them: its own, and the sum of the others' minus their masks.
 
     Args:
         columns: of all parties.
         held_NX: its own features, and its shares of products.
-        masked_NY: the others' features and shares of products, less their masks.
+        masked_NY: the others' features and shares of products, minus their masks.
     """
 
     columns: HeadColumns
@@ -41,7 +41,7 @@ class Matrices:
 
     @classmethod
     def exchange(cls, side: ShareHolder, held_NX: Words, columns: HeadColumns) -> "Matrices":
-        """Show the other parties own columns less a mask, and see theirs, less their masks."""
+        """Send own columns minus a mask to the other parties, and receive theirs minus their masks."""
         masked_NY = np.empty((len(held_NX), len(columns.others[side.place])), dtype=np.uint64)
         for rows in row_parts(len(held_NX), columns.widest):
             mask_RX = side.masks.draw(rows.stop - rows.start, held_NX.shape[1])
@@ -73,14 +73,14 @@ def gradients(side: ShareHolder, matrices: Matrices, rows_B: Index, errors_BC: W
 
 
 def scaled(side: ShareHolder, kind: type[WordsMessage], shared_WC: Words, factors: Words | None, *, count: int) -> Words:
-    """Return this party's shares of shared numbers times whole numbers that the label party alone knows; one exchange.
+    """Return this party's shares of shared numbers times whole numbers that only the label party knows. It takes one exchange.
 
     Args:
         side: this party.
-        kind: message in which masked numbers and masked factors cross.
+        kind: the message that carries masked numbers and masked factors.
         shared_WC: this party's shares of W rows of numbers.
-        factors: of the rows, (count, 1); None at a feature party.
-        count: W, or 1 for one factor of all rows.
+        factors: those of the rows, (count, 1); None at a feature party.
+        count: W, or 1 for one common factor.
     """
     if factors is not None:
         masked = side.exchange_each(kind, factors - side.masks.draw(count, 1), [shared_WC.shape] * len(side.peers))
@@ -92,7 +92,7 @@ def scaled(side: ShareHolder, kind: type[WordsMessage], shared_WC: Words, factor
 
 @dataclass(frozen=True, kw_only=True)
 class MaskMatrices:
-    """All parties' masks of their matrices, as the helper has them.
+    """The masks of all parties' matrices, which the helper has.
 
     Args:
         dealer: the helper.
@@ -106,7 +106,7 @@ class MaskMatrices:
 
     @classmethod
     def draw(cls, dealer: Dealer, rows: int, columns: HeadColumns) -> "MaskMatrices":
-        """Draw them as the parties do."""
+        """Draw the same masks as the parties."""
         masks = []
         for each, held_X in zip(dealer.parties, columns.held, strict=True):
             mask_NX = np.empty((rows, len(held_X)), dtype=np.uint64)
@@ -117,7 +117,7 @@ class MaskMatrices:
 
 
 def deal_scores(matrices: MaskMatrices, rows_B: Index, outputs: int) -> None:
-    """Deal what one call of ``scores`` takes."""
+    """Deal the words that one call of ``scores`` needs."""
     dealer, columns = matrices.dealer, matrices.columns
     drawn = np.zeros((len(dealer.parties), columns.all, outputs), dtype=np.uint64)
     for mask_WC, each, others_Y in zip(drawn, dealer.parties, columns.others, strict=True):
@@ -129,7 +129,7 @@ def deal_scores(matrices: MaskMatrices, rows_B: Index, outputs: int) -> None:
 
 
 def deal_gradients(matrices: MaskMatrices, rows_B: Index, outputs: int) -> None:
-    """Deal what one call of ``gradients`` takes."""
+    """Deal the words that one call of ``gradients`` needs."""
     dealer, columns = matrices.dealer, matrices.columns
     drawn = np.stack([each.masks.draw(len(rows_B), outputs) for each in dealer.parties])
     total_BC, dealt_WC = drawn.sum(axis=0, dtype=np.uint64), np.zeros((columns.all, outputs), dtype=np.uint64)
@@ -139,7 +139,7 @@ def deal_gradients(matrices: MaskMatrices, rows_B: Index, outputs: int) -> None:
 
 
 def deal_scaled(dealer: Dealer, rows: int, outputs: int, *, count: int) -> None:
-    """Deal what one call of ``scaled`` takes, of so many rows of numbers and ``count`` factors."""
+    """Deal the words that one call of ``scaled`` needs, for this many rows of numbers and ``count`` factors."""
     factors = dealer.label.masks.draw(count, 1)
     deal(dealer, factors * sum((each.masks.draw(rows, outputs) for each in dealer.features), np.zeros(1, dtype=np.uint64)))
 

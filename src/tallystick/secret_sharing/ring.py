@@ -1,7 +1,7 @@
-"""Numbers as whole numbers modulo 2^64, and the masks that hide them.
+"""Write numbers as whole numbers modulo 2^64, and draw the masks that hide them.
 
-A number x is written as round(x 2^bits) modulo 2^64, negative ones as two's complement. Two words whose sum is x are its shares:
-each alone is uniform, and tells nothing.
+A number x is written as round(x 2^bits) modulo 2^64, negative ones as two's complement. Two words whose sum is x are its
+shares: each alone is uniform, and reveals nothing.
 
 Shapes: B rows of a batch, D columns of one party, C outputs.
 """
@@ -20,7 +20,7 @@ SEED_BYTES = 32
 
 
 def to_words(numbers: NDArray[Any], *, bits: int, limit: float, what: str) -> Words:
-    """Write numbers as words. Raises DataError for one that is not finite or beyond ``limit``, which the protocol's range is for.
+    """Write numbers as words. Raises DataError for a number that is not finite or is beyond ``limit``, the protocol's range.
 
     Args:
         numbers: any shape.
@@ -35,7 +35,7 @@ def to_words(numbers: NDArray[Any], *, bits: int, limit: float, what: str) -> Wo
 
 
 def to_numbers(words: Words, *, bits: int) -> NDArray[np.float64]:
-    """Read words as numbers with so many binary places."""
+    """Read words as numbers with this many binary places."""
     return np.ldexp(words.view(np.int64).astype(np.float64), -bits)
 
 
@@ -50,10 +50,10 @@ def transposed_product(rows_BD: Words, errors_BC: Words) -> Words:
 
 
 class MaskStream:
-    """Uniform words from a secret seed, one after the other: AES-256 in counter mode.
+    """A stream of uniform words from a secret seed: AES-256 in counter mode.
 
-    A party and the helper draw the same words from the party's seed, in the same order. A seed serves one session: whoever draws
-    from it twice masks two things by the same words.
+    A party and the helper draw the same words from the party's seed, in the same order. A seed serves one session: a second use
+    would mask two things with the same words.
 
     Args:
         seed: 32 bytes from the operating system's generator.

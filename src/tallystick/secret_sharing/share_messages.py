@@ -1,4 +1,6 @@
-"""Messages of a head on shares: every word in them is uniform, whatever it hides. Shapes: R rows, D columns, B batch."""
+"""Define the messages of a head on shares. Every word in them is uniform, whatever it hides. Shapes: R rows, D columns, B
+batch.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
@@ -24,14 +26,14 @@ class MaskSeed(Message, frozen=True):
 
 
 class MaskedFeatures(Message, frozen=True):
-    """Party to party: some rows (R, D) of its features, each number less a mask."""
+    """Party to party: some rows (R, D) of its features, each number minus a mask."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array
 
 
 class MaskedWeights(Message, frozen=True):
-    """Party to party: its shares of weights (D, C), or the label party's weight decay (1, 1), less a mask."""
+    """Party to party: its shares of weights (D, C), or the label party's weight decay (1, 1), minus a mask."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array
@@ -45,7 +47,7 @@ class MaskedScores(Message, frozen=True):
 
 
 class MaskedErrors(Message, frozen=True):
-    """Party to party: its shares of a batch's errors, or the label party's weights of its rows, masked; (B, C), or (B, 1)."""
+    """Party to party, masked: its shares of a batch's errors (B, C), or the label party's row weights (B, 1)."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array
@@ -59,7 +61,7 @@ class MaskedSteps(Message, frozen=True):
 
 
 class ScoreShares(Message, frozen=True):
-    """Feature party to label party: its shares (B, C) of final scores, which the label party learns by them."""
+    """Feature party to label party: its shares (B, C) of final scores, with which the label party computes the scores."""
 
     limit = MAX_MESSAGE_BYTES
     words: Array
@@ -72,20 +74,22 @@ class EdgeShares(Message, frozen=True):
 
 
 class UnscoredRows(Message, frozen=True):
-    """Label party to feature party: which common rows of a prediction (N,) it has no score of. Only these are scored."""
+    """Label party to feature party: which common rows of a prediction (N,) have no score yet. Only these are scored."""
 
     limit = MAX_MESSAGE_BYTES
     rows: Array
 
 
 class SharesKept(Message, frozen=True):
-    """Between label party and feature party: whether it, or all others, keep their shares of the scores that are due."""
+    """Between label party and feature party: whether the sender, or all others, have saved their shares of the due scores."""
 
     kept: bool
 
 
 class Correction(Message, frozen=True):
-    """Helper to party: what this party's masks lack to be shares of a product, of a number cut off, or of sines."""
+    """Helper to party: the difference between this party's masks and its shares of a product, of a truncated number, or of
+    sines.
+    """
 
     limit = MAX_MESSAGE_BYTES
     words: Array
@@ -102,7 +106,7 @@ def send_words(channel: Channel, kind: type[WordsMessage], words: Words) -> None
 
 
 def receive_words(channel: Channel, kind: type[WordsMessage], *shape: int) -> Words:
-    """Receive words. Raises ProtocolError for another shape or type than is due."""
+    """Receive words. Raises ProtocolError for an unexpected shape or type."""
     array = channel.receive(kind).words
     try:
         words = array.numpy(*shape)
@@ -114,7 +118,7 @@ def receive_words(channel: Channel, kind: type[WordsMessage], *shape: int) -> Wo
 
 
 def receive_seed(channel: Channel) -> bytes:
-    """Receive a party's seed. Raises ProtocolError for one of another length."""
+    """Receive a party's seed. Raises ProtocolError for a wrong length."""
     seed = channel.receive(MaskSeed).seed
     if len(seed) != SEED_BYTES:
         raise ProtocolError(channel.peer, f"{channel.peer} sent a seed of {len(seed)} bytes; {SEED_BYTES} are due")
@@ -135,7 +139,7 @@ class FeatureCounts(Message, frozen=True):
 
 
 class HeadSizes(Message, frozen=True):
-    """Party to helper: what there is to deal for. All parties say the same."""
+    """Party to helper: the sizes of what it has to deal. All parties send the same."""
 
     training: int
     scored: int
@@ -145,7 +149,7 @@ class HeadSizes(Message, frozen=True):
 
 
 def exchange_counts_label_party(peers: Sequence[Channel], own: int, *, weighted: bool) -> FeatureCounts:
-    """Learn how many features each feature party brings, and tell all. Raises ProtocolError for a wrong number."""
+    """Receive each feature party's number of features, and send all numbers to all. Raises ProtocolError for a wrong number."""
     columns = [own]
     for peer in peers:
         columns.append(peer.receive(FeatureCount).columns)
@@ -157,13 +161,13 @@ def exchange_counts_label_party(peers: Sequence[Channel], own: int, *, weighted:
 
 
 def exchange_counts_feature_party(peer: Channel, own: int, *, place: int, parties: int) -> FeatureCounts:
-    """Tell how many features this party brings, and learn it of all. Raises ProtocolError for a wrong number.
+    """Send this party's number of features, and receive all parties' numbers. Raises ProtocolError for a wrong number.
 
     Args:
         peer: the label party.
-        own: features.
-        place: of this party among all that bring some.
-        parties: how many these are.
+        own: this party's number of features.
+        place: of this party among all parties with features.
+        parties: number of parties with features.
     """
     peer.send(FeatureCount(columns=own))
     counts = peer.receive(FeatureCounts)
@@ -184,7 +188,7 @@ def _check_count(peer: Channel, who: str, count: int) -> None:
 
 
 def receive_sizes(label: Channel, features: Sequence[Channel]) -> HeadSizes:
-    """Receive all parties' sizes, as the helper. Raises ProtocolError where they differ, or are beyond all tables."""
+    """Receive all parties' sizes, as the helper. Raises ProtocolError if they differ, or are larger than any table."""
     sizes, *others = (channel.receive(HeadSizes) for channel in (label, *features))
     for channel, other in zip(features, others, strict=True):
         if other != sizes:
@@ -204,7 +208,7 @@ def receive_sizes(label: Channel, features: Sequence[Channel]) -> HeadSizes:
 
 
 def exchange_kept_label_party(peers: Sequence[Channel], *, kept: bool) -> list[str]:
-    """Learn which parties keep no shares of the scores that are due, and tell each whether all others keep theirs."""
+    """Find out which parties have not saved their shares of the due scores, and tell each party whether all others have."""
     is_kept = [kept, *(peer.receive(SharesKept).kept for peer in peers)]
     for place, peer in enumerate(peers, start=1):
         peer.send(SharesKept(kept=all(is_kept[:place] + is_kept[place + 1 :])))
@@ -212,18 +216,20 @@ def exchange_kept_label_party(peers: Sequence[Channel], *, kept: bool) -> list[s
 
 
 def exchange_kept_feature_party(peer: Channel, *, kept: bool) -> bool:
-    """Tell the label party whether this one keeps its shares of the scores that are due, and learn it of all others."""
+    """Tell the label party whether this party has saved its shares of the due scores, and find out whether all others have."""
     peer.send(SharesKept(kept=kept))
     return peer.receive(SharesKept).kept
 
 
 def send_unscored(channel: Channel, is_unscored_N: NDArray[np.bool_]) -> None:
-    """Say which rows are to be scored, as the label party."""
+    """Send, as the label party, which rows have no score yet."""
     channel.send(UnscoredRows(rows=Array.of(is_unscored_N.astype(np.uint8))))
 
 
 def receive_unscored(channel: Channel, rows: int) -> NDArray[np.bool_]:
-    """Receive it, as the feature party. Raises ProtocolError for another number of rows, or another type."""
+    """Receive, as the feature party, which rows have no score yet. Raises ProtocolError for a wrong number of rows, or a wrong
+    type.
+    """
     try:
         array = channel.receive(UnscoredRows).rows
         if array.dtype != "uint8":

@@ -1,16 +1,16 @@
-"""The sides of a computation on shares: parties that hold a share each, and the helper that deals randomness.
+"""Define the sides of a computation on shares: parties, each with a share, and the helper, who deals randomness.
 
-Beaver 1997, "Commodity-based cryptography": a helper deals correlated randomness, receives no data and sends nothing that depends
-on any. Here each party draws its part of it from a seed of its own, and tells the helper the seed. The helper repeats the draws
-and sends the label party what they lack; a feature party has its draws.
+Beaver 1997, "Commodity-based cryptography": a helper deals correlated randomness. It receives no data and sends nothing that
+depends on data. Here each party draws its part from its own seed, and tells the helper the seed. The helper repeats the draws,
+and sends the label party a correction. A feature party uses its draws without a correction.
 
-Feature parties have no line to each other. Where there are several, the label party adds up what the others show, and passes it
-on: each feature party sees the sum of all others' words, as if these were one party.
+Feature parties have no connection to each other. If there are several, the label party adds up the others' words and passes the
+sum on: each feature party sees the sum of all others' words, as if they were one party.
 
-Threat model: all sides follow the protocol, and the helper works with no party. Guarantee: whichever other parties work together,
-what they receive is uniform and independent of a party's inputs, as long as AES-256 in counter mode is a pseudorandom generator.
-Not protected: a helper that works with one party has the others' columns, labels and weights, now or later from the seeds. A
-party that deviates can change results, and read what it should not.
+Threat model: all sides follow the protocol, and the helper works with no party. Guarantee: even if all other parties work
+together, what they receive is uniform and independent of a party's inputs, if AES-256 in counter mode is a pseudorandom
+generator. Not protected: a helper that works with one party has the others' columns, labels and weights, now or later from the
+seeds. A party that deviates can change results and read others' data.
 """
 
 from collections.abc import Sequence
@@ -39,10 +39,11 @@ class ShareHolder:
     """One of the parties.
 
     Args:
-        place: 0 of the label party, then the feature parties' in order. Of dealt numbers a feature party's shares are its draws.
+        place: 0 for the label party, then the feature parties in order. A feature party's shares of dealt numbers are its
+            draws.
         peers: to the feature parties in order; at a feature party to the label party alone.
         helper: to the helper.
-        masks: what it draws.
+        masks: the stream of its draws.
     """
 
     place: int
@@ -52,12 +53,12 @@ class ShareHolder:
 
     @classmethod
     def begin(cls, peers: Sequence[Channel], helper: Channel, *, place: int, seed: bytes) -> "ShareHolder":
-        """Tell the helper the seed of this session's masks, and begin.
+        """Send the helper the seed of this session's masks, and begin.
 
         Args:
             peers: to the feature parties in order; at a feature party to the label party alone.
             helper: to the helper.
-            place: 0 of the label party, then the feature parties' in order.
+            place: 0 for the label party, then the feature parties in order.
             seed: 32 bytes from the operating system's generator, for this session alone.
         """
         helper.send(MaskSeed(seed=seed))
@@ -78,17 +79,17 @@ class ShareHolder:
         axis: int = 0,
         bits: int = 64,
     ) -> Words:
-        """Show the other parties words of own, and return the sum of theirs.
+        """Send own words to the other parties, and return the sum of theirs.
 
         Args:
             kind: of the messages.
-            words: this party's, along the axis those that it shows.
-            shown: which of the places along the axis each party shows; all if left out.
-            seen: which of them each party sees; all if left out.
+            words: this party's; along the axis only the places that it shows.
+            shown: the places along the axis that each party shows; all by default.
+            seen: the places that each party sees; all by default.
             axis: of the places.
             bits: the words are summed modulo 2^bits.
         """
-        if len(self.peers) == 1:  # a feature party; or a label party with one, which sees just what this party shows
+        if len(self.peers) == 1:  # it sees exactly these words
             send_words(self.peers[0], kind, words)
             return receive_words(self.peers[0], kind, *_shape(words, seen[self.place] if seen is not None else None, axis))
         lowest = np.uint64((1 << bits) - 1)
@@ -109,13 +110,13 @@ class ShareHolder:
         return np.take(_sum(spread[1:]), seen[0], axis=axis) & lowest
 
     def exchange_each(self, kind: type[WordsMessage], words: Words, shapes: Sequence[tuple[int, ...]]) -> list[Words]:
-        """Show each peer words, and return each one's, of these shapes: between the label party and each feature party."""
+        """Send each peer its words, and return each peer's, of these shapes: between the label party and each feature party."""
         for peer in self.peers:
             send_words(peer, kind, words)
         return [receive_words(peer, kind, *shape) for peer, shape in zip(self.peers, shapes, strict=True)]
 
     def open(self, kind: type[WordsMessage], share: Words, *, bits: int = 64) -> Words:
-        """Show a share, and return the sum of all modulo 2^bits: whatever this hides must be masked."""
+        """Send a share to all, and return the sum of all shares modulo 2^bits. The shared value must be masked."""
         opened: Words = (share + self.exchange(kind, share, bits=bits)) & np.uint64((1 << bits) - 1)
         return opened
 
@@ -130,7 +131,7 @@ def _sum(each: Sequence[Words]) -> Words:
 
 
 def _shape(words: Words, places: NDArray[np.int64] | None, axis: int) -> tuple[int, ...]:
-    """Return the shape of words with these places along the axis in place of their own."""
+    """Return the shape that words would have with these places along the axis."""
     shape = list(words.shape)
     if places is not None:
         shape[axis] = len(places)
@@ -148,7 +149,7 @@ def _spread(words: Words, places: NDArray[np.int64], axis: int, whole: int) -> W
 
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
-    """A party as the helper has it: the channel, and its masks."""
+    """A party, as the helper sees it: its channel, and its masks."""
 
     channel: Channel
     masks: MaskStream
@@ -165,7 +166,7 @@ class Dealt:
 
 @dataclass(frozen=True, kw_only=True)
 class Dealer:
-    """The helper's parties, the label party first."""
+    """The helper's view of all parties, the label party first."""
 
     parties: Sequence[Dealt]
 
@@ -186,12 +187,12 @@ class Dealer:
 
 
 def draw_dealt(side: ShareHolder, *shape: int) -> Words:
-    """Return own shares of what the helper deals next: a feature party draws its own, and the label party gets the rest."""
+    """Return own shares of what the helper deals next: a feature party draws them, and the label party receives a correction."""
     return side.correction(*shape) if side.is_label else side.masks.draw(*shape)
 
 
 def deal(dealer: Dealer, words: Words, *, among: Sequence[Dealt] | None = None) -> None:
-    """Deal shares of these words to the label party and all feature parties, or some of these."""
+    """Deal shares of these words to the label party and to all or some feature parties."""
     for each in dealer.features if among is None else among:
         words = words - each.masks.draw(*words.shape)
     dealer.label.correct(words)

@@ -1,12 +1,13 @@
-"""The logistic function as a sum of sines, by which shares of its values follow from dealt shares of sines of a mask.
+"""Compute the logistic function on shares, as a sum of sines: the helper deals shares of sines of a mask.
 
-sigmoid(z) = 1/2 + sum_k a_k sin(2 pi k z / P), and sin(k(m - r)) = sin(km) cos(kr) - cos(km) sin(kr). The helper deals shares of
-cos(kr) and sin(kr). Once m = z + r is open, the rest is a sum of public numbers times these shares. r is uniform modulo P, so m
-tells nothing of z.
+sigmoid(z) = 1/2 + sum_k a_k sin(2 pi k z / P), and sin(k(m - r)) = sin(km) cos(kr) - cos(km) sin(kr). The helper deals shares
+of cos(kr) and sin(kr). When m = z + r is opened, the rest is a sum of public numbers times these shares. r is uniform modulo P,
+so m reveals nothing about z.
 
-For |z| up to 28 a value is within .0036 of the logistic function, and over the whole period within [-.0013, 1.0013]. Beyond
-|z| = 32 the sum repeats itself: a score of 40 would count as -24. So the same dealt numbers give shares of sin^32(pi z / P), too:
-1 at |z| = 32, .54 at 28, .003 at 20, below .00002 up to 16. Its sum over a training is how often scores came near the edge.
+For |z| up to 28 a value is within .0036 of the logistic function, and over the whole period within [-.0013, 1.0013]. Beyond |z|
+= 32 the sum repeats itself: a score of 40 would count as -24. So the same dealt numbers also give shares of sin^32(pi z / P),
+which is 1 at |z| = 32, .54 at 28, .003 at 20, and below .00002 up to 16. Its sum over a training says how often scores came
+near the edge.
 """
 
 from math import comb
@@ -49,17 +50,17 @@ EDGE_MEAN = comb(32, 16) / 2**32
 EDGE_COEFFICIENTS = tuple(2 * (-1) ** order * comb(32, 16 - order) / 2**32 for order in range(1, 17))
 """Of cos(2 pi k z / P) in sin^32(pi z / P), for k of 1 to 16."""
 
-_COARSE_BITS = 31  # a coefficient, less its 2^30 of the sine
+_COARSE_BITS = 31  # bits of a coefficient, without the sine's 2^30
 
 
 def public_factors(
     masked_BC: NDArray[np.uint64], scale: float, *, more_bits: int = 0
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return what the dealt cosines and sines are multiplied by, (2K, B, C) each: for the values, and to count those at the edge.
+    """Return the factors of the dealt cosines and sines, (2K, B, C) each: for the values, and for the count at the edge.
 
     Args:
         masked_BC: z + r, modulo a full turn of 2^46.
-        scale: what the values are multiplied by, at most 2 / 2^more_bits.
+        scale: factor of the values, at most 2 / 2^more_bits.
         more_bits: binary places of the values beyond ``FACTOR_BITS``.
     """
     orders_K11 = np.arange(1, len(COEFFICIENTS) + 1).reshape(-1, 1, 1)

@@ -1,7 +1,7 @@
-"""Sine and cosine of whole angles in whole numbers: the same to the bit on every machine.
+"""Compute sine and cosine of whole angles in whole numbers: the same bits on every machine.
 
-Both parties multiply shares by these numbers, and a difference of one in one of them would turn a sum of shares into noise. C
-libraries differ in the last bit of a floating sine.
+Both parties multiply shares by these numbers, and if one of them differed by one, the sum of the shares would be noise. C
+libraries differ in the last bit of a floating-point sine.
 """
 
 from functools import cache
@@ -24,7 +24,7 @@ _PI = 0x3243F6A8885A308D313198A2E03707344A409382  # pi 2^156
 def sines(angles: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return sine and cosine of angles in [0, 2^46), each within 2^-28 of the true one."""
     places = (angles + (1 << (_STEP_BITS - 1))) >> _STEP_BITS
-    rests = angles - (places << _STEP_BITS)  # within half a step of a table's angle
+    rests = angles - (places << _STEP_BITS)  # the rest is within half a step of the table
     table = _sine_table()
     sine = table[places & (2**_TABLE_BITS - 1)]
     cosine = table[(places + 2 ** (_TABLE_BITS - 2)) & (2**_TABLE_BITS - 1)]
@@ -38,7 +38,7 @@ def _turned(slope: NDArray[np.int64], rests: NDArray[np.int64]) -> NDArray[np.in
 
 @cache
 def _sine_table() -> NDArray[np.int64]:
-    """Make sines of all multiples of 1/2^16 of a turn, by turning a point in whole numbers of 128 places."""
+    """Compute sines of all multiples of 1/2^16 of a turn, by rotating a point in whole numbers with 128 places."""
     step = _PI >> (156 - _PLACES + _TABLE_BITS - 1)
     one = 1 << _PLACES
     sine_step, cosine_step = step - _times(step, step, step) // 6, one - _times(step, step) // 2 + _times(*[step] * 4) // 24

@@ -1,1 +1,3 @@
-"""Scores online: sessions that stand, and HTTP at the label party. What crosses between the sides is in ``serving``."""
+"""Serve scores online: long-lived sessions between the parties, and HTTP for clients. ``scoring`` has what crosses between
+parties.
+"""

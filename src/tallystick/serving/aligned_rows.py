@@ -1,4 +1,4 @@
-"""A side's rows at the positions of an alignment, as they were when it began to serve, and what stands in for those it lacks."""
+"""Hold a side's rows at the positions of an alignment, as they were when serving began, and stand-ins for those that it lacks."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from tallystick.tables.encoder import Encoder
 def aligned_rows(side: ServingSide, alignment: Alignment, encoder: Encoder | None) -> Dataset:
     """Encode the aligned rows by a run's encoder.
 
-    Stand-ins follow from the side's secret and the alignment: whoever sees them in two sessions sees nothing change. Were they
-    drawn anew, what changed would be known as made up.
+    Stand-ins follow from the side's secret and the alignment, so they are the same in all sessions. If they were drawn afresh,
+    a peer could recognise them by the change.
     """
     own = OwnRows(party=side.party, is_label=side.is_label, frame=side.frame, keys=side.keys, alignment=alignment)
-    # Derive the seed of stand-ins; none stands in on an intersection, whose rows have no universal ids
+    # the seed of stand-ins; an intersection has none, because its rows have no universal ids
     uids = alignment.uids_N16.tobytes() if alignment.uids_N16 is not None else b""
     digest = hashlib.blake2b(uids, key=side.home.secret()[:64], digest_size=SEED_BITS // 8, person=b"serve stand-ins")
     seed = int.from_bytes(digest.digest(), "big")
@@ -27,10 +27,10 @@ def aligned_rows(side: ServingSide, alignment: Alignment, encoder: Encoder | Non
 
 
 def names_of(side: ServingSide, alignment: Alignment) -> Sequence[bytes]:
-    """Return what both sides, and budgets, know each position by: the key, on a union the position itself.
+    """Return the names of positions, for both sides and for budgets: the key, or, on a union, the position itself.
 
-    Universal ids would do for the batches. But a new alignment draws new ones, and whoever brings another key gets one: by these
-    names each would begin the day's budgets anew. By own keys it would show, once a budget is used up, whose rows they are.
+    Universal ids would do for the batches. But a new alignment draws new ones, and a peer with a changed key gets one, so these
+    names would restart the day's budgets. Own keys as names would show whose rows they are when a budget is used up.
     """
     if alignment.uids_N16 is None:
         return list(side.keys.ids_of(alignment.rows_N))
@@ -38,6 +38,6 @@ def names_of(side: ServingSide, alignment: Alignment) -> Sequence[bytes]:
 
 
 def own_places(side: ServingSide, alignment: Alignment) -> dict[bytes, int]:
-    """Return the position of each own key that has one."""
+    """Return the positions by own key."""
     own_N = alignment.rows_N >= 0
     return dict(zip(side.keys.ids_of(alignment.rows_N[own_N]), own_N.nonzero()[0].tolist(), strict=True))

@@ -1,7 +1,7 @@
-"""An Arrow IPC stream from a client as a table, with bounds that hold before memory is allocated.
+"""Read a client's Arrow IPC stream as a table, with limits that are checked before memory is allocated.
 
-A stream can hold far more than its bytes: compressed buffers thirty thousand times as much, a dictionary's text once for each
-row, lists of nothing any number of items. So these are refused, rows are counted in the headers, and texts are measured before
+A stream can expand to much more than its bytes: compressed buffers thirty thousand times, a dictionary's text once for each
+row, lists of empty items without limit. So these are refused, rows are counted in the headers, and texts are measured before
 they are copied.
 """
 
@@ -18,16 +18,16 @@ NONE = Problem(status=400, detail="the body is no Arrow IPC stream; write the ro
 PLAIN = Problem(
     status=400, detail="the Arrow stream has a dictionary or is compressed; write it without (for pandas: no categories)"
 )
-DICTIONARIES, ROWS = 2, 3  # what the header of an IPC message is of
+DICTIONARIES, ROWS = 2, 3  # types of an IPC message's header
 LISTS = (
     *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
     *(pa.types.is_list_view, pa.types.is_large_list_view),
 )
-HEADER_KIND, HEADER, LENGTH, COMPRESSION = 1, 2, 0, 3  # fields of these tables, by the format's schema
+HEADER_KIND, HEADER, LENGTH, COMPRESSION = 1, 2, 0, 3  # numbers of these tables' fields in the format's schema
 
 
 def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame:
-    """Read the rows. Raises Problem for what is no stream, holds more, or is not written plainly."""
+    """Read the rows. Raises Problem if this is no stream, has too many rows, or uses a refused encoding."""
     try:
         counts = [_rows_of(bytes(message.metadata)) for message in pa.ipc.MessageReader.open_stream(body)]
         if min(counts, default=0) < 0:
@@ -41,7 +41,7 @@ def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame
             for name, kind in zip(stream.schema.names, stream.schema.types, strict=True):
                 item = kind.value_field if any(is_such(kind) for is_such in LISTS) else None
                 inner = item.type if item is not None else None
-                if item is not None and not item.name.isprintable():  # decoded here, for Polars panics at what is no UTF-8
+                if item is not None and not item.name.isprintable():  # decoded here, because Polars panics if it is not UTF-8
                     raise NONE
                 if pa.types.is_nested(inner or kind) or (inner is not None and pa.types.is_null(inner)):
                     raise Problem(
@@ -65,7 +65,9 @@ def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame
 
 
 def _rows_of(metadata: bytes) -> int:
-    """Return the row count of a message. Raises Problem for a compressed one or a dictionary, struct.error for none."""
+    """Return the row count of a message. Raises Problem for a compressed message or a dictionary, struct.error for a malformed
+    one.
+    """
     message = _Table(metadata, struct.unpack_from("<I", metadata)[0])
     (kind,) = struct.unpack_from("<B", metadata, message.at(HEADER_KIND)) if message.has(HEADER_KIND) else (0,)
     if kind == DICTIONARIES:
@@ -79,7 +81,7 @@ def _rows_of(metadata: bytes) -> int:
 
 
 class _Table:
-    """A table of FlatBuffers, which an IPC message's header is written in. Raises struct.error for a place outside of it."""
+    """A FlatBuffers table, the format of an IPC message's header. Raises struct.error for a place outside of it."""
 
     def __init__(self, content: bytes, at: int) -> None:
         self._content, self._at = content, at
@@ -87,12 +89,12 @@ class _Table:
         self._size = int(struct.unpack_from("<H", content, max(self._fields, 0))[0])
 
     def at(self, field: int) -> int:
-        """Return where a field's value lies, or the table's own place for none."""
+        """Return the place of a field's value, or the table's own place if it has none."""
         place = 4 + 2 * field
         return self._at + (int(struct.unpack_from("<H", self._content, self._fields + place)[0]) if place < self._size else 0)
 
     def has(self, field: int) -> bool:
-        """Tell whether a field is there."""
+        """Tell whether the table has a field."""
         return self.at(field) != self._at
 
     def table(self, field: int) -> "_Table":
@@ -102,7 +104,7 @@ class _Table:
 
 
 def _text_bytes(column: pl.Series) -> int:
-    """Count the bytes of a column's texts, also those of its lists: several may share the same bytes of the stream."""
+    """Count the bytes of a column's texts, and of texts in its lists. Several may share the same bytes of the stream."""
     column = column.explode() if isinstance(column.dtype, pl.List | pl.Array) else column
     if column.dtype == pl.Binary:
         return int(column.bin.size().sum())

@@ -1,4 +1,4 @@
-"""Whoever has the clients answers them over HTTP, and gets scores in a thread of its own."""
+"""Run the side that has the clients: answer them over HTTP, and get scores in a separate thread."""
 
 import threading
 import time
@@ -19,18 +19,19 @@ END_S = 5.0
 
 
 def answer_clients(side: ServingSide, server: "uvicorn.Server", score: Callable[[], None], *, stopped: Stop) -> None:
-    """Answer clients until the operator ends it. ``score`` gets scores, with the other side or alone, until it is ``stopped``.
+    """Answer clients until the operator stops it. ``score`` gets scores, with the other side or alone, until ``stopped`` is
+    set.
 
-    The end takes 12 seconds at most: 5 for answers under way, 2 for a farewell, 5 for whatever has to be interrupted.
+    Stopping takes at most 12 seconds: 5 for answers under way, 2 to close sessions, 5 for work that has to be interrupted.
 
-    Raises what ends ``score`` before, and ConfigError where its address is taken.
+    Raises the error that ends ``score`` early, and ConfigError if the address is taken.
     """
     failed: list[BaseException] = []
 
     def keep_up() -> None:
         try:
             score()
-        except BaseException as error:  # said by the main thread
+        except BaseException as error:  # the main thread says so
             failed.append(error)
             server.should_exit = True
 
@@ -39,7 +40,7 @@ def answer_clients(side: ServingSide, server: "uvicorn.Server", score: Callable[
     check_listen(listen, key="serving.listen")
     for line in serving_lines(side.contract):
         side.watcher.say(line)
-    # A daemon: what cannot be interrupted, such as a table that is being encoded, does not keep the process.
+    # A daemon: work that cannot be interrupted, such as encoding a table, does not keep the process alive.
     thread = threading.Thread(target=keep_up, name="tallystick-partners", daemon=True)
     try:
         thread.start()
@@ -47,7 +48,7 @@ def answer_clients(side: ServingSide, server: "uvicorn.Server", score: Callable[
         side.watcher.say(f"clients are answered on {scheme}://{listen}/")
         server.run()
     except KeyboardInterrupt:
-        pass  # the server has ended well
+        pass  # the server has stopped normally
     finally:
         stopped.set()
         _joined(thread, LEAVE_S)

@@ -1,14 +1,13 @@
-"""Connections of clients: each has so long and so many bytes for the head of a request, and so many there are at most.
+"""Limit the connections of clients: their number, and the time and bytes that each has for the head of a request.
 
-Whoever can reach the port can call, before any token is asked for. So a connection has 5 seconds for its TLS handshake, 5
-seconds, 64 KiB and 100 headers for the head of a request, and 5 seconds for its body. One that waits for the next request is
-kept for 75 seconds. Eight requests may wait behind one that is being answered, and an answer that is not read is waited with
-for 10 seconds. There are at most 4,096 connections, 1,024 with TLS, and at most a quarter of the process's file descriptors,
-whatever they do: the one that has said nothing for longest makes room, and where all are being answered, the one whose request
-came first.
+Anyone who can reach the port can connect before a token is asked for. So a connection has 5 seconds for its TLS handshake, 5
+seconds, 64 KiB and 100 headers for the head of a request, and 5 seconds for its body. An idle connection is kept for 75
+seconds. Eight requests may wait behind one that is being answered, and an answer that the client does not read is kept for 10
+seconds. There are at most 4,096 connections, 1,024 with TLS, and they use at most a quarter of the process's file descriptors.
+Beyond that, the connection that has been idle longest is closed; if none is idle, the one with the oldest request.
 
-Clients who are served already do not wait for strangers: handshakes begin one after the other, the addresses in turn, and where
-they are more than a quarter of the connections, they make room among themselves.
+Connected clients do not wait for newcomers: handshakes begin one after the other, taking turns by address, and if they are more
+than a quarter of the connections, a new handshake replaces another handshake.
 """
 
 import asyncio
@@ -50,7 +49,7 @@ SHARE = 4
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One client's connection. Those that wait for a request, and those with one, hang together, the first one first."""
+    """One client's connection. Idle connections and busy ones are two lists, oldest first."""
 
     most = MOST_CONNECTIONS
     line: asyncio.Transport | None = None
@@ -61,7 +60,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @classmethod
     def make_room(cls) -> None:
-        """Hang up who has waited longest, where connections are too many for one more."""
+        """Close the connection that has waited longest, if there are too many for one more."""
         while len(cls.doors) + len(cls.waiting) + len(cls.busy) >= cls.most:
             crowd: Iterable[TlsDoor | BoundedProtocol] = cls.waiting or cls.doors or cls.busy
             if len(cls.doors) > cls.most // DOORS_SHARE:
@@ -69,7 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
             next(iter(crowd)).hang_up()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a call, in the place of the one that has waited longest where there are too many."""
+        """Accept a connection. If there are too many, close the one that has waited longest."""
         super().connection_made(transport)
         self._head_bytes = self._pieces = 0
         self.line = self.line or transport
@@ -80,7 +79,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limit_head()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, as long as they are not too many of one head."""
+        """Receive bytes, up to the limit for the head of a request."""
         if self in self.waiting:
             self._limit_head()
         super().data_received(data)
@@ -89,7 +88,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._pieces += 1
             if self._head_bytes > MOST_HEAD_BYTES:
                 self.hang_up()
-            elif self._pieces > FREE_PIECES:  # read no more of this head for a moment: each piece costs as much as a request does
+            elif self._pieces > FREE_PIECES:  # pause reading this head: each piece costs as much as a request
                 pause_s = min(FIRST_PAUSE_S * 2 ** (self._pieces - FREE_PIECES - 1), LONGEST_PAUSE_S)
                 assert self.line is not None, "a connection was made"
                 self.line.pause_reading()
@@ -100,13 +99,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self.line.resume_reading()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. The parser ends at an error, and a request that is none is answered so."""
+        """Receive a header. An error ends the parser, and a malformed request gets an error as answer."""
         if len(self.headers) >= MOST_HEADERS:
             raise ValueError("too many headers")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Go on with the request: its body and its score have limits of their own."""
+        """End the limits of the head: the body and the score have limits of their own."""
         if len(self.pipeline) >= MOST_PIPELINED:
             self.hang_up()
             return
@@ -128,13 +127,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Wait with an answer that is not read, but not for ever."""
+        """Wait, for a limited time, until the client reads the answer."""
         super().pause_writing()
         if self._unread is None:
             self._unread = asyncio.get_running_loop().call_later(UNREAD_S, self.hang_up)
 
     def resume_writing(self) -> None:
-        """Go on with it."""
+        """Go on sending the answer."""
         super().resume_writing()
         self._read()
 
@@ -170,9 +169,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class TlsDoor(asyncio.Protocol):
-    """One client's call until its TLS handshake has ended.
+    """One client's connection until its TLS handshake has ended.
 
-    It takes asyncio's own loop: uvloop reads what comes before the handshake begins.
+    It needs asyncio's own loop, because uvloop reads bytes before the handshake begins.
     """
 
     context: ssl.SSLContext
@@ -192,7 +191,7 @@ class TlsDoor(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(HEAD_S, self.hang_up)
 
     def data_received(self, data: bytes) -> None:
-        """Gather the first message, for which the porter is called, or keep what comes right behind the handshake."""
+        """Collect the first message, then ask the porter for a turn; or keep bytes that arrive right after the handshake."""
         if self._opening is not None:
             self._early.append(data)
             return
@@ -208,15 +207,15 @@ class TlsDoor(asyncio.Protocol):
         self._opening = asyncio.get_running_loop().create_task(self._shake_hands())
 
     async def _shake_hands(self) -> None:
-        if self._transport.is_closing():  # hung up before its turn came
+        if self._transport.is_closing():  # closed before its turn
             return
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, self._say_hello)  # a turn later, when the handshake is connected
         try:
             secured = await loop.start_tls(self._transport, self, self.context, server_side=True, ssl_handshake_timeout=HEAD_S)
-        except OSError:  # among them what ssl and a time that is over raise
+        except OSError:  # includes the errors of ssl and of a timeout
             secured = None
-        except asyncio.CancelledError:  # the server ends
+        except asyncio.CancelledError:  # the server stops
             self._transport.abort()
             raise
         finally:
@@ -239,7 +238,7 @@ class TlsDoor(asyncio.Protocol):
             protocol.buffer_updated(len(self._hello))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Forget the call."""
+        """Forget the connection."""
         self._leave()
 
     def hang_up(self) -> None:
@@ -254,15 +253,15 @@ class TlsDoor(asyncio.Protocol):
 
 
 def _caller(transport: asyncio.Transport) -> str:
-    """Return whom a call is of: an address, or of one of IPv6 its network, for whoever has one has many."""
+    """Return the caller: the address, or for IPv6 its network, because one caller has many addresses there."""
     host = str((transport.get_extra_info("peername") or ("",))[0]).partition("%")[0]
     return str(ipaddress.ip_network(f"{host}/64", strict=False)) if ":" in host else host
 
 
 class Porter:
-    """Opens doors, one every HANDSHAKE_EVERY_S: of each caller in turn, and of one caller who came last.
+    """Opens doors, one every HANDSHAKE_EVERY_S. Callers take turns, and each caller's newest connection comes first.
 
-    Where doors are too many, those who came first wait in vain, whoever is served: who comes last has waited least.
+    If there are too many doors, the oldest ones wait in vain: the newest has waited least.
     """
 
     def __init__(self) -> None:
@@ -270,13 +269,13 @@ class Porter:
         self._round: asyncio.Task[None] | None = None
 
     def call(self, door: TlsDoor) -> None:
-        """Have a door opened in its turn."""
+        """Queue a door, to be opened in its turn."""
         self._callers.setdefault(door.caller, {})[door] = None
         if self._round is None or self._round.done():
             self._round = asyncio.get_running_loop().create_task(self._open())
 
     def forget(self, door: TlsDoor) -> None:
-        """Leave a door shut."""
+        """Remove a door from the queue."""
         if doors := self._callers.get(door.caller):
             doors.pop(door, None)
 
@@ -293,7 +292,7 @@ class Porter:
 
 
 def bounded_protocol(most: int | None = None, *, tls: ssl.SSLContext | None = None) -> type[asyncio.Protocol]:
-    """Build the connections of one server: so many at most, or as many as the process's file descriptors allow."""
+    """Build the connections of one server: at most this many, or as many as the process's file descriptors allow."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = MOST_CONNECTIONS if tls is None else MOST_WITH_TLS
     allowed = allowed if descriptors == resource.RLIM_INFINITY else min(allowed, descriptors // SHARE)
@@ -303,7 +302,7 @@ def bounded_protocol(most: int | None = None, *, tls: ssl.SSLContext | None = No
 
 
 class PatientServer(uvicorn.Server):
-    """A server that takes a few calls at once, while the system holds many more."""
+    """A server that accepts a few connections at a time, while the system queues many more."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""

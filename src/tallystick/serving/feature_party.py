@@ -1,4 +1,4 @@
-"""A feature party that serves: it dials the label party and answers its questions, for as long as it is left to."""
+"""Serve as a feature party: dial the label party and answer its questions until the operator stops it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,31 +32,31 @@ from tallystick.watcher import Watcher
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FeatureRun(OpenRun):
-    """A run that this feature party has loaded, whichever session stands.
+    """A run that this feature party has loaded, independent of the session.
 
-    ``bottom`` is None on a union, where it is made for an alignment.
+    ``bottom`` is None on a union, where it is built for an alignment.
     """
 
     bottom: nn.Module | None
 
     def retire(self) -> bool:
-        """Retire the run at any time: questions come one after the other, and one that is being answered has all it needs."""
+        """Retire the run. This is possible at any time: questions come one by one, and the one being answered has all it needs."""
         return True
 
     def close(self) -> None:
-        """Let go of the rows."""
+        """Release the rows."""
         self.store.close()
 
 
 @dataclass(kw_only=True)
 class AnsweringRuns:
-    """The runs of which a session's questions are answered: those that this side allows, and both have agreed on by their hash.
+    """The runs with which a session's questions are answered: this side allows them, and both sides agree on their hash.
 
     Args:
         side: this party.
-        runs: those that are loaded.
-        alignment: of this session; None where rows are asked for by key.
-        begun: the run that the handshake settled, and its version; None where nobody has promoted any.
+        runs: the loaded runs.
+        alignment: of this session; None if rows are asked for by key.
+        begun: the run that the handshake chose, and its version; None if nobody has promoted a run.
     """
 
     side: ServingSide
@@ -75,13 +75,13 @@ class AnsweringRuns:
         self._prepare(self.begun.run_id)
 
     def __getitem__(self, run_id: str) -> AnsweringRun:
-        """Return the run to answer with. Raises KeyError for one that was not agreed on, or that this side has withdrawn."""
+        """Return the run to answer with. Raises KeyError for a run that was not agreed on, or that this side has withdrawn."""
         if not (run_id in self._agreed and (self._agreed[run_id] is None or self.runs.allows(run_id))):
             raise KeyError(run_id)
         return self._ready[run_id][1]
 
     def agree(self, channel: Channel) -> None:
-        """Hear which runs are wanted, and say which of them are here."""
+        """Receive which runs the label party wants, and answer which of them are loaded here."""
         runs_wanted = channel.receive(VersionsWanted).runs
         self._agreed = {each.run_id: each.version for each in runs_wanted if self._agrees(each, channel.peer)}
         self.runs.want(list(self._agreed))
@@ -103,7 +103,7 @@ class AnsweringRuns:
         )
 
     def _agrees(self, wanted_run: WantedRun, peer: str) -> bool:
-        """Tell whether this side lets the run be asked in this version, which it keeps."""
+        """Tell whether this side allows the run in this version, and save the version."""
         run_id = wanted_run.run_id
         if wanted_run.version is None:
             return wanted_run == self.begun and not self.runs.withdrew(run_id)
@@ -120,7 +120,7 @@ class AnsweringRuns:
         return True
 
     def _prepare(self, run_id: str) -> None:
-        """Have a run that is loaded answer in the agreed way."""
+        """Prepare a loaded run to answer in the agreed way."""
         try:
             run = self.runs[run_id]
         except KeyError:
@@ -146,9 +146,9 @@ class AnsweringRuns:
 
 
 def serve_feature_party(contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> None:
-    """Answer the label party's questions until the operator ends it.
+    """Answer the label party's questions until the operator stops it.
 
-    Raises ConfigError or DataError before anybody is called if model or table is not usable, or the contract allows no serving.
+    Raises ConfigError or DataError before a peer is called, if model or table is not usable, or the contract allows no serving.
     """
     side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
     with side.home.locked():

@@ -1,4 +1,4 @@
-"""Scores that the feature party asks for, online: it has the clients, and the label party answers it alone."""
+"""Serve at a feature party that has the clients: it asks the label party for scores."""
 
 from collections.abc import Callable
 from functools import partial
@@ -46,10 +46,10 @@ from tallystick.watcher import Watcher
 def serve_feature_party_that_asks(
     contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher
 ) -> None:
-    """Answer clients until the operator ends it, with scores that the label party is asked for.
+    """Answer clients with scores from the label party, until the operator stops it.
 
-    Raises ConfigError or DataError before anybody is called if model, table or options are not usable, and ConfigError where
-    the extra ``serve`` is not installed.
+    Raises ConfigError or DataError before a peer is called, if model, table or options are not usable, or the extra ``serve``
+    is not installed.
     """
     try:
         from tallystick.serving.http import ScoreServer, application, run_server
@@ -83,7 +83,7 @@ def serve_feature_party_that_asks(
             within_s=longest_wait_s(options.deadline_ms / 1000, contract.network.deadline_s),
         )
         if way == "embedding":
-            # A dataset of no position, for a bottom model that is given rows of its own party alone
+            # a dataset without positions, for a bottom model that only gets rows of its own party
             if not side.contract.linkage.imputes:
                 present_rows: Dataset = IntersectionDataset(encoder=opened.encoder, source=None)
             else:
@@ -118,16 +118,16 @@ def serve_feature_party_that_asks(
 def serve_label_party_that_answers(
     contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher
 ) -> None:
-    """Answer the feature party's questions with scores until the operator ends it.
+    """Answer the feature party's questions with scores until the operator stops it.
 
-    Raises ConfigError or DataError before anybody is called if model or table is not usable, or the contract allows no serving.
+    Raises ConfigError or DataError before a peer is called, if model or table is not usable, or the contract allows no serving.
     """
     if not contract.hides_labels:
         refuse_exact(party, ["scores"], what="serving")
     side = ServingSide.of(contract, party, table=table, run=run, watcher=watcher)
     gate, feature_party, opened = side.gate(), contract.feature_parties[0], side.open(side.first.run_id, anew=False)
     scorer = Scorer.of(TrainedLabelParty.load(opened.folder, side.architecture))
-    # By an embedding alone the own columns of a row cannot be found.
+    # An embedding does not say which row's own columns belong to it.
     ways = [way for way in side.serving.ways if way != "embedding" or scorer.trained.encoder is None]
     if not ways:
         raise ConfigError(
@@ -177,14 +177,14 @@ def _bottom(side: ServingSide, opened: OpenRun, dataset: Dataset) -> nn.Module:
 
 
 class _OfPresentRows(nn.Module):
-    """A bottom model of a union or another one, given rows that this party has."""
+    """A bottom model, of a union or not, that only gets rows of this party."""
 
     def __init__(self, bottom: nn.Module) -> None:
         super().__init__()
         self.bottom = bottom
 
     def forward(self, features: Features) -> Tensor:
-        """Forward the cut embeddings of these rows."""
+        """Return the cut embeddings of these rows."""
         present_B = torch.ones(len(features), dtype=torch.bool)
         rows = ImputedFeatures(
             numeric_NF=features.numeric_NF, categorical_NG=features.categorical_NG, who_N=features.who_N, present_B=present_B

@@ -60,7 +60,7 @@ _PROBLEMS: dict[Why, Problem] = {
 
 @dataclass(kw_only=True)
 class _Rows:
-    """The rows of one request, as they are scored."""
+    """The rows of one request while they are scored."""
 
     why_B: list[Why]
     scores: dict[str, list[float]]
@@ -70,7 +70,7 @@ class _Rows:
 
 
 class ScoreServer:
-    """POST /v1/score and what stands around it. ``shadow`` takes in what was answered, for a candidate to score it, too."""
+    """POST /v1/score and the other routes. ``shadow`` gets the answered rows, so that a candidate can score them, too."""
 
     def __init__(
         self,
@@ -129,9 +129,9 @@ class ScoreServer:
         return response
 
     async def _rows(self, run: ServedRun, requested: RequestedRows, joint_until: float, until: float) -> _Rows:
-        """Return joint scores for as many rows as there are by then.
+        """Return the joint scores that arrive before the deadline.
 
-        Score the others by own columns, where the contract has that.
+        Score the other rows by own columns, if the contract allows it.
         """
         parts = await self._outcomes(run, requested, joint_until)
         why_B = [why for part in parts for why in part.why_B]
@@ -175,7 +175,7 @@ class ScoreServer:
             timer.cancel()
 
     async def _keep(self, run: ServedRun, requested: RequestedRows, rows: _Rows, began: float, until: float) -> None:
-        """Write down what is answered. A disk that takes no more costs no client its answer, and is counted."""
+        """Save the answers. If the disk is full, clients still get their answers, and the failure is counted."""
         if (answers := run.answers) is None or not answers.takes():
             return
         columns: dict[int, tuple[tuple[float, ...], tuple[int, ...]]] = {}
@@ -204,14 +204,16 @@ class ScoreServer:
         if self._tokens is not None:
             self._tokens.check(request.headers.get("authorization"))
 
-    # Around it
+    # Other routes
 
     async def healthy(self, request: Request) -> Response:  # noqa: ARG002
-        """Answer whether the process answers."""
+        """Answer that the process is alive."""
         return Response("ok\n", media_type="text/plain")
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002
-        """Answer whether the partners answer. By own columns alone a server is ready too, if the contract has that."""
+        """Answer whether the partners answer. If the contract allows scores by own columns alone, the server is ready without
+        them.
+        """
         if self._batcher.ready or self._runs.now.current.scorer.alone is not None:
             return Response("ready\n" if self._batcher.ready else "ready, by own columns alone\n", media_type="text/plain")
         return Problem.later(503, "the partners are not here; scores follow when they are").response()
@@ -231,7 +233,7 @@ class ScoreServer:
         return Response(msgspec.json.encode(openapi(self._runs.now)), media_type=JSON)
 
     async def runs(self, request: Request) -> Response:
-        """Answer which runs are served, and which wait for whom."""
+        """Answer which runs are served, and which wait for which party."""
         try:
             self._allow(request)
         except Problem as problem:
@@ -258,18 +260,18 @@ def application(scores: ScoreServer) -> Starlette:
         routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes],
         exception_handlers={404: _no_such_page, 405: _no_such_page, 500: _failed},
     )
-    app.router.redirect_slashes = False  # it would send clients to whatever Host they, or somebody before them, named
+    app.router.redirect_slashes = False  # a redirect would send clients to any Host that a request, or a proxy, named
     return app
 
 
 def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
-    """Build a server for it, with no log of its own: what a request asks for is nobody else's matter."""
+    """Build a server for the application. It has no log, because requests are private."""
     assert options.listen is not None
     host, _, port = options.listen.rpartition(":")
     tls = None
     if options.tls is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 has ciphers with CBC, and no client of today needs it
+        tls.minimum_version = ssl.TLSVersion.TLSv1_3  # 1.2 has CBC ciphers, and current clients do not need it
         tls.load_cert_chain(options.tls.certificate, options.tls.key)
         if options.tls.client_ca is not None:
             tls.load_verify_locations(options.tls.client_ca)
@@ -280,12 +282,12 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
             host=host.strip("[]"),
             port=int(port),
             log_config=None,
-            log_level=logging.ERROR,  # no warnings: a request that is none is worth no line, and strangers send many
+            log_level=logging.ERROR,  # no warnings: strangers send many malformed requests
             access_log=False,
             server_header=False,
             proxy_headers=False,
             lifespan="off",
-            ws="none",  # a connection that became one would be bounded by nothing
+            ws="none",  # an upgraded connection would escape all limits
             timeout_graceful_shutdown=5,
             timeout_keep_alive=KEEP_ALIVE_S,
             loop="asyncio" if tls is not None else "auto",
@@ -296,7 +298,7 @@ def run_server(app: Starlette, options: ServingOptions) -> uvicorn.Server:
 
 
 async def _own(run: ServedRun, requested: RequestedRows, places: list[int], until: float) -> tuple[Features | None, list[int]]:
-    """Return own columns of some rows, and which rows these are: those whose columns are known by then."""
+    """Return own columns of the rows whose columns arrive before the deadline, and which rows these are."""
     if requested.own is not None:
         return _picked(requested.own, places), places
     keys = [requested.keys[place] for place in places]
@@ -347,7 +349,7 @@ async def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG0
 
 
 async def _body(request: Request, *, most: int) -> bytes:
-    # What more is sent is not read.
+    # The rest of the body is not read.
     closes = {"Connection": "close"}
     detail = f"the body is over {most >> 10} KiB (serving.max_body_kib); ask in several requests"
     too_large = Problem(status=413, detail=detail, headers=closes)
@@ -375,7 +377,7 @@ def _told(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Outcome]") ->
         try:
             loop.call_soon_threadsafe(_settle, future, outcome)
         except RuntimeError:
-            return  # the server has ended, and nobody waits
+            return  # the server has stopped, and nobody waits
 
     return tell
 

@@ -1,7 +1,7 @@
-"""Agree on the alignment of sides that meet again: the one of before, if all have kept it for the keys that they have now.
+"""Agree on the alignment when the parties meet again: keep the former one, if all have saved it for their present keys.
 
-A new alignment tells more than an old one that is taken up: a row's windows and batches may change, and on a union all rows get
-other positions and other stand-ins, so that whoever has seen both can compare them.
+A new alignment reveals more than the former one: a row's windows and batches may change, and on a union all rows get new
+positions and new stand-ins, which a peer can compare with the former ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,10 @@ NAME_BYTES = 8
 
 
 def meet_label_party(kept_name: str, channels: Sequence[Channel], *, draw: Callable[[int], bytes]) -> tuple[str, bool]:
-    """Return the name of the alignment to go on with, and whether it is ``kept_name``, which is empty if there is none.
+    """Return the name of the alignment to use, and whether it is ``kept_name``, which is empty if none was saved.
 
-    Each side learns whether another's keys have changed, as the alignment that follows tells too. Their order in a table is no
-    part of it.
+    Each side learns whether another side's keys have changed. The new alignment would show that, too. The order of keys in a
+    table does not count.
     """
     their_names = [channel.receive(AlignmentKept).name for channel in channels]
     again = bool(kept_name) and all(name == kept_name for name in their_names)
@@ -37,7 +37,7 @@ def meet_label_party(kept_name: str, channels: Sequence[Channel], *, draw: Calla
 
 
 def meet_feature_party(kept_name: str, channel: Channel) -> tuple[str, bool]:
-    """Return the same at a feature party. Raises ProtocolError if the label party goes on with one that was not kept here."""
+    """Return the same at a feature party. Raises ProtocolError if the label party chooses one that was not saved here."""
     channel.send(AlignmentKept(name=kept_name))
     following = channel.receive(AlignmentNext)
     if following.again and (following.name != kept_name or not kept_name):
@@ -49,7 +49,7 @@ FILE = "alignment-of-serving.safetensors"
 
 
 class KeptFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts kept beside the rows: the name that all sides know the alignment by, and the contract and keys that it is of."""
+    """Facts saved with the rows: the alignment's name, which all sides know, and its contract and keys."""
 
     name: str
     keys: str
@@ -60,13 +60,13 @@ class KeptFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, kw_only=True)
 class KeptAlignment:
-    """A side's file of it.
+    """A side's file of an alignment.
 
     Args:
-        folder: where it lies.
-        origin: whose it is.
-        keys: digests of the contract and of the keys that this side has now.
-        say: told of a file that is damaged, in whose place a new alignment is made.
+        folder: the file's folder.
+        origin: the file's owner.
+        keys: digests of the contract and of this side's present keys.
+        say: called if the file is damaged and a new alignment replaces it.
     """
 
     folder: Path
@@ -75,7 +75,7 @@ class KeptAlignment:
     say: Callable[[str], None]
 
     def load(self) -> tuple[str, Alignment] | None:
-        """Load the alignment and its name, if there is one of these keys."""
+        """Load the alignment and its name, if there is one for these keys."""
         path = self.folder / FILE
         if not path.exists():
             return None
@@ -97,7 +97,7 @@ class KeptAlignment:
         )
 
     def save(self, name: str, alignment: Alignment) -> None:
-        """Keep a new one."""
+        """Save a new alignment."""
         facts = KeptFacts(
             name=name, keys=self.keys, method=alignment.method, sizes=alignment.sizes, learnt=list(alignment.learnt)
         )

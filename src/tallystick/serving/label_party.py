@@ -1,4 +1,4 @@
-"""The label party that serves: HTTP for its clients, and behind it a thread with the feature parties."""
+"""Serve as the label party: HTTP for its clients, and a thread for the sessions with the feature parties."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -33,10 +33,10 @@ VERSIONS_S = 120.0
 
 
 def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> None:
-    """Answer clients until the operator ends it.
+    """Answer clients until the operator stops it.
 
-    Raises ConfigError or DataError before anybody is called if model, table or options are not usable, or the contract allows
-    no serving, and ConfigError where the extra ``serve`` is not installed, or another process serves the same.
+    Raises ConfigError or DataError before a peer is called, if model, table or options are not usable, the contract allows no
+    serving, the extra ``serve`` is not installed, or another process serves the same contract.
     """
     try:
         from tallystick.serving.http import ScoreServer, application, run_server
@@ -99,16 +99,16 @@ def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None
 
 @contextmanager
 def _in_a_thread(keep_up: Callable[[threading.Event], None]) -> Iterator[threading.Event]:
-    """Keep something up in a thread of its own as long as this lasts.
+    """Run a function in a separate thread during this block.
 
-    Yield what is set once it is over, and raise why it ended.
+    Yield an event that is set when the function ends, and raise the error that ended it.
     """
     over, failed = threading.Event(), list[BaseException]()
 
     def work() -> None:
         try:
             keep_up(over)
-        except BaseException as error:  # raised by the thread that serves
+        except BaseException as error:  # the serving thread raises it
             failed.append(error)
         finally:
             over.set()
@@ -135,7 +135,7 @@ def _begun(
     turn: Callable[[], AbstractContextManager[None]],
     within_s: float,
 ) -> Switching:
-    """Begin a session: the run that all agree on is in use."""
+    """Begin a session with the run that all parties agree on."""
     contract, say = side.contract, side.watcher.say
     feature_channels = {name: channels[name] for name in contract.feature_parties}
     agreement = shake_hands_label_party(contract, side.resume_state(runs.promoted.halves), feature_channels, note=say)
@@ -163,7 +163,9 @@ def _begun(
 def _ways_of_asking(
     side: ServingSide, way: Way, channels: dict[str, Channel], run: "ServedRun", lock: threading.Lock, within_s: float
 ) -> Callable[["ServedRun"], Building]:
-    """Return how any run's rows are asked for in the agreed way, over these sessions: one alignment is all runs'."""
+    """Return a function that builds the agreed way of asking for a run's rows, over these sessions. All runs share one
+    alignment.
+    """
     alignment = side.align(channels, run.ids) if way != "key" else None
     places = own_places(side, alignment) if alignment is not None else {}
     feature_channels = [channels[name] for name in side.contract.feature_parties]

@@ -1,4 +1,4 @@
-"""The runs that a side has loaded beside each other, and the promotions that it looks at every so often."""
+"""Keep a side's loaded runs, and look regularly at its promotions."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ AGAIN_S = 30.0
 
 
 class Loaded(Protocol):
-    """A run that is loaded."""
+    """A loaded run."""
 
     @property
     def run_id(self) -> str:
@@ -31,11 +31,11 @@ class Loaded(Protocol):
         ...
 
     def retire(self) -> bool:
-        """Retire the run: nobody may use it from now on. Return False while somebody still waits for what it scores."""
+        """Retire the run: it takes no new users. Return False while somebody still waits for its scores."""
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release what it holds."""
         ...
 
 
@@ -44,7 +44,7 @@ R = TypeVar("R", bound=Loaded)
 
 @dataclass(frozen=True, kw_only=True)
 class Promoted:
-    """Promotions of this party, the newest first, and the candidate that it lets be scored beside."""
+    """This party's promotions, newest first, and its candidate."""
 
     halves: tuple[PromotedHalf, ...] = ()
     candidate: PromotedHalf | None = None
@@ -58,15 +58,15 @@ class Promoted:
 class LoadedRuns(Generic[R]):
     """Loads runs in a thread of its own while others are used.
 
-    At most MOST_LOADED are held, and for a while as many that requests wait for.
+    At most MOST_LOADED are kept, and for a while as many more for which requests wait.
 
-    A run is loaded whoever still waits for another one: when it is would tell a partner that somebody does.
+    Loading a run does not wait for requests to another run: a partner could tell from the delay that there are some.
 
     Args:
-        versions: this party's promotions; None where a run was named and no promotion is followed.
+        versions: this party's promotions; None if a run was named, so that no promotion is followed.
         load: opens a run; raises TallystickError.
-        say: told of what changes.
-        follows: whether promotions that are made later on count, or only those that are there now.
+        say: called for each change.
+        follows: whether later promotions count, or only those at the start.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class LoadedRuns(Generic[R]):
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Return those wanted that could not be loaded."""
+        """Return the wanted runs that could not be loaded."""
         return tuple(run_id for run_id in self._wanted if run_id in self._failed)
 
     def begin(self, first: R) -> None:
-        """Take the first run, which is loaded already, and look after the others from now on."""
+        """Add the first run, which is loaded already, and start to load others in a thread."""
         self._runs, self._wanted = {first.run_id: first}, (first.run_id,)
         self._thread.start()
 
     def require(self, run_id: str, *, beside: Sequence[str] = ()) -> R:
-        """Load a run at once, in place of all others but those ``beside`` it if need be. Raises TallystickError."""
+        """Load a run at once. If there is no room, drop all others but those ``beside`` it. Raises TallystickError."""
         with self._work:
             self._wanted = (run_id, *beside)
             self._drop()
@@ -119,30 +119,30 @@ class LoadedRuns(Generic[R]):
             return self._runs[run_id]
 
     def want(self, run_ids: Sequence[str]) -> None:
-        """Say which runs are to be loaded. The others are dropped once nobody waits for them."""
+        """Say which runs to load. The others are dropped when nobody waits for them."""
         run_ids_wanted = tuple(dict.fromkeys(run_ids))[:MOST_LOADED]
         if run_ids_wanted != self._wanted or set(run_ids_wanted) - set(self._runs):
             self._wanted = run_ids_wanted
             self._news.set()
 
     def allows(self, run_id: str) -> bool:
-        """Tell whether this side promoted a run, or lets it be scored beside, or withdrew it a moment ago."""
+        """Tell whether this side promoted a run, named it as its candidate, or withdrew it a moment ago."""
         since = self._withdrawn.get(run_id)
         return run_id in self.promoted.ids or (since is not None and time.monotonic() - since < GRACE_S)
 
     def withdrew(self, run_id: str) -> bool:
-        """Tell whether this side took a promotion of the run back since it began to serve."""
+        """Tell whether this side withdrew a promotion of the run since it began to serve."""
         return run_id in self._withdrawn
 
     def look(self) -> None:
-        """Read the promotions if they have changed. Those that cannot be read leave the former in place."""
+        """Read the promotions if they have changed. If they cannot be read, keep the former ones."""
         if self._versions is None:
             return
         signature_now: object
         try:
             stat = self._versions.path.stat()
             signature_now = stat.st_mtime_ns, stat.st_size, stat.st_ino
-        except OSError as error:  # reading it says what is the matter, or that there is none
+        except OSError as error:  # reading it raises what is wrong, or finds none
             signature_now = error.errno
         if signature_now == self._seen:
             return
@@ -160,11 +160,11 @@ class LoadedRuns(Generic[R]):
         self._withdrawn = {run_id: at for run_id, at in {**withdrawn_now, **self._withdrawn}.items() if run_id not in present}
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release all runs."""
         self._closed = True
         self._news.set()
         if self._thread.is_alive():
-            self._thread.join(END_S)  # one that loads a run by now is a daemon
+            self._thread.join(END_S)  # a thread that still loads a run is a daemon
         for run in self.loaded:
             run.close()
 
@@ -185,7 +185,7 @@ class LoadedRuns(Generic[R]):
             run.close()
 
     def _load_one(self) -> None:
-        """Load one of the wanted runs. Each look loads one, so that nobody can have this side load without end."""
+        """Load one of the wanted runs. Each look loads only one, so that no peer can make this side load without end."""
         now = time.monotonic()
         for run_id in self._wanted:
             if run_id in self._runs or now - self._failed.get(run_id, -AGAIN_S) < AGAIN_S:
@@ -198,7 +198,7 @@ class LoadedRuns(Generic[R]):
                 self._failed[run_id] = now
                 self._tell(f"run {run_id} cannot be loaded: {error}")
                 return
-            except Exception as error:  # whatever it is, the runs that are loaded go on, and so does this thread
+            except Exception as error:  # after any error the loaded runs and this thread go on
                 self._failed[run_id] = now
                 self._tell(f"run {run_id} cannot be loaded: it failed unexpectedly ({type(error).__name__})")
                 return

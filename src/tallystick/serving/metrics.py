@@ -1,4 +1,4 @@
-"""Count what Prometheus reads: requests, rows by what scored them, batches and their times."""
+"""Count for Prometheus: requests, rows by model, batches and their times."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ _DIFFERENCES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 
 
 class Metrics:
-    """Figures of one server. None names a row."""
+    """The figures of one server. None names a row."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -72,9 +72,9 @@ class Metrics:
         self.partner_seconds.observe(partner_seconds)
 
     def observe_shadow(self, candidate: str, differences_B: NDArray[np.float64], changed: int | None) -> None:
-        """Observe how far apart the scores of some rows are, and how many of them change side.
+        """Observe how much two runs' scores of some rows differ, and how many rows change sides of the threshold.
 
-        The second is None where there are no sides.
+        The second is None without a threshold.
         """
         self.shadow_rows.labels(candidate, "compared").inc(len(differences_B))
         for difference in differences_B.tolist():
@@ -87,7 +87,7 @@ class Metrics:
         self.shadow_rows.labels(candidate, "skipped").inc(rows)
 
     def show(self, now: RunsNow) -> None:
-        """Show the runs that are served now, and who has not promoted what."""
+        """Show the served runs, and which parties have not promoted which run."""
         self.runs.clear()
         self.missing.clear()
         for run in now.facts()["runs"]:

@@ -1,4 +1,4 @@
-"""The description of the HTTP interface: an OpenAPI document made of this party's columns, and a page for people."""
+"""Describe the HTTP interface: an OpenAPI document built from this party's columns, and a page for people."""
 
 from typing import Any
 

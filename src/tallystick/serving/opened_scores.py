@@ -1,15 +1,16 @@
-"""The label party that serves a head on shares: it answers with the scores that were opened, and calls nobody.
+"""Serve a head on shares as the label party: answer with opened scores, and call nobody.
 
-A row has one score by a model, so there is nothing to compute when it is asked for. `tallystick predict` opens scores of the rows
-that it is given, once each, and clients are answered with these. The other choice, to open a row's score when it is first asked
-for, would open fewer of them. But it would show the feature party which rows are asked for, and when, and each request would wait
-for it. What a score discloses is settled where it is opened and counted; a request adds nothing to it.
+A row has only one score by a model, so a request needs no computation. `tallystick predict` opens the scores of its rows, once
+each, and clients get these. To open a row's score at the first request for it would open fewer scores. But it would show the
+feature party which rows are asked for, and when, and each request would have to wait for it. A score discloses what it does
+when it is opened and counted; a request discloses nothing more.
 
-Threat model: clients hold a token, and whoever holds one can have the score of each row of the label party's table. Guarantee: no
-message leaves for a request. Not protected: what the scores tell, as of each prediction.
+Threat model: clients hold a token, and everyone who holds one can get the score of each row of the label party's table.
+Guarantee: a request causes no message to another party. Not protected: what the scores themselves reveal, as in any prediction.
 
-A score stays as it was opened, whatever becomes of the row's columns, and says on which day that was. A row without one is scored
-by the network of the label party's columns, and says so. Shapes: B rows asked for, E of them that have a score, C outputs.
+A score stays as it was opened, even if the row's columns change later, and the answer has the day on which it was opened. A row
+without a score is scored by the network of the label party's columns, and the answer says so. Shapes: B requested rows, E of
+them with a score, C outputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,8 +45,8 @@ from tallystick.watcher import Watcher
 def serve_opened_scores(contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> None:
     """Answer clients until the operator ends it.
 
-    Raises ConfigError or DataError before a client is answered if model, table or options are not usable, where the extra
-    ``serve`` is not installed, where another process serves the same, and for a party that has nothing to serve.
+    Raises ConfigError or DataError before a client is answered, if model, table or options are not usable, the extra ``serve``
+    is not installed, another process serves the same contract, or this party has nothing to serve.
     """
     if party.party != contract.label_party:
         raise ConfigError(
@@ -84,12 +85,12 @@ def serve_opened_scores(contract: Contract, party: PartyFile, *, table: str | No
 
 @dataclass(kw_only=True)
 class KeptScores:
-    """Scores of a run that were opened, read again once a further prediction has opened some. Several threads may look.
+    """The opened scores of a run. They are read again after each prediction that opens more. Several threads may read them.
 
     Args:
         folder: of the run.
         contract: of the run.
-        say: told where they cannot be read; those of before stay.
+        say: called if they cannot be read; the former scores stay.
     """
 
     folder: RunFolder
@@ -104,7 +105,7 @@ class KeptScores:
 
     @property
     def now(self) -> RowScores:
-        """Return those that there are now."""
+        """Return the present scores."""
         if (signature := self._signature()) != self._read:
             self._read = signature
             try:
@@ -114,7 +115,7 @@ class KeptScores:
         return self._now
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:  # noqa: ARG002
-        """Return the logits of those rows that have a score."""
+        """Return the logits of the rows that have a score."""
         now = self.now
         place_B = now.places(keys_B)
         state_B = np.where(place_B >= 0, HERE, ABSENT).astype(np.uint8)
@@ -138,14 +139,14 @@ class KeptScores:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadScorer:
-    """What makes scores of opened logits, and scores other rows by the network of the label party's own columns."""
+    """Converts opened logits to scores, and scores other rows by the network of the label party's own columns."""
 
     coder: LabelCoder
     own_network: OwnNetwork | None
 
     @classmethod
     def of(cls, side: ServingSide, opened: OpenRun) -> "HeadScorer":
-        """Read it of a run folder. Raises DamagedFile."""
+        """Read it from a run folder. Raises DamagedFile."""
         own_network = None
         if opened.encoder is not None:
             own_network = OwnNetwork.load(opened.folder, side.architecture, opened.encoder)
@@ -157,12 +158,12 @@ class HeadScorer:
         return self.coder.score_names
 
     def joint(self, cuts_BD: Sequence[Tensor], own_B: Features | None) -> Columns:  # noqa: ARG002
-        """Return what the opened logits mean."""
+        """Return the scores of the opened logits."""
         return score_columns(self.coder, cuts_BD[0])
 
     @property
     def alone(self) -> ByOwnColumns | None:
-        """Return what scores rows by own columns, or None where the label party has none."""
+        """Return the model that scores rows by own columns, or None if the label party has none."""
         return self._alone if self.own_network is not None else None
 
     def _alone(self, own_B: Features) -> Columns:
@@ -173,7 +174,7 @@ class HeadScorer:
 
 
 class _Nobody:
-    """No party is asked."""
+    """A stand-in for partners: it asks no party."""
 
     channels: Sequence[Channel] = ()
 

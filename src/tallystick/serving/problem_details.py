@@ -1,4 +1,4 @@
-"""Tell a client why it gets no score: problem details (RFC 9457), one line that says what to do and names no value."""
+"""Tell a client why it gets no score: problem details (RFC 9457) with one line that says what to do and names no value."""
 
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-if TYPE_CHECKING:  # of the extra `serve`, which a feature party does without
+if TYPE_CHECKING:  # from the extra `serve`, which a feature party need not install
     from starlette.responses import Response
 
 AGAIN_S = 1
@@ -14,7 +14,7 @@ AGAIN_S = 1
 
 @dataclass(kw_only=True)
 class Problem(Exception):
-    """An answer that is no score: ``detail`` is the line, ``status`` HTTP's."""
+    """An error answer: ``detail`` is the line, ``status`` the HTTP status."""
 
     status: int
     detail: str
@@ -22,16 +22,16 @@ class Problem(Exception):
 
     @classmethod
     def later(cls, status: int, detail: str, *, after_s: int = AGAIN_S) -> "Problem":
-        """Make a problem that may be gone in some seconds."""
+        """Build a problem that a client may retry in some seconds."""
         return cls(status=status, detail=detail, headers={"Retry-After": str(after_s)})
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the facts as the body has them."""
+        """Return the fields of the body."""
         return {"status": self.status, "title": HTTPStatus(self.status).phrase, "detail": self.detail}
 
     def response(self) -> "Response":
-        """Make the response as HTTP sends it."""
+        """Build the HTTP response."""
         from starlette.responses import Response
 
         return Response(

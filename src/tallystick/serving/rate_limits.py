@@ -1,4 +1,4 @@
-"""Limit who may ask, and how often."""
+"""Limit who may send requests, and how often."""
 
 import hmac
 import math
@@ -15,7 +15,8 @@ LOOK_S = 5.0
 
 
 class Tokens:
-    """Bearer tokens of a file, one a line, which is read again when it changes. ``say`` is told of what is wrong with it.
+    """Bearer tokens from a file, one per line. The file is read again when it changes. ``say`` is called if something is wrong
+    with it.
 
     Raises ConfigError for a file that cannot be read, or holds no token or a short one.
     """
@@ -40,7 +41,7 @@ class Tokens:
                 self._changed = changed
                 try:
                     self._tokens = _read(self._path)
-                except ConfigError as error:  # such as a file in the middle of a change
+                except ConfigError as error:  # the file may be half written
                     self._say(f"{error}; the former tokens stay")
         scheme, _, token = (header or "").partition(" ")
         token_bytes = token.strip().encode()
@@ -64,7 +65,7 @@ def _read(path: Path) -> Sequence[bytes]:
 
 
 class Rate:
-    """So many requests a second on average, and as many at once."""
+    """A limit of this many requests per second on average, and as many at once."""
 
     def __init__(self, per_second: int | None) -> None:
         self._rate = per_second
@@ -72,7 +73,7 @@ class Rate:
         self._at = time.monotonic()
 
     def check(self) -> None:
-        """Count a request. Raises a Problem for one too many."""
+        """Count a request. Raises a Problem beyond the limit."""
         if self._rate is None:
             return
         now = time.monotonic()

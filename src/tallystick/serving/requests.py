@@ -1,6 +1,6 @@
-"""Read what a client asks: rows by their keys, with own columns beside these or without, as JSON or as an Arrow stream.
+"""Read a client's request: rows by key, with or without own columns, as JSON or as an Arrow stream.
 
-Everything that comes is foreign: an error names the row and the column, and never a value.
+Nothing in a request is trusted: an error names the row and the column, and never a value.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ Cell = str | int | float | bool | None | list[str | int | float | None]
 
 
 class ScoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The JSON that is taken: rows of columns, and the run whose model is to score if it matters."""
+    """The accepted JSON: rows of columns, and optionally the run whose model should score them."""
 
     rows: list[dict[str, Cell]]
     run_id: str | None = None
@@ -42,7 +42,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedRows:
-    """Rows that are to be scored: their normalised keys, and where the client brings them their own columns, read and as sent."""
+    """Rows to score: their normalised keys, and their own columns, parsed and as sent, if the client sent any."""
 
     keys: list[bytes]
     own: Features | None
@@ -70,11 +70,11 @@ class Reader:
     """Reads requests by the columns of this party's own table.
 
     Args:
-        contract, party: whose keys.
-        encoder: of the own columns; None where there are none.
+        contract, party: decide the keys.
+        encoder: of the own columns; None if there are none.
         schema: the own table's types.
-        most_rows: of a request.
-        keys_only: why a request may bring no column but the key; empty where it may.
+        most_rows: the most rows of a request.
+        keys_only: why a request may only have key columns; empty if it may have others.
     """
 
     contract: Contract
@@ -86,7 +86,7 @@ class Reader:
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile, encoder: Encoder | None, frame: Frame) -> "Reader":
-        """Make the reader of a party's table."""
+        """Build the reader for a party's table."""
         if contract.shares_head:
             keys_only = "a score on shares is of the columns that the table had when it was opened, and is a row's only one"
         elif contract.serving is None or not contract.serving.feature_party_asks:
@@ -112,12 +112,12 @@ class Reader:
 
     @cached_property
     def own_columns(self) -> list[str]:
-        """Return the columns that the own part of the network reads. A vector is one."""
+        """Return the columns that the own part of the network reads. A vector is one column."""
         return columns_read(self.encoder)
 
     @property
     def columns(self) -> list[str]:
-        """Return the columns that a request may bring."""
+        """Return the columns that a request may have."""
         return self.key_columns if self.keys_only else [*self.key_columns, *self.own_columns]
 
     def json(self, request: ScoreRequest) -> RequestedRows:
@@ -150,7 +150,7 @@ class Reader:
         self._check_names(frame.columns)
         own = frame.select(cs.by_name(*self.own_columns)) if self._brings_own(frame.columns) else None
         for name in set(self.key_columns):
-            # Refuse a key column of another form than the table's. Text is taken for each of them: so keys are compared
+            # refuse a key column of another type than the table's; text is accepted for each, because keys are compared as text
             kind, kind_here = frame.schema[name], self.schema.get(name, pl.String())
             forms = {form_of(each, use="categorical") for each in (kind, kind_here)}
             if kind not in (pl.String, pl.Null) and len(forms) > 1 and forms != {"date", "moment"}:
@@ -200,7 +200,9 @@ class Reader:
             raise Problem(status=422, detail=f"the own columns cannot be read: {str(error).partition(';')[0]}") from None
 
     def _plain_keys(self, columns: Mapping[str, Sequence[Cell]]) -> list[bytes] | None:
-        """Return the keys of a few rows without a table, which most requests spend their time with, or None if one needs it."""
+        """Return the keys of a few rows without building a table, which would take most of a request's time. Return None if a
+        key needs a table.
+        """
         if any(len(cells) > FEW_ROWS for cells in columns.values()):
             return None
         for name, cells in columns.items():
@@ -218,7 +220,7 @@ class Reader:
         return present_keys if len(present_keys) == len(keys) else None
 
     def _keys_of(self, columns: Sequence[pl.Series]) -> list[bytes]:
-        """Return the keys of key columns as every table's are read. Raises Problem."""
+        """Return the keys of key columns, read as in any table. Raises Problem."""
         try:
             key = key_of(pl.DataFrame(columns), columns=self.party.keys, alignment=self.contract.alignment)
         except DataError as error:

@@ -1,4 +1,4 @@
-"""The runs that a side with clients serves, as these see them: the one in use, the one before, a candidate."""
+"""Keep the runs that clients can see: the one in use, the one before, and a candidate."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from tallystick.serving.side import OpenRun, ServingSide
 
 
 class Users:
-    """Counts who uses something. Once it is retired, nobody can any more."""
+    """Counts the users of something. After it is retired, there can be no new ones."""
 
     def __init__(self) -> None:
         self._lock, self._count, self._retired = threading.Lock(), 0, False
@@ -25,19 +25,19 @@ class Users:
         return self._count > 0
 
     def come(self) -> bool:
-        """Count one more, or False where it is retired."""
+        """Count one more user. Return False if it is retired."""
         with self._lock:
             if not self._retired:
                 self._count += 1
             return not self._retired
 
     def go(self) -> None:
-        """Count one less."""
+        """Count one user less."""
         with self._lock:
             self._count -= 1
 
     def retire(self) -> bool:
-        """Let nobody come any more. Return False while there are some."""
+        """Accept no new users. Return False while there are some."""
         with self._lock:
             self._retired = self._retired or not self._count
             return self._retired
@@ -45,13 +45,14 @@ class Users:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServedRun(ScoringRun):
-    """A run that a side with clients has loaded, and how requests for it are read.
+    """A run that a side with clients has loaded, and the reader of requests for it.
 
     Args:
-        ids: the most that a party had when it was trained.
-        reader: reads own columns as this run does.
-        answers: where what it answered is kept; None where nothing is.
-        scored_on: gives the day on which each row's only score was opened, None for none; None where rows are scored when asked.
+        ids: the most ids that a party had when the run was trained.
+        reader: reads own columns as this run needs them.
+        answers: the store of its answers; None if answers are not saved.
+        scored_on: returns the day on which each row's only score was opened, None for a row without; None if rows are scored on
+            request.
     """
 
     ids: int
@@ -81,7 +82,7 @@ class ServedRun(ScoringRun):
         )
 
     def retire(self) -> bool:
-        """Retire the run: nobody may use it from now on. Return False while requests wait for it."""
+        """Retire the run: it takes no new requests. Return False while requests wait for it."""
         return self.users.retire()
 
     def close(self) -> None:
@@ -93,13 +94,13 @@ class ServedRun(ScoringRun):
 
 @dataclass(frozen=True, kw_only=True)
 class RunsNow:
-    """Runs that are served.
+    """The served runs.
 
     Args:
-        current: scores every request that names none.
-        before: scores requests that name it, if there is one.
-        candidate: is scored beside, and answers nobody.
-        missing: runs that some party promoted, and the parties that have not.
+        current: scores each request that names no run.
+        before: the run before it, if any; it scores requests that name it.
+        candidate: scores requests in the background, and answers none.
+        missing: runs that only some parties promoted, and the parties that did not.
     """
 
     current: ServedRun
@@ -108,7 +109,7 @@ class RunsNow:
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts as GET /v1/runs has them."""
+        """Return the answer to GET /v1/runs."""
         runs = [{"run_id": self.current.run_id, "state": "in use", "answers": True}]
         if self.before is not None:
             runs.append({"run_id": self.before.run_id, "state": "before", "answers": True})
@@ -134,16 +135,16 @@ class RunsNow:
 
 
 class ServedRuns:
-    """Runs that are served now, for requests in any thread."""
+    """The runs that are served at the moment, for requests in any thread."""
 
     def __init__(self, first: ServedRun) -> None:
         self.now = RunsNow(current=first)
 
     @contextmanager
     def using(self, run_id: str | None) -> Iterator[ServedRun]:
-        """Yield the run for a request, which stays loaded as long as this lasts. Raises Problem."""
+        """Yield the run for a request. The run stays loaded during this block. Raises Problem."""
         run = self.now.chosen(run_id)
-        if not run.users.come():  # it was let go of this very moment, and does not stand any more
+        if not run.users.come():  # it was just retired: choose again
             run = self.now.chosen(run_id)
             if not run.users.come():
                 raise Problem.later(503, "the run is changing; come again")

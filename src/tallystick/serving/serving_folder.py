@@ -1,4 +1,4 @@
-"""Keep what a party has of serving a contract, whichever of its runs is served: a secret, a journal, and a lock."""
+"""Keep what a party needs to serve a contract, with any of its runs: a secret, a journal, and a lock."""
 
 import json
 import secrets
@@ -21,11 +21,11 @@ SECRET_BYTES = 32
 class ServingHome:
     """A folder beside the run folders.
 
-    All versions share it: budgets count what was asked of any of them, and a row stands in the same window with each.
+    All versions share it: budgets count the requests to all of them, and a row is in the same window with each.
 
     Args:
         path: of the folder.
-        key: what the secret is encrypted with; None where run folders are not encrypted.
+        key: encrypts the secret; None if run folders are not encrypted.
     """
 
     path: Path
@@ -33,7 +33,7 @@ class ServingHome:
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile) -> "ServingHome":
-        """Open the folder of this party under this contract, made if it is not there. Raises StorageError."""
+        """Open the folder of this party under this contract, and make it if it does not exist. Raises StorageError."""
         home = cls.at(contract, party)
         make_folders(home.path.parent, mode=0o700)
         make_folder(home.path)
@@ -41,12 +41,12 @@ class ServingHome:
 
     @classmethod
     def at(cls, contract: Contract, party: PartyFile) -> "ServingHome":
-        """Return the same, without making it."""
+        """Return the same, without making the folder."""
         return cls(path=party.runs / _FOLDER / contract.name / party.party, key=party.run_key)
 
     @classmethod
     def all(cls, party: PartyFile) -> "list[ServingHome]":
-        """List the folders of this party, of contracts of which no run is left as well."""
+        """List the folders of this party, also of contracts without a run folder."""
         paths = sorted((party.runs / _FOLDER).glob(f"*/{party.party}"))
         return [cls(path=path, key=party.run_key) for path in paths if path.is_dir()]
 
@@ -61,22 +61,22 @@ class ServingHome:
         return Origin(folder=self.path, key=self.key)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the folder for this process. Raises ConfigError where another one serves this contract for this party already."""
+        """Lock the folder for this process. Raises ConfigError if another process already serves this contract for this party."""
         return locked(self.path, doing="serves this contract for this party already")
 
     def secret(self) -> bytes:
-        """Return 32 bytes that windows and the journal's digests follow from. Raises DamagedFile."""
+        """Return the 32 bytes from which windows and the journal's digests follow. Raises DamagedFile."""
         path = self.path / "secret.json"
         origin = Origin(folder=self.path, only="secret of serving", key=self.key)
         if self.key is not None and _FOLDER in self.key.clear and path.exists() and not is_encrypted(path):
-            origin = replace(origin, key=None)  # drawn before the party file named a key
+            origin = replace(origin, key=None)  # it was drawn before the party file named a key
         elif not path.exists():
             content = json.dumps({"secret": secrets.token_bytes(SECRET_BYTES).hex()})
             write_json(path, content.encode(), origin=origin, private=True)
         return bytes.fromhex(json.loads(read_json(path, origin=origin))["secret"])
 
     def gate(self, *, a_day: int | None, a_day_per_row: int | None, journal: bool) -> Gate:
-        """Build the journal, and budgets that follow from it."""
+        """Build the journal, and the budgets that it counts."""
         if not journal and a_day is None and a_day_per_row is None:
             return OPEN
         return Journal(

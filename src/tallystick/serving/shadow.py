@@ -1,9 +1,9 @@
-"""A candidate scored beside the run in use: for a share of the requests, behind their answers, and never answered to a client.
+"""Score a share of the requests with a candidate, too, after they were answered. No client gets its scores.
 
-It is done when nothing waits, and rows that come faster than that are left out. It discloses: the label party gets a second
-embedding of each such row, by another model, and the budgets of the day count both. With ``gaussian-embeddings`` each version is
-charged to the ledger when it is loaded. By ``ahead`` all rows cross once more. Who reads ``/metrics`` before and after a request
-of its own learns how far the candidate's score of that row is from the answer.
+This is done when nothing else waits; rows that come too fast are left out. It discloses something: the label party gets a
+second embedding of each such row, by another model, and the day's budgets count both. With ``gaussian-embeddings`` the ledger
+is charged for each version when it is loaded. With ``ahead`` all rows cross once more. A client who reads ``/metrics`` before
+and after its own request learns how far the candidate's score of that row is from the answer.
 
 Shapes: B rows compared.
 """
@@ -54,14 +54,14 @@ class _Piece:
 
 
 class Shadow:
-    """Takes in what was answered, in the server's thread, and has the candidate score it, in that of the partners.
+    """Collects answered rows, in the server's thread, and lets the candidate score them, in the partners' thread.
 
     Args:
-        options: the share, and the threshold.
+        options: the share of requests, and the threshold.
         target: the contract's type of target.
         gate: this side's budgets and journal.
-        told: of the differences.
-        draw: a number in [0, 1) for each request; the operating system's if left out.
+        told: receives the differences.
+        draw: returns a number in [0, 1) for each request; from the operating system by default.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Shadow:
         columns: pl.DataFrame | None,
         scores: Mapping[str, Sequence[float]],
     ) -> None:
-        """Take rows that have joint scores by the run in use. ``columns`` are their own ones, where the request brought them."""
+        """Offer rows with joint scores by the run in use. ``columns`` are their own columns, if the request had them."""
         if candidate is None or not keys or self._draw() >= self._options.share:
             return
         for start in range(0, len(keys), MOST_ROWS):
@@ -102,7 +102,7 @@ class Shadow:
             )
 
     def __call__(self, askings: Mapping[str, Asking]) -> bool:
-        """Score one piece beside. Return whether more wait. Raises what a channel raises."""
+        """Score one piece with the candidate. Return whether more are waiting. Raises what a channel raises."""
         if not self._waiting:
             return False
         piece = self._waiting.popleft()
@@ -112,7 +112,7 @@ class Shadow:
             try:
                 compared = self._compare(piece, asking)
             except (Refused, StoreError, DataError):
-                compared = 0  # a store that is away, or columns that this run reads and the request did not bring
+                compared = 0  # a store does not answer, or the request lacks columns that this run reads
             finally:
                 candidate.users.go()
         if compared < len(piece.keys):
@@ -121,7 +121,7 @@ class Shadow:
 
     def _compare(self, piece: _Piece, asking: Asking) -> int:
         run, keys = piece.candidate, list(piece.keys)
-        # Which rows this side knows, and their columns as the candidate reads them
+        # the rows that this side knows, and their columns as the candidate reads them
         if piece.columns is None or run.reader.encoder is None:
             rows_found = run.store.find(piece.keys)
             is_known_B, own_K = rows_found.is_found_B, rows_found.features_E

@@ -1,4 +1,4 @@
-"""Build a side that serves, whatever its role: its runs, its rows, and sessions that are made again when they end."""
+"""Build a serving side of any role: its runs, its rows, and sessions that are opened again when they end."""
 
 import gc
 import secrets
@@ -62,7 +62,7 @@ _DAY_S = 86_400.0
 
 
 class Stop(threading.Event):
-    """Set where serving is to end, and no new round begins. ``interrupt`` ends what still waits for a partner, too."""
+    """Set to stop serving: no new round begins. ``interrupt`` also ends waits for a partner."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,14 +70,14 @@ class Stop(threading.Event):
         self._interrupted = False
 
     def interrupt(self) -> None:
-        """End the present round wherever it waits."""
+        """End the present round, wherever it waits."""
         self.set()
         self._interrupted = True
         if (network := self._network) is not None:
             network.interrupt()
 
     def reaches(self, network: Endpoint) -> None:
-        """Take the endpoint of a round that begins."""
+        """Remember the endpoint of a round that begins."""
         self._network = network
         if self._interrupted:
             network.interrupt()
@@ -85,11 +85,11 @@ class Stop(threading.Event):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenRun:
-    """A run as this side has it: its folder, the encoder of its columns, and the rows that it finds by key.
+    """A run on this side: its folder, the encoder of its columns, and its rows by key.
 
     Args:
         run_id: of the run.
-        folder: this party's.
+        folder: this party's run folder.
         ids: the most that a party had when it was trained.
         encoder: of the own columns; None where there are none.
         store: rows by key, as this encoder reads them.
@@ -104,19 +104,19 @@ class OpenRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSide:
-    """One side that serves, whichever run: its files, and the rows as they were at the start.
+    """One serving side, for any run: its files, and the rows as they were at the start.
 
     Args:
-        contract, party: what it serves by.
+        contract, party: what it serves, and for whom.
         serving: the contract's section of it.
-        first: the run to begin with: the chosen one, else the newest promotion, else the latest complete one.
-        chosen: whether the run was named: then no promotion is followed.
+        first: the run to begin with: the named one, else the newest promotion, else the latest complete run.
+        chosen: whether the user named the run; then no promotion is followed.
         versions: this party's promotions.
-        home: what it keeps of serving.
-        source: where the rows come from.
+        home: the folder that keeps its serving state.
+        source: of the rows.
         frame, keys: the rows.
-        watcher: is told.
-        aligned_at: when the latest new alignments began, by the monotonic clock.
+        watcher: gets messages.
+        aligned_at: times of the latest new alignments, by the monotonic clock.
     """
 
     contract: Contract
@@ -134,7 +134,7 @@ class ServingSide:
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> "ServingSide":
-        """Read and check all that this side can check alone. Raises ConfigError or DataError."""
+        """Read and check everything that this side can check alone. Raises ConfigError or DataError."""
         if contract.serving is None:
             raise ConfigError(
                 "serving: the contract allows no serving; agree on a section serving with the ways of asking, "
@@ -156,9 +156,9 @@ class ServingSide:
             )
         encoder = kept_encoder(folder)
         frame = _read(source, contract, party, encoder)
-        # Sorted: a partner that meets this side again sees whether its keys changed, and nothing of the table's order.
+        # Sorted: a partner that meets this side again sees whether its keys changed, but not the table's order.
         keys = require_to_predict(contract, party, frame, encoder, folder=folder, charges=False).sorted()
-        if run is not None:  # last of all that this side can do alone: a command that is refused tells nobody of a run
+        if run is not None:  # the last local step: a command that was refused before has not named a run to anybody
             versions.enter_named(folder, option="serve --run")
         return cls(
             contract=contract,
@@ -181,31 +181,31 @@ class ServingSide:
 
     @property
     def architecture(self) -> Architecture:
-        """Return how this party's part of the network is put together."""
+        """Return the architecture of this party's part of the network."""
         return Architecture.of(self.contract, self.party.party, secret=row_noise_secret(self.contract, self.party))
 
     @property
     def follows(self) -> bool:
-        """Tell whether promotions that are made while it serves are followed.
+        """Tell whether this side follows promotions that are made while it serves.
 
-        Without gradients the label party keeps to those that it began with: when it goes over to a run, and whether, would tell
-        when the run's training ended at home, and whether.
+        Without gradients the label party keeps those that it began with: a switch to another run would show when and whether
+        that run's training ended.
         """
         return not self.chosen and (self.contract.sends_gradients or not self.is_label)
 
     def resume_state(self, promoted: tuple[PromotedHalf, ...]) -> ResumeState:
-        """Return what this side says in the handshake: that it serves, what it promoted, and which complete runs it has."""
+        """Return what this side says in the handshake: its promotions, and its complete runs."""
         run_id = promoted[0].run_id if promoted else self.first.run_id
         return offered(self.contract, self.party, command=COMMAND, run_id=run_id, promoted=promoted, chosen=self.chosen)
 
     def promotion_of(self, run_id: str) -> tuple[PromotedHalf, ...]:
-        """Return this run, if it is promoted: for a side that follows no promotion meanwhile."""
+        """Return this run's promotion, if any, for a side that follows no later promotions."""
         return () if self.chosen else tuple(half for half in self.versions.halves() if half.run_id == run_id)
 
     def agreed(self, agreement: Agreement, peer: str, *, expected: str | None = None) -> str:
         """Return the id of the run to begin with.
 
-        Raises PeerError for another one than is ``expected``, or where a half of it has changed since all promoted it.
+        Raises PeerError if it is not the ``expected`` run, or if a half of it has changed since all promoted it.
         """
         if agreement.align or expected not in (None, agreement.run_id):
             raise PeerError(peer, "the peers' models are of other runs; all must serve the same run's model")
@@ -214,7 +214,7 @@ class ServingSide:
         return agreement.run_id
 
     def gate(self, *, crosses: bool = True) -> Gate:
-        """Return this side's journal, and the contract's budgets if a row that is asked for ``crosses``."""
+        """Return this side's journal, with the contract's budgets if a requested row ``crosses`` to another party."""
         return self.home.gate(
             a_day=self.serving.questions_a_day if crosses else None,
             a_day_per_row=self.serving.questions_a_day_per_row if crosses else None,
@@ -222,23 +222,25 @@ class ServingSide:
         )
 
     def load_agreed(self, load: Callable[[str], R], run_id: str) -> R:
-        """Load the run that the handshake settled. What it lacks may be put right while serving goes on, so StorageError."""
+        """Load the run that the handshake chose. Raises StorageError if it is not usable, because that can be mended while
+        serving goes on.
+        """
         try:
             return load(run_id)
         except (ConfigError, DataError) as error:
             raise StorageError(f"run {run_id} cannot be served: {error}") from None
 
     def answers(self, run: OpenRun) -> AnswerLog | None:
-        """Return where a run's answers are kept, or None if the party file keeps nothing."""
+        """Return the store of a run's answers, or None if the party file saves none."""
         config = self.party.serving.answers
         if config is None:
             return None
         return AnswerLog(origin=run.folder.origin, secret=serving_secret(run.folder), config=config)
 
     def open(self, run_id: str, *, anew: bool = True) -> OpenRun:
-        """Read a run's folder, and the rows for its encoder: ``anew``, or as they were at the start, for the first run.
+        """Open a run's folder, and read the rows for its encoder: ``anew``, or, for the first run, as they were at the start.
 
-        Raises ConfigError, DataError or StorageError where it is not usable, BudgetExceeded where noise on its rows cannot be
+        Raises ConfigError, DataError or StorageError if it is not usable, BudgetExceeded if noise on its rows cannot be
         charged.
         """
         folder = named_run(self.contract, self.party, run_id, option="run") if anew else self.first
@@ -257,7 +259,7 @@ class ServingSide:
         )
 
     def _store(self, folder: RunFolder, encoder: Encoder | None, frame: Frame) -> KeyedRows:
-        """Return where rows are found by key. Raises ConfigError, and BudgetExceeded if noise on these rows was to be charged."""
+        """Return the store of rows by key. Raises ConfigError, and BudgetExceeded if noise on these rows cannot be charged."""
         noisy = not self.is_label and self.contract.embedding_defenses().noisy
         config = self.party.serving.store
         if config is not None and noisy:
@@ -304,14 +306,14 @@ class ServingSide:
         )
 
     def align(self, channels: dict[str, Channel], ids: int) -> Alignment:
-        """Return the alignment of before, if all sides have kept it for their present keys.
+        """Return the former alignment, if all sides have saved it for their present keys.
 
-        Otherwise make a new one, as for a prediction.
+        Otherwise align again, as for a prediction.
 
-        Its rows are the same whichever run scores them. A peer may bring twice as many as ``ids``.
+        All runs use the same rows. A peer may bring at most twice as many ids as ``ids``.
 
-        Raises PeerError where there were MOST_ALIGNMENTS new ones already: sessions are made again with nobody looking on, and
-        whoever brought another list each time would learn which of any number of ids this side has.
+        Raises PeerError after MOST_ALIGNMENTS new ones: sessions are opened again unattended, and a peer with another list each
+        time could ask about any number of ids.
         """
         keys = f"{self.contract.hash} {fingerprint(self.keys)}"
         store = KeptAlignment(folder=self.home.path, origin=self.home.origin, keys=keys, say=self.watcher.say)
@@ -338,13 +340,13 @@ class ServingSide:
         return alignment
 
     def in_rounds(self, work: Work[None], *, stopped: Stop) -> None:
-        """Do the work over fresh sessions, again and again: a partner that goes away comes back to a new round.
+        """Do the work over fresh sessions, again and again: a partner that was lost joins a new round.
 
-        Tables that do not go together end it in the first round alone: after that a partner has brought another one, and may
-        bring the former back.
+        Tables that do not fit together end serving in the first round only. Later, a partner has changed its table, and may
+        change it back.
         """
         use_threads(self.party.threads or 1)
-        # What stands by now stays. To go through it for garbage takes a tenth of a second, in which nobody is answered.
+        # Present objects stay: collecting garbage among them would take a tenth of a second, in which nobody is answered.
         gc.collect()
         gc.freeze()
         contract = self.contract.model_copy(update={"network": self.contract.network.model_copy(update={"wait_s": _FOR_EVER_S})})
@@ -359,7 +361,7 @@ class ServingSide:
                 if str(error) != last_said:
                     last_said = str(error)
                     self.watcher.say(f"{error}; serving goes on, and the sessions are made again")
-            except Exception as error:  # a defect of ours, which a partner may have found
+            except Exception as error:  # a bug of ours, which a partner may have triggered
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 text = f"a session failed unexpectedly ({type(error).__name__} in {Path(where.filename).name}:{where.lineno})"
                 if text != last_said:
@@ -377,7 +379,7 @@ def _read(source: TableConfig, contract: Contract, party: PartyFile, encoder: En
 
 
 def _types(frame: Frame, encoder: Encoder | None) -> dict[str, pl.DataType]:
-    """Return the types of a table's columns, and of those that the model reads the types of training."""
+    """Return the types of a table's columns; for columns that the model reads, the types of the training."""
     return dict(frame.schema) | (encoder.types if encoder is not None else {})
 
 
@@ -386,7 +388,7 @@ _OF_ANY_SIDE = {"store", "refresh_s", "journal"}
 
 
 def check_serving(contract: Contract, party: PartyFile) -> None:
-    """Check that a party file's serving section fits its role. Raises ConfigError with one line per problem."""
+    """Check that a party file's serving section fits its role. Raises ConfigError with a line for each problem."""
     options, is_label = party.serving, party.party == contract.label_party
     assert contract.serving is not None
     problems = []
@@ -400,7 +402,7 @@ def check_serving(contract: Contract, party: PartyFile) -> None:
             f"serving.{name}: by {' and '.join(contract.serving.ways)} only {who} answers clients; leave it out"
             for name in sorted(options_given)
         ]
-    # Whether this side's rows are found by their positions alone, as they were at the start
+    # whether this side's rows are found by position only, as they were at the start
     by_positions = contract.linkage.imputes and not is_label
     if contract.serving.feature_party_asks:
         by_positions = is_label or (options.way or contract.serving.ways[0]) == "agreed-batch"
@@ -416,7 +418,7 @@ def check_serving(contract: Contract, party: PartyFile) -> None:
 
 
 def signature(source: TableConfig) -> Hashable:
-    """Return what differs once a table's files have changed. Queries and object stores are read again at every look."""
+    """Return a value that changes when a table's files change. Queries and object stores are read again at each look."""
     if not isinstance(source.path, Path):
         return object()
     anchor = Path(source.path.anchor)

@@ -1,23 +1,24 @@
 """Switch a label party from one version to another while it serves.
 
-Every LOOK_S, by a clock that no request touches, the label party tells the partners which runs it wants loaded, each with the
-hash of all halves, and hears what they promoted and what they have loaded. The newest run that all promoted is loaded beside the
-one in use. Once it is on all sides, later requests are for it, and earlier ones are answered by the run that they came for.
+Every LOOK_S, independent of requests, the label party tells the partners which runs it wants loaded, each with the hash of all
+halves, and learns what they have promoted and loaded. The newest run that all promoted is loaded beside the one in use. When
+all sides have it, new requests use it, and earlier requests are answered by the run in use when they came.
 
-- At most three runs are loaded: the one in use, the promoted one before it, and a candidate. While a switch is under way, the
-  next one takes the place of the one before.
-- A request may name one of the first two: ``run_id`` beside ``rows``, or the header ``x-run-id`` with Arrow. Another id is a 404.
-  A run that waits for a side, or a candidate, is a 409. Both say which runs are served.
-- A feature party that takes a run back answers for it 30 seconds more, so that the label party can go over to the one before.
-- The alignment and the windows are the same for all runs. By ``ahead``, the new run's embeddings cross in pieces before it
+- At most three runs are loaded: the one in use, the promoted one before it, and a candidate. During a switch, the next run
+  replaces the one before.
+- A request may name one of the first two: ``run_id`` beside ``rows``, or the header ``x-run-id`` with Arrow. Another id is a
+  404. A run that a side has not loaded, or a candidate, is a 409. Both answers say which runs are served.
+- A feature party that withdraws a run still answers for it during 30 seconds, so that the label party can switch to the one
+  before.
+- The alignment and the windows are the same for all runs. With ``ahead``, the new run's embeddings cross in pieces before it
   scores.
-- All this has a thread of its own, which waits for no batch. By ``ahead`` its messages are all that a partner sees. Each leaves
-  up to a quarter of LOOK_S late, by a draw: a single request does not show, though many may tell how busy the machine is.
-- A run of another contract text is no version. With ``--run``, and where the feature party asks, a side keeps the run that it
+- All this runs in a separate thread, which waits for no batch. With ``ahead`` a partner sees only these messages. Each is sent
+  up to a quarter of LOOK_S late, at random: a single request does not show, but many may show how busy the machine is.
+- A run of another contract text is no version. With ``--run``, and if the feature party asks, a side keeps the run that it
   began with.
 
-Threat model: honest-but-curious parties. Not protected: a partner can say that a run is loaded, and answer with another one's
-embeddings; nothing in an embedding shows whose it is.
+Threat model: honest-but-curious parties. Not protected: a partner can say that a run is loaded, and answer with another run's
+embeddings; an embedding does not show which model made it.
 """
 
 import math
@@ -40,7 +41,7 @@ from tallystick.serving.serving_messages import VersionsHeld, VersionsWanted, Wa
 
 
 def draw_lateness() -> float:
-    """Draw by how many seconds a look is late."""
+    """Draw the delay of a look, in seconds."""
     return secrets.SystemRandom().uniform(0.0, LOOK_S / 4)
 
 
@@ -50,20 +51,20 @@ Building = Generator[None, None, Asking]
 
 @dataclass(kw_only=True)
 class Switching:
-    """The label party's part in a session.
+    """The label party's part of switching versions in a session.
 
     Args:
         party: this party's name.
         channels: to the partners, by name.
         versions: this party's promotions.
-        runs: those that are loaded.
-        served: what requests see.
-        begun: the run that the handshake settled, and its version.
-        building: begins a way of asking for a run's rows.
-        turn: gives what is held while partners are told, and answer: batches speak over the same channels.
-        say: is told.
-        within_s: how long a partner's list is waited for; None is for ever.
-        lateness: draws by how many seconds a look is late, less than LOOK_S.
+        runs: the loaded runs.
+        served: the runs that requests see.
+        begun: the run that the handshake chose, and its version.
+        building: starts to build a way of asking for a run's rows.
+        turn: returns a lock to hold while this side talks to partners: batches use the same channels.
+        say: gets messages.
+        within_s: how long to wait for a partner's list; None waits without limit.
+        lateness: draws the delay of a look in seconds, less than LOOK_S.
     """
 
     party: str
@@ -87,7 +88,7 @@ class Switching:
         self._wanted = (self.begun,)
 
     def begin(self, run: ServedRun) -> None:
-        """Have the settled run asked, all of its building at once."""
+        """Build the way of asking for the first run completely, and use it."""
         building = self.building(run)
         while self._step(run.run_id, building):
             pass
@@ -96,10 +97,10 @@ class Switching:
     def keep_up(
         self, over: threading.Event, *, now: Callable[[], float] = time.monotonic, wait: Callable[[float], object] | None = None
     ) -> None:
-        """Look at versions every LOOK_S from now on, and late by a draw, until it is ``over``, and build between two looks.
+        """Look at versions every LOOK_S, with a random delay, until ``over`` is set, and build between two looks.
 
-        Looks that fall into a longer one, or into a step of building, are left out. ``wait`` waits so many seconds, or until it
-        is over.
+        A look is skipped if another look or a step of building takes longer. ``wait`` waits this many seconds, or until
+        ``over`` is set.
         """
         began, looks, late_s = now(), 0, 0.0
         while not over.is_set():
@@ -143,7 +144,7 @@ class Switching:
             run_id: version for run_id, version in common_versions(own.halves, lists).items() if self._agree(run_id, version)
         }
         candidate = self._candidate(versions_held)
-        # Go over to the newest run of all if it can be asked
+        # switch to the newest run that all promoted, if it can be asked
         newest = next(iter(common), None)
         in_use = self.served.now.current.run_id
         if newest is not None and newest != in_use and newest in self.askings:
@@ -153,7 +154,7 @@ class Switching:
         version_of_run = {each.run_id: each.version for each in (self.begun, *self._wanted)} | common | candidate
         order = dict.fromkeys([in_use, target, *candidate, *list(common)[:2]])
         ids = [run_id for run_id in order if run_id in version_of_run][:MOST_LOADED]
-        waited_for = [run.run_id for run in self.runs.loaded if run.users.any]  # at home; a partner hears of it at the next look
+        waited_for = [run.run_id for run in self.runs.loaded if run.users.any]  # locally; a partner learns it at the next look
         for run_id in [run_id for run_id in self.askings if run_id not in (*ids, *waited_for)]:
             del self.askings[run_id]
         ids_of_party = {name: [half.run_id for half in halves] for name, halves in lists.items()}
@@ -171,7 +172,7 @@ class Switching:
             )
         self._wanted = tuple(WantedRun(run_id=run_id, version=version_of_run[run_id]) for run_id in ids)
         self.runs.want(ids)
-        # Begin a way of asking for the runs that all sides have loaded
+        # start to build ways of asking for the runs that all sides have loaded
         run_ids = [run_id for run_id in ids if all(run_id in each.loaded for each in versions_held.values())]
         loaded, now = {run.run_id: run for run in self.runs.loaded}, time.monotonic()
         for run_id in run_ids:
@@ -185,7 +186,7 @@ class Switching:
                 self._tell(f"{name} {run_id}", f"{name} cannot load run {run_id}; its log says why")
 
     def _agree(self, run_id: str, version: str) -> bool:
-        """Keep the version of a run. Return False where it is another than it was before."""
+        """Save the version of a run. Return False if it differs from the saved one."""
         if any(each.run_id == run_id and each.version == version for each in self._wanted):
             return True
         try:
@@ -196,7 +197,7 @@ class Switching:
         return True
 
     def _candidate(self, versions_held: Mapping[str, VersionsHeld]) -> dict[str, str]:
-        """Return the run to be scored beside and its version, once all have named it. Otherwise return nothing."""
+        """Return the candidate and its version if all have named it, else an empty dict."""
         own = self.runs.promoted.candidate
         if own is None:
             return {}
@@ -212,7 +213,7 @@ class Switching:
         return {run_id: version for run_id, version in common_runs.items() if self._agree(run_id, version)}
 
     def _step(self, run_id: str, building: Building) -> bool:
-        """Do one step. Return False once it is done."""
+        """Do one step. Return False when it is finished."""
         try:
             next(building)
         except StopIteration as end:
