@@ -41,7 +41,7 @@ def test_what_was_said_is_counted_by_audit() -> None:
         ("Through cut gradients, yes: shop, knowing no label, can tell the classes apart with AUC 1.", "yes"),
         ("Through cut embeddings, a little: bank, knowing the columns of 200 rows, can rebuild the columns.", "a little"),
         ("Through cut gradients, no attack here found more than a guess would: the strongest has AUC 0.51.", "no"),
-        ("Through cut gradients: not measured, so nothing is known of it; the reasons stand below.", "not measured"),
+        ("Through cut gradients: not measured, so nothing is known about it; the reasons are below.", "not measured"),
     ],
 )
 def test_a_headline_is_read(line: str, said: str) -> None:

@@ -125,8 +125,9 @@ def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
         if found.similarity_NK is not None:
             gained = estimated_improvement(found)
             lines.append(
-                f"links with {name}: before any training, weighing them loses {gained['AvgSim']:.3g} less than taking all alike "
-                f"and {gained['Top1Sim']:.3g} less than taking the most similar alone, in links of a row that are wrongly taken "
+                f"links with {name}: before any training, weighting them loses {gained['AvgSim']:.3g} less than using all "
+                "equally "
+                f"and {gained['Top1Sim']:.3g} less than using only the most similar, in links of a row that are wrongly used "
                 "or left out (FedSim, definition 1)"
             )
     return lines

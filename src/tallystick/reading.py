@@ -255,7 +255,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Say which known word is close, or list them."""
     names = sorted(known)
     if (twin := next((name for name in names if name != word and looks_of(name) == looks_of(word)), None)) is not None:
-        return f"{twin!a} looks the same and is spelt by other codes; write it so, in double quotes, or rename it"
+        return f"{twin!a} looks the same but has other character codes; write it with those codes, in double quotes, or rename it"
     close = closest(word, names)
     return f"did you mean {_spelt(close)}?" if close else f"known here: {', '.join(map(_spelt, names)) or 'none'}"
 

@@ -254,10 +254,10 @@ def check_digest(path: Path) -> str:
 
 def _checked(path: Path, whole: str, seal: str | None) -> str:
     if seal is None:
-        raise DamagedFile(path, "it carries no digest of itself")
+        raise DamagedFile(path, "it has no digest")
     digest, _, place = seal.partition(" ")
     if whole != digest:
-        raise DamagedFile(path, "its content does not have the digest that it was written with")
+        raise DamagedFile(path, "its content does not match its digest")
     return place
 
 
@@ -291,7 +291,7 @@ def refuse_pipe(path: Path) -> None:
     except OSError:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise ConfigError(f"{path}: is a pipe or a device, whose end nobody knows; write its content to a file and name that")
+        raise ConfigError(f"{path}: is a pipe or a device, whose length is unknown; write its content to a file and name that")
 
 
 def remove(path: Path) -> None:

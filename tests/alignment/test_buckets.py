@@ -264,7 +264,7 @@ def test_a_kept_bucket_that_is_of_no_use_is_named_and_done_again(sides, damage):
     assert SAID[damage] in sides[0].said[0]
     assert "feature-2.safetensors" in sides[0].said[0]
     assert "goes on: 2 of 8" in sides[0].said[1]
-    assert "; it runs 3 again that were done here" in sides[1].said[0]
+    assert "; it runs 3 buckets again that were done here" in sides[1].said[0]
 
 
 def test_a_bucket_of_another_alignment_is_named_and_done_again(sides):
@@ -273,7 +273,7 @@ def test_a_bucket_of_another_alignment_is_named_and_done_again(sides):
     other = sides[1].files()[0].read_bytes()
     forget_buckets(sides[0].folder)
     broken(*sides, way, bucket=3)  # the label party has kept none: another alignment
-    assert "begins anew, though 3 of 8 buckets were done here: that side has kept none of it" in sides[1].said[0]
+    assert "starts again, although 3 of 8 buckets were done here: that side has saved none of them" in sides[1].said[0]
     sides[1].files()[0].write_bytes(other)
     assert right(align(*sides, way))
     assert "label-0.safetensors is damaged: it is a bucket of another alignment" in sides[1].said[0]
@@ -286,7 +286,7 @@ def test_a_damaged_note_begins_anew(sides):
     note.write_bytes(note.read_bytes()[:-1])
     assert right(align(*sides, way))
     assert "feature.json is damaged: " in sides[0].said[0]
-    assert "begins anew" in sides[1].said[0]
+    assert "starts again" in sides[1].said[0]
 
 
 def test_another_table_begins_anew(sides):
@@ -295,7 +295,7 @@ def test_another_table_begins_anew(sides):
     sides[0].ids = [*LABEL[1:], b"another"]
     ours, theirs = align(*sides, way)
     assert [sides[0].ids[row] for row in ours.rows_N] == [FEATURE[row] for row in theirs.rows_N]
-    assert "are of other ids or other sizes: it begins anew" in sides[0].said[0]
+    assert "are of other ids or other sizes: it starts again" in sides[0].said[0]
 
 
 def test_the_same_ids_in_another_order_go_on(sides, way):
@@ -405,7 +405,7 @@ def test_a_side_that_broke_off_when_it_knew_the_common_ids_cannot_show_other_tag
     with other_tags(cheat):
         honest = align(*sides, "malicious")[1 - cheat]
     assert isinstance(honest, ProtocolError)
-    assert f"{own} settled on other tags than before the alignment broke off" in str(honest)
+    assert f"{own} committed to other tags than before the alignment was interrupted" in str(honest)
     assert "agree with all sides on a new run" in str(honest)
 
 
@@ -464,7 +464,9 @@ def test_no_alignment_begins_anew_once_a_side_has_seen_tags(sides, own, loses, g
     assert not {StoreSeed, CoinCommitment, Coin, TagsCommitment} & set(seen)
     if guarded and loses in (lost_everything, lost_its_note, lost_a_bucket):
         kept = 3 if loses is lost_a_bucket else "none"
-        assert f"{own} has kept {kept} of 8 buckets of an alignment in which both had settled on tags" in str(outcomes[1 - loser])
+        assert f"{own} has kept {kept} of 8 buckets of an alignment in which both had committed to tags" in str(
+            outcomes[1 - loser]
+        )
 
 
 @pytest.mark.parametrize("own", ["label", "feature"])
@@ -501,7 +503,7 @@ def test_one_of_several_feature_parties_cannot_choose_its_matches_either(tmp_pat
     with other_tags(1):
         ours, _, _ = run()
     assert isinstance(ours, ProtocolError)
-    assert "one settled on other tags than before the alignment broke off" in str(ours)
+    assert "one committed to other tags than before the alignment was interrupted" in str(ours)
     claims(features[0])
     ours, *_ = run()
     assert isinstance(ours, DataError | ProtocolError | PeerStopped)

@@ -78,7 +78,7 @@ def test_the_stand_in_that_follows_the_protocol_is_taken(several):
         (every_place, "sent 60 'places of the joint rows' for the 20 that match"),
         (one_more, "sent 21 'places of the joint rows' for the 20 that match"),
         (one_fewer, "sent 19 'places of the joint rows' for the 20 that match"),
-        (lambda pairs, count: in_common_order(pairs, count)[::-1], "in an order that nobody who has these ids would choose"),
+        (lambda pairs, count: in_common_order(pairs, count)[::-1], "in an order that a side with these ids cannot have"),
         (lambda pairs, count: np.setdiff1d(np.arange(count), pairs[1])[:20], "that are not those whose tags match"),
     ],
     ids=["every row", "one more", "one fewer", "another order", "other rows"],
@@ -95,7 +95,7 @@ def test_with_several_feature_parties_made_up_places_are_caught_by_their_order(p
     # 60 places in the one right order by chance: 1 / 60!.
     error = against(lambda channel: label_party(channel, places=places, sole=False), one_of_several=True)
     assert isinstance(error, ProtocolError)
-    assert "in an order that nobody who has these ids would choose" in str(error)
+    assert "in an order that a side with these ids cannot have" in str(error)
 
 
 def test_with_several_feature_parties_a_single_made_up_row_is_not_caught():
@@ -131,7 +131,7 @@ def test_a_feature_party_that_makes_up_matches_once_it_knows_the_tags_is_caught(
     error, _ = in_threads(lambda: intersect_label_party(OWN, [mine], rng=RNG, local=ONE), lambda: cheat(theirs))
     assert isinstance(error, ProtocolError)
     assert error.peer == "shop"
-    assert "than it had settled on before it saw this side's" in str(error)
+    assert "than it had committed to before it saw this side's" in str(error)
 
 
 def test_a_feature_party_that_shuffles_its_tags_has_other_rows_count_as_common_unnoticed():
@@ -181,7 +181,7 @@ def test_a_label_party_that_shuffles_its_tags_is_caught_by_the_order_unless_few_
     if common == 1:
         assert len(found) == 1
     else:
-        assert "in an order that nobody who has these ids would choose" in str(found)
+        assert "in an order that a side with these ids cannot have" in str(found)
 
 
 def test_places_of_another_kind_are_refused():

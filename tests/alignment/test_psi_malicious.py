@@ -244,14 +244,14 @@ def test_tags_other_than_those_that_were_settled_on_are_refused():
         return tags[np.lexsort(np.ascontiguousarray(tags).view("<u8").T[::-1])]
 
     ours, _ = intersect(LABEL, FEATURE, feature=lambda c: Tampering(c, "feature party's tags", others))
-    refused(ours, 'other "feature party\'s tags" than it had settled on')
+    refused(ours, 'other "feature party\'s tags" than it had committed to')
 
 
 @pytest.mark.parametrize("side", ["label", "feature"])
 @pytest.mark.parametrize("digest", [bytes(32), b"\xff" * 32], ids=["0", "the largest"])
 def test_a_side_that_settled_on_other_tags_than_it_shows_is_refused(side, digest):
     outcomes = intersect(LABEL, FEATURE, **{side: lambda c: Changing(c, TagsCommitment, lambda _: TagsCommitment(digest=digest))})
-    refused(outcomes[1 if side == "label" else 0], f'other "{side} party\'s tags" than it had settled on')
+    refused(outcomes[1 if side == "label" else 0], f'other "{side} party\'s tags" than it had committed to')
 
 
 def test_a_feature_party_that_gives_back_what_the_label_party_settled_on_and_shows_matches_nothing():
@@ -291,7 +291,7 @@ def test_a_commitment_or_coin_that_is_left_out_is_missed_before_this_side_shows_
 
 def test_the_feature_party_cannot_settle_on_tags_later():
     ours, _ = intersect(LABEL, FEATURE, feature=lambda c: Changing(c, TagsCommitment, lambda _: TagsCommitment(digest=bytes(32))))
-    refused(ours, "settled on before it saw")
+    refused(ours, "committed to before it saw")
 
 
 OTHER_LISTS = pytest.mark.parametrize(

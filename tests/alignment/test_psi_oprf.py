@@ -121,7 +121,7 @@ def test_a_label_party_that_shows_another_coin_than_it_settled_on_is_refused(sec
         lambda: intersect_feature_party(FEATURE, theirs, **options),
     )
     assert isinstance(outcome, ProtocolError)
-    assert "label sent another coin than it had settled on" in str(outcome)
+    assert "label sent another coin than it had committed to" in str(outcome)
 
 
 def test_progress_ends_at_all_bins():

@@ -375,7 +375,7 @@ def test_without_a_known_row_nothing_is_said_of_an_attacker_without_one():
     found = rebuilt(drawn(100, 2), drawn(100, 2), columns(100), known=(0,))
     assert found.columns == ()
     assert found.mean(0) is None
-    assert "nothing is known of what an attacker without one finds" in found.not_measured[0]
+    assert "so what an attacker without one finds was not measured" in found.not_measured[0]
     with pytest.raises(DataError, match="no row is known"):
         FeatureView(
             last_ND=drawn(5, 2), mean_ND=drawn(5, 2), looks_NE=drawn(5, 2), known_K=torch.empty(0).long(), columns_K=columns(0)
@@ -385,7 +385,7 @@ def test_without_a_known_row_nothing_is_said_of_an_attacker_without_one():
 def test_too_few_rows_to_judge_by_are_not_measured():
     found = rebuilt(drawn(60, 2), drawn(60, 2), columns(60), attacks=PLAIN)
     assert {column.known for column in found.columns} == {20}
-    assert found.not_measured == ("200 known rows of 60: fewer than 10 are left to judge by",)
+    assert found.not_measured == ("200 known rows of 60: fewer than 10 rows are left for the measurement",)
 
 
 def test_a_constant_column_is_not_measured_and_lowers_no_mean():
@@ -406,7 +406,7 @@ def test_a_column_with_more_categories_than_known_rows_is_named():
     truth = columns(categories=40)
     found = rebuilt(planted(truth), planted(truth), truth, known=(20,), attacks=PLAIN)
     (line,) = found.not_measured
-    assert line.startswith("column 'kind' has 40 categories and 20 rows are known: those that none of them has cannot be guessed")
+    assert line.startswith("column 'kind' has 40 categories and 20 rows are known: no attack here can guess a category")
 
 
 def test_a_training_that_diverged_is_an_error_and_not_a_guess():

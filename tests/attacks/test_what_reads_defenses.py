@@ -43,7 +43,7 @@ def test_a_defence_of_labels_promises_something_or_says_what_reads_it(method: st
     (line,) = defense_lines(contract(method))
     promises = "no formal guarantee" not in line or method == "gaussian"  # which promises something of a step
     assert (method in READ_BY) == (hides_labels and not promises)
-    assert ("not to be counted on over a run" in line) == (method in READ_BY)
+    assert ("do not rely on it for a whole run" in line) == (method in READ_BY)
 
 
 @pytest.mark.parametrize("method", READ_BY)

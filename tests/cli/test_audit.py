@@ -84,7 +84,7 @@ def test_a_recorded_run_is_attacked_again(folders):
     assert "direction-1" in people.stdout
     said = people.stdout.replace("\n", "")
     assert f"report: {folders['bank'] / 'report.html'}".replace(" ", "") in said.replace(" ", "")
-    assert "this audit has taken the place of the one before" in " ".join(people.stdout.split())
+    assert "this audit has replaced the former one" in " ".join(people.stdout.split())
 
 
 def view(folders):
@@ -270,7 +270,7 @@ def test_a_sweep_leaves_a_page_and_its_numbers_and_no_ledger_or_view(tried):
     assert {path.name for path in home.iterdir()} == {"contract.yaml", "party.yaml", "table.parquet", "runs"}
     page = (folder / "report.html").read_text()
     assert "What would a defence cost?" in page
-    assert "play shop&#39;s (told, kind)" in page
+    assert "stand in for shop&#39;s (told, kind)" in page
     assert "Metrics stay with the label party" not in page
     assert read_result((folder / "result.json").read_bytes()).to_dict()["sections"]["sweep"] == values["sweep"]
 
@@ -284,7 +284,7 @@ def test_giving_all_columns_away_is_noted(home):
     assert none["columns"]["mean"] > 2 * narrow["columns"]["mean"]  # four columns, one number
     assert narrow["guarantee"] == "no formal guarantee: 1 number per row crosses the cut"
     assert once["leaks"] == []
-    assert once["guarantee"] == "nothing that depends on a label is sent, so no attack on it reads one"
+    assert once["guarantee"] == "nothing that depends on a label is sent, so no attack can read one"
     assert once["columns"]["mean"] > narrow["columns"]["mean"]
 
 
@@ -390,7 +390,7 @@ def test_regression_and_feature_parties_are_refused(home):
     change(home / "party.yaml", party="shop", label=None)
     done = swept(home)
     assert done.exit_code == 2
-    assert "only the label party can try a contract by itself" in done.stderr
+    assert "only the label party can try a contract alone" in done.stderr
     assert "--party is missing" in call(home / "contract.yaml").stderr
     for arguments in ((home / "nothing.yaml", "--party", home / "party.yaml"), (home / "runs" / "nosuch",)):
         done = call(*arguments)
@@ -442,7 +442,7 @@ def test_an_interrupted_sweep_writes_what_is_over_or_nothing(home, tmp_path_fact
         assert {path.name for path in home.iterdir()} == {"contract.yaml", "party.yaml", "table.parquet"}
         return
     (folder,) = (home / "runs").iterdir()
-    assert last == f"interrupted; the trials that were over are in {folder / 'report.html'}"
+    assert last == f"interrupted; the finished trials are in {folder / 'report.html'}"
     result = read_result((folder / "result.json").read_bytes())
     assert result.sections.sweep.trials[0].defense == "none"
     assert result.sections.notes[-1].startswith("Interrupted: ")
@@ -465,7 +465,7 @@ def test_a_sweep_whose_engine_is_lost_keeps_the_trials_that_are_over(tmp_path, m
     assert done.exit_code != 0
     (folder,) = (home / "runs").iterdir()
     said = " ".join(done.stderr.split())
-    assert f"its head does not answer; the trials that were over are in {folder / 'report.html'}" in said
+    assert f"its head does not answer; the finished trials are in {folder / 'report.html'}" in said
     assert [trial.defense for trial in read_result((folder / "result.json").read_bytes()).sections.sweep.trials] == ["none"]
 
 

@@ -96,7 +96,7 @@ guarded(lambda: None, as_json=False, loads=["numpy"])
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who sent a signal")
 def test_a_library_that_gets_no_thread_as_it_is_loaded_is_no_interrupt_of_a_persons():
     done = subprocess.run([sys.executable, "-c", NO_THREAD], capture_output=True, text=True, timeout=120)
-    assert "error: a library could not start its threads as it was loaded; free some memory" in done.stderr, done.stderr
+    assert "error: a library could not start its threads while it was loaded; free some memory" in done.stderr, done.stderr
     assert "interrupted" not in done.stderr
     by_a_person = NO_THREAD.replace("signal.raise_signal(signal.SIGINT)", "os.system(f'kill -INT {os.getpid()}')")
     asked = subprocess.run([sys.executable, "-c", by_a_person], capture_output=True, text=True, timeout=120)

@@ -137,7 +137,7 @@ def test_a_worker_of_other_versions_refuses_every_task():
     work = Work(prepare="chores:prepare", shared=b"/")
     there = perform(work, b"[]", threads=1, versions="tallystick 0.1.0, Python 3.9.1, PyTorch 2.0.0")
     with pytest.raises(
-        ComputeError, match=r"a worker on .* has tallystick .*, and here are .*, Python 3\.9\.1, PyTorch 2\.0\.0; install"
+        ComputeError, match=r"a worker on .* has tallystick .*, and this machine has .*, Python 3\.9\.1, PyTorch 2\.0\.0; install"
     ):
         output_of(there, 0, read=bytes)
 
@@ -146,7 +146,7 @@ def test_what_workers_are_sent_counts_before_they_begin(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "free_memory", lambda: 2 * (local.LEAST_BYTES + 3000))
     engine, work = LocalEngine(workers=2), Work(prepare="chores:prepare", shared=bytes(4000))
     with pytest.raises(
-        ComputeError, match=r"compute\.workers = 2: they take .* at the least, and .* are free here; have at most 1$"
+        ComputeError, match=r"compute\.workers = 2: they take .* at the least, and .* are free here; use at most 1$"
     ):
         list(engine.map(work, [b"[]"], bytes))
 
@@ -154,7 +154,7 @@ def test_what_workers_are_sent_counts_before_they_begin(tmp_path, monkeypatch):
 def test_a_check_names_the_workers_that_memory_allows(tmp_path):
     (tmp_path / "party.yaml").write_text("party: bank\ncompute: {workers: 4096}\n")
     (problem,) = check_party_file(tmp_path / "party.yaml", None)["problems"]
-    assert re.fullmatch(r"compute.workers = 4096: they take .* GiB are free here; have at most [1-9][0-9]*", problem)
+    assert re.fullmatch(r"compute.workers = 4096: they take .* GiB are free here; use at most [1-9][0-9]*", problem)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
         assert [found[number][0] for number in (0, *range(2, 8))] == [number**2 for number in range(1, 8)]
         assert os.getpid() not in {worker for _, worker in found.values()}
 
-        with pytest.raises(ComputeError, match="task 0 was given up by Ray: WorkerCrashedError"):
+        with pytest.raises(ComputeError, match="task 0 was abandoned by Ray: WorkerCrashedError"):
             list(chores(engine, tmp_path, ["die", 99, "always"]))
         with pytest.raises(DataError, match="the column 'x' has no values"):
             list(chores(engine, tmp_path, ["raise", "data"]))
@@ -90,7 +90,7 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
         outputs = chores(alone, tmp_path, ["square", 1], ["sleep", 600, "stopped"])
         assert next(outputs)[0] == 0
         threading.Thread(target=lambda: os.kill(begun(tmp_path / "stopped"), signal.SIGSTOP)).start()
-        with pytest.raises(ComputeError, match=rf"the worker of task 1 on {platform.node()},process=\d+ has given no sign for"):
+        with pytest.raises(ComputeError, match=rf"the worker of task 1 on {platform.node()},process=\d+ has not answered for"):
             next(outputs)
         assert ended(int((tmp_path / "stopped").read_text()))
         monkeypatch.setattr(ray_cluster, "NO_PULSE_S", 120.0)

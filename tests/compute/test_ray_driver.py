@@ -184,7 +184,7 @@ ENDS = {
     "stops": "the process that belongs to the Ray cluster .* for 1 s, and was ended; the cluster's head may hang",
     "dies": "the process that belongs to the Ray cluster ended by SIGKILL",
     "leaves": "the process that belongs to the Ray cluster ended with exit code 3",
-    "fails": r"(Ray could not join|Ray failed: OSError|given up by Ray: OSError): .*no ?space",
+    "fails": r"(Ray could not join|Ray failed: OSError|abandoned by Ray: OSError): .*no ?space",
 }
 CASES = [(call, "hangs") for call in ("init", "nodes", "put", "wait", "get")]
 CASES += [("get", "stops"), ("init", "dies"), ("wait", "dies"), ("get", "leaves")]
@@ -238,7 +238,7 @@ def test_a_task_whose_worker_stands_still_is_named(stand_in, monkeypatch, pulse)
         monkeypatch.setenv("RAY_TEST_HEAD", f"127.0.0.1:{head.getsockname()[1]}")
         monkeypatch.setattr(ray_cluster, "NO_PULSE_S", 0.5)
         where = "node-a,process=12" if b"node" in pulse else "a machine"
-        with pytest.raises(ComputeError, match=f"the worker of task 1 on {where} has given no sign for"):
+        with pytest.raises(ComputeError, match=f"the worker of task 1 on {where} has not answered for"):
             list(squares(stand_in, 1, 2))
     assert ended(process_of(stand_in))
 
@@ -297,7 +297,7 @@ JOINED = "send(connection, Joined()); receive(connection, Share); receive(connec
         ("", "b'\\0'", "[(time.sleep(.2), connection.sendall(b'\\0')) for _ in range(3000)]", "did not join for 1 s|no message"),
         (JOINED, "frame(msgspec.msgpack.encode(TaskAnswer(number=1)))", "", "no message of ours"),
         (JOINED, "frame(msgspec.msgpack.encode(Machines(took=[1], memory=1)))", "", "no message of ours"),
-        (JOINED, "frame(msgspec.msgpack.encode(TaskAnswer(number=0)), b'\\2')", "", "bytes that are no answer of this task"),
+        (JOINED, "frame(msgspec.msgpack.encode(TaskAnswer(number=0)), b'\\2')", "", "bytes that are not an answer to this task"),
         (JOINED, "frame(msgspec.msgpack.encode(TaskAnswer(number=0)), b'\\0' + b'\\xff' * 99)", "", "bytes that are no answer"),
         (JOINED, "frame(msgspec.msgpack.encode(Lost(why='\\x1b[2J' + 'a' * 3000)))", "", r"^\\x1b\[2Jaaa"),
         (JOINED, "frame(msgspec.msgpack.encode(Lost(why='a' * 5000)))", "", "no message of ours"),

@@ -254,7 +254,7 @@ def test_weights_beside_replaced_labels_are_entered_as_not_private_and_stand_in_
     assert ledger.total("labels") == 1.0
     (folder,) = job.runs("bank")
     privacy = json.loads((folder / "result.json").read_text())["sections"]["privacy"]
-    assert privacy["not_private"] == [f"{said}: no ε holds for a label that its row's weight tells"]
+    assert privacy["not_private"] == [f"{said}: no ε holds for a label that its row's weight reveals"]
 
 
 def test_a_release_that_left_nothing_is_known_to_the_run_folder(party_of, tmp_path):

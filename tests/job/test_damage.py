@@ -62,7 +62,7 @@ def test_a_run_goes_on_from_the_last_step_that_both_sides_have_intact(job, finis
     for party in PARTIES:
         (folder(job, party) / "model.safetensors").unlink()
     again = job.run_all("run", "--resume")
-    assert f"{late} is damaged: its content does not have the digest that it was written with; going on" in said(again["shop"])
+    assert f"{late} is damaged: its content does not match its digest; going on" in said(again["shop"])
     assert all(f"resuming after step {early.stem[5:]}" in said(again[party]) for party in PARTIES)
     for party in PARTIES:
         assert job.models(party) == finished.models(party)
@@ -77,7 +77,7 @@ def test_without_an_intact_step_training_starts_anew_on_the_kept_alignment(job, 
     again = job.run_all("run", "--resume")
     assert "keeping the alignment of the interrupted run" in said(again["bank"])
     for party in PARTIES:
-        assert "training starts anew on the kept alignment" in said(again[party])
+        assert "training starts again on the kept alignment" in said(again[party])
         assert job.models(party) == finished.models(party)
 
 

@@ -176,7 +176,7 @@ def test_the_run_predicts_as_before_and_nothing_takes_up_its_rows(job, tmp_path)
         erase(job, name, known_key(job, name))
         erase(job, name, known_key(job, name))  # once more, as after a crash
     assert predicted("after.csv") == before
-    words = r"persons were erased from it on \d{4}-\d\d-\d\d, and with them all that it kept by row; begin a new run on all sides"
+    words = r"persons were erased from it on \d{4}-\d\d-\d\d, and with them everything that it kept by row; begin a new run"
     for name in PARTIES:
         with pytest.raises(ConfigError, match=words):
             run_process(*files_of(job, name), resume=True, watcher=Watching())

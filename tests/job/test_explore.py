@@ -193,7 +193,7 @@ def test_every_message_of_it_is_said_before_and_after():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"explore": {}}, "explore: is by a head on shares; set training.gradients to shared"),
+        ({"explore": {}}, "explore: needs a head on shares; set training.gradients to shared"),
         ({"explore": {"rows": 50}}, r"explore\.rows"),
     ],
 )

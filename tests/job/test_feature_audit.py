@@ -96,10 +96,10 @@ def test_a_column_that_was_left_out_is_inferred_from_those_that_were_not(undefen
     assert not found["secret"].used
     assert found["x"].used
     assert any("'same' is constant" in line for line in audit.not_measured)
-    assert any(line.startswith("known-start: solves the first batch by starting weights") for line in audit.not_measured)
+    assert any(line.startswith("known-start: needs the starting weights") for line in audit.not_measured)
     knowing_no_row = {"marginals", "marginals-course", "simulator", "a guess"}
     assert {column.attack for column in audit.columns if column.known == 0} <= knowing_no_row
-    assert "A figure for 0 known rows is of an attacker who knows how each column is distributed" in audit.summary
+    assert "A figure for 0 known rows is that of an attacker who knows the distribution of each column" in audit.summary
 
 
 def test_each_side_has_its_own_findings_alone(undefended):
@@ -208,7 +208,9 @@ def test_a_quick_audit_of_columns_names_the_attacks_that_it_leaves_out():
 def test_more_known_rows_than_there_are_do_not_replace_what_was_found(undefended):
     path = run_folder(undefended[1])
     before = (path / "result.json").read_bytes()
-    with pytest.raises(ConfigError, match=r"--known-rows 5000: \d+ rows were recorded, and some must be left to judge by"):
+    with pytest.raises(
+        ConfigError, match=r"--known-rows 5000: \d+ rows were recorded, and some must be left for the measurement"
+    ):
         audit_recorded(path, watcher=Silent(), known_rows=(5000,))
     assert (path / "result.json").read_bytes() == before
 
@@ -253,7 +255,7 @@ def test_noise_on_embeddings_is_charged_to_the_feature_partys_ledger(undefended,
     assert column_promise(before) == ""
     shop = read_result((run_folder(folder) / "result.json").read_bytes())
     for each in (result, shop):  # "spent: 0" is of labels
-        assert each.sections.privacy.summary.endswith("cost them stands in each feature party's own ledger.")
+        assert each.sections.privacy.summary.endswith("has the cost of its noisy embeddings.")
     page = (run_folder(folder) / "report.html").read_text()
     assert "It does not bound what the model learnt from these columns" in page
 
@@ -285,8 +287,9 @@ def test_one_epoch_and_a_narrow_cut(tmp_path):
     result = run(tmp_path, training__epochs=1, model__cut_width=1)
     (audit,) = result.sections.features
     assert "over epoch 1;" in audit.summary
-    assert "what a row's embeddings of several epochs tell together: only one epoch was recorded, and more epochs tell more" in (
-        audit.not_measured
+    assert (
+        "what a row's embeddings of several epochs reveal together: only one epoch was recorded, and more epochs reveal more"
+        in (audit.not_measured)
     )
     (shop,) = [part for part in result.model if part.party == "shop"]
     assert shop.layers.endswith("-1")
@@ -327,7 +330,7 @@ def test_of_a_training_that_diverged_no_column_is_measured_and_that_is_said(unde
     found = audit_recorded(path, watcher=Silent()).features
     assert (found.columns, found.means) == ([], [])
     assert found.not_measured[0].endswith("mean embeddings are NaN or infinite; training diverged or the record is damaged")
-    assert feature_headline(found).endswith("was not measured, so nothing is known of it.")
+    assert feature_headline(found).endswith("was not measured, so nothing is known about it.")
 
 
 @pytest.mark.long

@@ -120,7 +120,7 @@ def test_the_first_network_learns_nothing_from_the_validation_rows_labels(frames
 
 
 def test_few_rows_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"training\.folds = 16: of \d+ training and validation rows none falls into fold"):
+    with pytest.raises(DataError, match=r"training\.folds = 16: of \d+ training and validation rows none is in fold"):
         run(tmp_path, tables(PARTIES, rows=60), training__folds=16, evaluation=QUICKLY | {"own_columns_baseline": False})
 
 
@@ -160,7 +160,7 @@ def test_a_class_that_a_network_does_not_meet_is_named(tmp_path):
     held = common(frames, TRAINING)["id"][0]
     bank = frames["bank"].with_columns(y=(pl.col("id") == held).cast(pl.Int64))
     result, _ = run(tmp_path, {**frames, "bank": bank}, training__epochs=1, evaluation=QUICKLY | {"own_columns_baseline": False})
-    assert any("meets no row of class" in note for note in result.data.notes)
+    assert any("has no training row of class" in note for note in result.data.notes)
 
 
 def test_modules_that_are_given_are_of_one_network(frames):

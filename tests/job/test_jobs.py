@@ -89,9 +89,8 @@ def test_a_feature_party_is_told_what_the_contract_shares(lay_out_job):
     assert epochs == kept + 2 < 60
     ends = training["best_step"] * epochs == kept * training["steps"]  # all epochs have as many steps
     where = f"epoch {kept} are" if ends else f"step {training['best_step']}, in epoch {kept}, are"
-    said = (
-        f"trained {epochs} of at most 60 epochs; the last 2 validated no better (training.patience); the weights of {where} kept"
-    )
+    stopped = "the last 2 did not validate better (training.patience)"
+    said = f"trained {epochs} of at most 60 epochs; {stopped}; the weights of {where} kept"
     for party in PARTIES:
         assert said in (job.runs(party)[0] / "run.log").read_text()
     assert whole["shop"].found["shared"]["auc"] == pytest.approx(whole["bank"].found["auc_joint"], rel=1e-3)

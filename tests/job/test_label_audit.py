@@ -92,7 +92,7 @@ def test_a_label_party_starts_from_a_secret(tmp_path):
     result = run(tmp_path, rare(300), training__epochs=1)
     unmeasured = [line for line in result.sections.leakage.not_measured if line.startswith("enumeration")]
     assert len(unmeasured) == 2
-    assert "the top model's start, which does not follow from the contract here" in unmeasured[0]
+    assert "the top model's starting weights, which do not follow from the contract here" in unmeasured[0]
 
 
 def test_the_simulated_start_is_the_label_partys_own(tmp_path):
@@ -223,7 +223,7 @@ def test_without_a_label_to_give_the_attacker_nothing_is_measured_of_what_it_wou
 
     found = recorded_again(undefended[1], tmp_path / "run", rare_one, file="labels")
     (why,) = {line.partition(": ")[2] for line in found.not_measured if line.startswith(("completion,", "direction-1,"))}
-    assert why == "there are too few rows of a class to tell the attacker some labels and to judge it by the others"
+    assert why == "a class has too few rows to give the attacker some labels and to measure it on the others"
     assert not [name for name in leaks(found) if name.startswith(("completion", "direction"))]
 
 

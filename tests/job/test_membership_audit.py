@@ -128,4 +128,4 @@ def test_a_run_of_one_epoch_says_so_in_both_seats_and_in_the_report():
     assert merge([result]).sections.membership.not_measured == membership.not_measured
     page = to_html(result)
     section = page[page.index('<section id="membership"') :]
-    assert "Not measured, so nothing is known of it:" in section[: section.index("</section>")]
+    assert "Not measured, so nothing is known about it:" in section[: section.index("</section>")]

@@ -137,7 +137,7 @@ def test_a_killed_count_ends_the_other_side_and_counts(counted):
 @pytest.mark.parametrize(
     ("overlap", "message"),
     [
-        ({"epsilon": 1.0, "least": 5}, "least: bound exact counts, and epsilon = 1 tells none"),
+        ({"epsilon": 1.0, "least": 5}, "least: limit exact counts, and with epsilon = 1 there are none"),
         ({"delta": 1e-6}, "delta = 1e-06: goes with epsilon only"),
         ({"groups": "nobody"}, "overlap.groups = .nobody.: is not a party"),
         ({"groups": "bank", "told_to": "label"}, "the party without groups counts"),

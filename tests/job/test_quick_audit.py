@@ -96,7 +96,7 @@ def test_recording_changes_no_weight_and_a_contract_can_say_no(run, tmp_path):
     )
     assert without.sections.leakage is None
     assert not without.sections.features
-    assert all(line.endswith("not measured, so nothing is known of it.") for line in leak_lines(without))
+    assert all(line.endswith("not measured, so nothing is known about it.") for line in leak_lines(without))
     for party in PARTIES:
         assert not (found(tmp_path, party) / "view").exists()
     assert without.joint == result.joint

@@ -152,7 +152,7 @@ def test_a_candidate_is_not_served_where_nothing_is_promoted_any_more(job, ids):
     shop.roll_back()  # the latest complete run is the candidate
     contract, party = files_of(job, "shop")
     error = error_of(lambda: ServingSide.of(contract, party, table=None, run=None, watcher=Silent()))
-    assert f"run {new} is a candidate here and answers nobody" in str(error)
+    assert f"run {new} is only a candidate here" in str(error)
     assert ServingSide.of(contract, party, table=None, run=new, watcher=Silent()).first.run_id == new
 
 

@@ -236,20 +236,20 @@ def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, fea
         ({"model": {"hidden": [4]}}, "model.hidden: the features of a head on shares are built in"),
         ({"training": {"gradients": "shared", "ema": 0.9}}, "training.ema: a head on shares has no such setting"),
         ({"training": {"gradients": "shared", "learning_rate": 1.5}}, "learning_rate = 1.5: steps could leave the range"),
-        ({"target": {"type": "count"}}, "a head on shares has squared and logistic loss only; take regression"),
+        ({"target": {"type": "count"}}, "a head on shares only has squared and logistic loss; choose regression"),
         (
             {"training": {"gradients": "shared", "learning_rate": 0.6}, "target": {"type": "regression"}},
             "learning_rate = 0.6: .* take at most 0.5",
         ),
         ({"training": {"gradients": "shared", "batch_size": 31}}, "batch_size = 31: with so few rows a step"),
-        ({"unaligned": {"method": "warm-start"}}, "unaligned.method = warm-start: has no use for such rows"),
+        ({"unaligned": {"method": "warm-start"}}, "unaligned.method = warm-start: a head on shares cannot use such rows"),
         ({"defense": [{"method": "label-dp", "epsilon": 1.0}]}, "defense.0.method = label-dp: neither embeddings nor gradients"),
         ({"alignment": {"method": "union", "keys": [{"name": "id"}]}}, "takes one row of each side"),
         ({"evaluation": {"share_metrics": ["auc"]}}, "figures of the test labels would leave"),
         ({"evaluation": {"importance": {"feature_columns": "both"}}}, "would score rows again"),
-        ({"serving": {"ways": ["key"]}}, "take ahead alone, by which requests are answered with these scores"),
+        ({"serving": {"ways": ["key"]}}, "choose ahead alone: it answers requests with these scores"),
         ({"serving": {"ways": ["ahead", "window"]}}, "serving.ways = .*window.*: a row has one score, which tallystick predict"),
-        ({"serving": {"ways": ["ahead"], "questions_a_day": 9}}, "no question crosses; leave them out, and bound scores by"),
+        ({"serving": {"ways": ["ahead"], "questions_a_day": 9}}, "no question crosses; leave them out, and limit scores by"),
         ({"tuning": {"keys": {"training.learning_rate": {"low": 0.1, "high": 0.5}}}}, "each trial would open scores"),
         ({"parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}}}, "training.gradients = shared needs exactly one"),
         (
@@ -605,7 +605,7 @@ def test_a_feature_party_measures_at_home_what_a_column_as_label_would_tell(trai
     assert min(figures[name, rows // 2] for name in ("x", "noise", "kind")) > 0.9
     assert any("neither side has both the scores and the columns" in line for line in audit["not_measured"])
     page = (job.runs("shop")[-1] / "report.html").read_text()
-    assert "Through the scores of a run that takes the column for its label, yes" in page
+    assert "Through the scores of a run that uses the column as its label, yes" in page
     again = Command("audit", job.runs("shop")[-1], "--known-rows", "30", folder=job.home("shop"))
     assert again.end() == 0, again.error
     assert "knowing the columns of" in again.out
@@ -641,7 +641,7 @@ def test_no_seed_of_masks_is_written_to_disk(tmp_path, monkeypatch):
 
 
 def test_scores_on_shares_are_not_explained():
-    with pytest.raises(ConfigError, match="--explain: it takes more scores of a row"):
+    with pytest.raises(ConfigError, match="--explain: it needs several scores of a row"):
         check_explained(parse_contract(shared()), "bank")
 
 

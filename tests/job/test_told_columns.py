@@ -67,7 +67,7 @@ def test_and_of_another_feature_partys(run):
     told = {each.party: each for each in run[0].sections.told if each.party != "bank"}
     assert {party: each.by for party, each in told.items()} == {"club": "shop", "shop": "club"}
     assert gain(told["shop"], "x") > 0.1
-    assert "its gradients taken to be like those of shop" in told["shop"].summary
+    assert "assuming gradients like those of shop" in told["shop"].summary
 
 
 @pytest.mark.parametrize("features", short_lane_of([{"numeric": ["x"], "categorical": ["kind"]}, {}], 1), ids=["listed", "auto"])

@@ -79,7 +79,8 @@ def test_a_run_that_goes_on_with_other_workers_says_so(began, now, says, tmp_pat
     compare_workers(job(3 - began), goes_on=False)
     compare_workers(job(began), goes_on=False)
     compare_workers(job(now), goes_on=True)
-    line = f"note: training began with training_workers = {began} and goes on with {now}: its last bits are those of neither"
+    began_and_now = f"training began with training_workers = {began} and goes on with {now}"
+    line = f"note: {began_and_now}: its last bits differ from a run with either number"
     assert said == [line] * says
 
 

@@ -143,7 +143,7 @@ def test_alone_before_there_is_a_partner(lay_out_job):
     said = [event["say"] for event in bank.events if "say" in event]
     assert "the party file names no partner: tuning own columns alone" in said
     assert any("model.cut_after: makes no difference to own columns alone" in line for line in said)
-    assert "tuning.keys.model.embedding_scale: tuning.allow of bank does not name it; left out" in said
+    assert "tuning.keys.model.embedding_scale: tuning.allow of bank does not name it, so it is left out" in said
     assert f"3 trials of {RATE}, {WIDTH}, each trained" in (job.home("bank") / bank.found["report"]).read_text()
     losses = [trial["loss"] for trial in bank.found["trials"]]
     assert losses[bank.found["best"] - 1] == min(losses)
@@ -301,7 +301,7 @@ def test_what_one_side_does_not_allow_is_not_tuned(lay_out_job):
     bank = ended["bank"]
     for party in PARTIES:
         said = [event["say"] for event in ended[party].events if "say" in event]
-        assert f"tuning.keys.{RATE}: tuning.allow of shop does not name it; left out" in said
+        assert f"tuning.keys.{RATE}: tuning.allow of shop does not name it, so it is left out" in said
     assert len(bank.found["trials"]) == 2
     assert WIDTH in bank.found["trials"][1]["values"]
     assert RATE not in bank.found["trials"][1]["values"]
@@ -320,7 +320,7 @@ def test_what_one_side_does_not_allow_is_not_tuned(lay_out_job):
         ({RATE: {}}, "is without bounds; give values: [...], or low and high"),
         ({RATE: {"values": [0.1], "low": 0.1}}, "values: goes without low, high and log"),
         ({RATE: {"values": [0.1, -1.0]}}, "training.learning_rate = -1.0: must be at least 1e-09"),
-        ({"training.optimizer": {"low": 1, "high": 2}}, "training.optimizer: has no numbers between; give values: [...]"),
+        ({"training.optimizer": {"low": 1, "high": 2}}, "training.optimizer: has no numbers in between; give values: [...]"),
         ({"training.optimizer": {"values": ["adam", "magic"]}}, 'training.optimizer = "magic": must be adam, adamw'),
         ({WIDTH: {"low": 16.5, "high": 32.0}}, "training.batch_size: low and high must be whole numbers"),
         ({"model.cut_after": {"values": [1, 3]}}, "model.cut_after = 3: must be at most 2"),

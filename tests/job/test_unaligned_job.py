@@ -302,9 +302,9 @@ def test_a_class_that_a_network_of_own_rows_does_not_meet_is_named(tmp_path):
     only = common[int((parts_N == TRAINING).argmax())]
     given["bank"] = given["bank"].with_columns(y=(pl.col("id") == only).cast(pl.Int64))
     result = simulate(values, given, own_columns(), watcher=Silent(), folder=tmp_path)
-    said = [note for note in result.data.notes if "meets no row of class" in note]
+    said = [note for note in result.data.notes if "has no training row of class" in note]
     assert len(said) == 1
-    assert ' of 4 meets no row of class "1"' in said[0]
+    assert ' of 4 has no training row of class "1"' in said[0]
     assert any("own columns alone: 4 networks" in note for note in result.data.notes)
 
 
@@ -317,7 +317,7 @@ def test_own_rows_of_too_few_ids_for_folds_train_one_network():
 
     assert found([b"id-%d" % (number % 2) for number in range(400)]) is None
     assert found([b"id-%d" % number for number in range(400)]).count == 4
-    with pytest.raises(DataError, match="none falls into fold"):  # the earlier run's weights are of four
+    with pytest.raises(DataError, match="none is in fold"):  # the earlier run's weights are of four
         found([b"id"] * 400, Before(encoder=None, coder=None, own_folds=4))
 
 
@@ -462,7 +462,7 @@ def test_warm_start_without_unaligned_rows_trains_as_none_and_says_so(tmp_path):
         result = simulate(values, given, own_columns(), watcher=Silent(), folder=folder)
         found.append([load_file(path) for path in sorted(folder.glob("*/*/model.safetensors"))])
         figures.append(result.evaluation)
-        said = [note for note in result.data.notes if "unaligned.method = warm-start had nothing to do" in note]
+        said = [note for note in result.data.notes if "unaligned.method = warm-start had no effect" in note]
         assert len(said) == (method == "warm-start")
         assert result.contract.summary["unaligned rows"] == method
     assert figures[0] == figures[1]

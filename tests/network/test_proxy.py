@@ -81,9 +81,9 @@ def test_a_session_goes_through_a_proxy_and_tls_from_end_to_end(networks, pool, 
         (
             "open",
             None,
-            "answers 407 Proxy Authentication Required: it wants a user and a password; say in proxy.credentials where",
+            "answers 407 Proxy Authentication Required: it asks for a user and a password; say in proxy.credentials where",
         ),
-        ("open", "carol:wrong", "it does not take the user and password in proxy.credentials"),
+        ("open", "carol:wrong", "it refuses the user and password in proxy.credentials"),
     ],
 )
 def test_a_proxy_that_refuses_ends_the_wait_at_once(networks, identity, proxy, mode, credentials, said):
@@ -105,10 +105,10 @@ def test_a_proxy_that_refuses_ends_the_wait_at_once(networks, identity, proxy, m
 @pytest.mark.parametrize(
     ("mode", "said"),
     [
-        ("hang", "took the call but did not answer within 1 s"),
+        ("hang", "accepted the connection but did not answer within 1 s"),
         ("rubbish", "does not answer like an HTTP proxy: '220 mail.example.org ?[2J ESMTP"),
         ("endless", "does not answer like an HTTP proxy: 'HTTP/1.1 200 OK"),
-        ("hasty", "says more than that the connection stands, before anything was sent through it"),
+        ("hasty", "sent more than its answer before anything was sent through it"),
         ("hang-up", "hung up when it was asked for a connection"),
         ("bad-gateway", "answers 502 Bad Gateway: it did not reach the peer"),
         ("open", "answers 502 Bad Gateway: it did not reach the peer"),  # nobody listens at the address

@@ -126,7 +126,7 @@ def test_epsilon_and_an_attacks_auc_are_reconciled_beside_both(full) -> None:
     assert "ε = 3 bounds how much a change of one label can change what is sent" in said
     assert "e^ε = 20.1 times" in said
     assert "up to 0.953" in said
-    assert "does not bound what the features tell of the label" in said
+    assert "does not bound what the features reveal about the label" in said
     escaped = "ε = 3 bounds how much a change of one label"
     leakage, privacy = (page.split(f'id="{name}"')[1].split("</section>")[0] for name in ("leakage", "privacy"))
     assert escaped in leakage

@@ -161,7 +161,7 @@ def test_a_result_with_a_flipped_bit_is_damaged_not_another_result(runs, tmp_pat
     whole = path.read_bytes()
     place = whole.index(b'"auc"') + whole[whole.index(b'"auc"') :].index(b"0.") + 2  # the first digit of a figure
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-    with pytest.raises(DamagedFile, match=r"result\.json is damaged: its content does not have the digest"):
+    with pytest.raises(DamagedFile, match=r"result\.json is damaged: its content does not match its digest"):
         read_run(tmp_path)
     path.write_bytes(whole.replace(b'"seal"', b'"sead"', 1))
     with pytest.raises(DataError, match="not a result"):

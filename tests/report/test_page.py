@@ -95,7 +95,7 @@ def scored(make, target: str, joint: float, own: float | None, importance: Any =
         ("binary", 0.96, 0.7, None),
         ("binary", 0.99, 0.98, None),
         ("binary", 0.9, None, None),
-        ("binary", 0.999, 0.998, "carrier's own columns alone is nearly perfect, which is rarely true: look for one of them"),
+        ("binary", 0.999, 0.998, "carrier's own columns alone is nearly perfect, which is rarely true: look for a column"),
         ("multiclass", 0.996, 0.6, "The joint model's accuracy is nearly perfect"),
         ("regression", 9.0, 100.0, "Joining took away nine tenths of the error or more"),
         ("regression", 11.0, 100.0, None),
@@ -463,7 +463,7 @@ def test_what_a_probe_finds_beyond_every_attack_is_said_beside_the_strongest() -
 def test_a_view_that_could_not_be_attacked_is_never_passed_over_in_silence() -> None:
     attack = AttackResult(name="norm", view="w, from cut gradients, knowing no label", auc=0.9, symmetric_auc=0.9)
     _, embeddings = leak_headline(Audit(attacks=[attack], not_measured=["probe, in w's seat: NaN"]))
-    assert embeddings == "Through cut embeddings: not measured, so nothing is known of it; the reasons stand below."
+    assert embeddings == "Through cut embeddings: not measured, so nothing is known about it; the reasons are below."
 
 
 def test_attacks_come_by_strength_and_upper_bounds_last() -> None:
@@ -603,11 +603,11 @@ def test_the_leak_stands_beside_the_gain(make, make_audited, make_sweep) -> None
     strongest = by_strength(audited.sections.leakage.attacks)[0]
     assert labels.startswith("What weather could read of carrier's labels: the classes, with AUC")
     assert strongest.name in labels
-    assert columns == "What carrier could rebuild of weather's columns: not measured, so nothing is known of it."
+    assert columns == "What carrier could rebuild of weather's columns: not measured, so nothing is known about it."
     page = to_html(audited)
     assert page.index("What weather could read of carrier") < page.index("<nav")
     assert leak_lines(make(party="carrier")) == [
-        "What weather could read of carrier's labels: not measured, so nothing is known of it."
+        "What weather could read of carrier's labels: not measured, so nothing is known about it."
     ]
     assert leak_lines(make(party="weather")) == [columns]
     assert leak_lines(make_sweep()) == []

@@ -90,7 +90,7 @@ def test_a_line_that_is_none_of_a_journal_is_a_named_error(line, tmp_path):
     (path,) = tmp_path.glob("serving-journal-*")
     with path.open("ab") as file:
         file.write(line.encode(errors="surrogateescape") + b"\n")
-    with pytest.raises(StorageError, match="none of a journal"):
+    with pytest.raises(StorageError, match="is not a journal's"):
         journal(tmp_path, a_day_per_row=3).allowed([b"a"], run=RUN)
 
 

@@ -108,10 +108,10 @@ def test_redis_gives_what_the_table_gives_and_says_what_does_not_fit(redis_url):
     with pytest.raises(StoreError, match="column 'whole' is missing"):
         store.find([b"id-3"])
     client.set("row:id-3", '{"x": ' + "[" * 100_000)
-    with pytest.raises(StoreError, match="no JSON object"):
+    with pytest.raises(StoreError, match="is not a JSON object"):
         store.find([b"id-3"])
     client.set("row:id-3", "no JSON")
-    with pytest.raises(StoreError, match="no JSON object"):
+    with pytest.raises(StoreError, match="is not a JSON object"):
         store.find([b"id-3"])
     store.close()
 
@@ -197,7 +197,7 @@ def test_a_server_that_hangs_costs_its_time_and_no_more_and_is_called_anew(at, m
     monkeypatch.setattr("tallystick.scoring.stores.queried.MOST_LEFT", 3)
     config = Postgres.model_validate({"method": "postgres", "database": "postgresql://me@nowhere", "query": "SELECT $1"})
     store = QueriedStore(PostgresDatabase(config, text=["items"]), ENCODER, dict(TABLE.schema))
-    for why in ["has not answered within 0.2 s"] * 3 + ["owes 3 answers"]:
+    for why in ["has not answered within 0.2 s"] * 3 + ["has not answered 3 queries"]:
         with pytest.raises(StoreError, match=why):
             store.find(KEYS)
     assert len(called) == 3
@@ -283,7 +283,7 @@ def test_a_query_that_does_not_find_rows_by_key_is_said_without_cells(sqlite_row
 def test_a_sqlite_file_that_is_not_there_is_said_and_not_made_and_found_once_it_is(sqlite_rows):
     (sqlite_rows / "rows.db").rename(sqlite_rows / "later.db")
     store = adbc_store(sqlite_rows, OF_SQLITE)
-    with pytest.raises(StoreError, match=r"SQLite does not answer .*see whether it is up"):
+    with pytest.raises(StoreError, match=r"SQLite does not answer .*check that it is running"):
         store.find(KEYS)
     assert not (sqlite_rows / "rows.db").exists()
     (sqlite_rows / "later.db").rename(sqlite_rows / "rows.db")

@@ -23,7 +23,7 @@ def test_clients_are_answered_over_ipv6(trained):
             got = served.client.post("/v1/score", json={"rows": scores[:3].select("id").to_dicts()}, headers={"Host": host})
             assert [row["score"] for row in got.json()["scores"]] == scores["score"][:3].to_list(), host
         said = [*served.running["bank"].said, *map(str, served.running["bank"].events)]
-        assert any(f"clients are answered on http://[::1]:{served.port}/" in line for line in said), said
+        assert any(f"answering clients on http://[::1]:{served.port}/" in line for line in said), said
     finally:
         served.close()
 

@@ -167,12 +167,12 @@ def test_what_a_driver_says_comes_without_the_secret(server, tmp_path):
     [
         ({"database": "adbc:sqlite"}, 'must be "sqlite:FILE" for this driver'),
         ({"database": "adbc:os.path"}, "must be"),
-        ({"database": "adbc:x", "options": {"password": "abc"}}, 'holds "password"; a secret does not stand in the party file'),
+        ({"database": "adbc:x", "options": {"password": "abc"}}, 'holds "password"; the party file must not contain a secret'),
         (
             {"database": "adbc:x", "options": {"uri": "grpc://me:abc@host"}},
-            "holds a password; a secret does not stand in the party",
+            "holds a password; the party file must not contain a secret",
         ),
-        ({"database": "adbc:x", "secret_options": {"password": "abc"}}, "a secret does not stand in the party file"),
+        ({"database": "adbc:x", "secret_options": {"password": "abc"}}, "the party file must not contain a secret"),
         ({"database": "sqlite:t.db", "options": {"uri": "x"}}, "options: goes with an adbc: database only"),
         ({"options": {"uri": "x"}}, "options: goes with an adbc: database only"),
         (

@@ -117,7 +117,7 @@ PANDAS_REFUSED = {
     "whole numbers beyond 64 bits": (lambda pd: pd.DataFrame({"x": [2**70, 1]}), "column 'x' has type object; convert it"),
     "an index called as a column": (
         lambda pd: pd.DataFrame({"x": [1, 2]}, index=pd.Index([1, 2], name="x")),
-        "its index and a column are both called 'x'",
+        "its index and a column are both named 'x'",
     ),
     "a column alone": (lambda pd: pd.Series([1, 2], name="x"), "the table is a Series; give a DataFrame"),
     "a column of Polars": (lambda _: pl.Series("x", [1, 2]), "the table is a Series; give a DataFrame"),

@@ -391,9 +391,9 @@ def test_a_row_of_units_below_the_header_is_said(tmp_path, row):
     for first, said in ((f"{row}\n", True), ("", False)):
         (tmp_path / "t.csv").write_text(f"id,a,kind\n{first}{lines}")
         notes = read_table(TableConfig(path=tmp_path / "t.csv"), text=("id",)).notes
-        assert [
-            True for note in notes if note.startswith("the first row alone holds no value such as the others of column 'a'")
-        ] == [True] * said
+        assert [True for note in notes if note.startswith("only the first row has no value like the others in column 'a'")] == [
+            True
+        ] * said
 
 
 MANY = [f"{number * 1.37:.2f}" for number in range(1, 31)]
@@ -585,7 +585,7 @@ def test_lines_with_too_few_cells_are_told_of_and_with_too_many_refused(tmp_path
     assert not read("id,a,b", "k1,2,", "k2,3,4").notes  # an empty cell is one
     assert not read("id,a,b", "k1,2,3", "", "k2,3,4").notes
     for lines, line in ((["k1,2,3", "k2,3,4,5"], "line 3 has 4 cells"), (["k1,2,3,", "k2,3,4,"], "line 2 has 4 cells")):
-        with pytest.raises(DataError, match=rf"t\.csv: {line}, and the header 3; put a cell that holds"):
+        with pytest.raises(DataError, match=rf"t\.csv: {line}, and the header 3; put a cell that contains"):
             read("id,a,b", *lines)
 
 
@@ -609,7 +609,7 @@ def test_the_separator_of_ragged_lines_is_the_one_that_cuts_the_header(tmp_path_
 @pytest.mark.parametrize("above", ["Report of 2024", "# exported by hand", "Report of 2024\n\nBranch: all"])
 def test_lines_above_the_header_are_told_of(tmp_path, separator, above):
     lines = "".join(f"k{number}{separator}{number}{separator}a\n" for number in range(20))
-    with pytest.raises(DataError, match=r"most lines have more cells between .* take out what stands above the header"):
+    with pytest.raises(DataError, match=r"most lines have more cells between .* remove what is above the header"):
         read(tmp_path, f"{above}\nid{separator}x{separator}z\n{lines}")
 
 
@@ -659,10 +659,10 @@ def test_a_column_whose_name_only_looks_like_the_one_that_is_asked_for_is_named_
     table = read_table(TableConfig(path=path))
     with pytest.raises(DataError) as caught:
         require_named(table, asked, use="feature")
-    assert f"{twin!a} looks the same and is spelt by other codes" in str(caught.value)
+    assert f"{twin!a} looks the same but has other character codes" in str(caught.value)
     both = frame.with_columns(pl.col(twin).alias(asked))
     both.write_csv(path) if way == "csv" else both.write_parquet(path)
-    with pytest.raises(DataError, match="look the same, and are spelt by other codes; rename"):
+    with pytest.raises(DataError, match="look the same but have different character codes; rename"):
         read_table(TableConfig(path=path))
 
 
@@ -748,7 +748,7 @@ OTHER_KINDS = {
     "Arrow": (b"ARROW1\0\0" + bytes(99), "an Arrow file"),
     "SQLite": (b"SQLite format 3\0" + bytes(99), "an SQLite database; read it by table.query"),
     "PDF": (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a PDF"),
-    "zstd": (b"\x28\xb5\x2f\xfd\x04\x00" + bytes(range(99)), "packed otherwise than by gzip"),
+    "zstd": (b"\x28\xb5\x2f\xfd\x04\x00" + bytes(range(99)), "compressed, but not by gzip"),
     "a page": (b"\n<!DOCTYPE html>\n<html><table><tr><td>id</td></tr></table></html>\n", "a web page"),
     "JSON": (b'[{"id": "a", "x": 1},\n {"id": "b", "x": 2}]\n', "JSON"),
     "lines of JSON": (b'{"id": "a", "x": 1}\n{"id": "b", "x": 2}\n', "JSON"),

@@ -318,7 +318,7 @@ def test_dates_are_read_as_the_party_file_says_they_are_written(tmp_path, ending
     values = {"party": "a", "table": {"path": f"t.{ending}"}, "keys": {"id": "id"}, "dates": {"since": "%d.%m.%Y"}}
     read = read_party_table(parse_party(values, folder=tmp_path)).get_column("since")
     assert read.to_list() == [date(2023, 12, 31), date(2024, 3, 5), None]
-    with pytest.raises(DataError, match=r"dates.since = '%m.%d.%Y': cells are written otherwise in 1 \(row 0"):
+    with pytest.raises(DataError, match=r"dates.since = '%m.%d.%Y': cells are written differently in 1 \(row 0"):
         read_party_table(parse_party({**values, "dates": {"since": "%m.%d.%Y"}}, folder=tmp_path))
     with pytest.raises(DataError, match=r"dates\.sinse: is not in the table"):
         read_party_table(parse_party({**values, "dates": {"sinse": "%d.%m.%Y"}}, folder=tmp_path))

@@ -126,8 +126,8 @@ def test_a_packed_row_takes_small_integers() -> None:
     [
         ([[["a"]], [["b"]]], {}, r"its cells have type List\(List\(String\)\); expected lists of plain values, so flatten them"),
         ([[{"a": 1}], []], {}, "expected lists of plain values"),
-        (["a", "b"], {}, "the column holds text; give the separator between its items, or bring it as lists"),
-        ([["a"], ["b"]], {"separator": "|"}, r"separator = '\|': the column holds lists, which need none; leave it out"),
+        (["a", "b"], {}, "the column holds text; give the separator between its items, or give lists"),
+        ([["a"], ["b"]], {"separator": "|"}, r"separator = '\|': the column holds lists, which need no separator; leave it out"),
         ([1, 2], {}, "the column has type Int64; expected lists, or text with a separator between items"),
     ],
 )
@@ -138,7 +138,7 @@ def test_cells_that_are_no_lists_are_refused(cells: list[Any], config: dict[str,
 
 def test_a_separator_in_no_cell_of_the_table_is_refused_and_in_none_of_some_rows_is_not() -> None:
     frame = pl.DataFrame({"clicked": ["a;b", "b;c", "b"]})
-    with pytest.raises(FeatureError, match=r"separator = '\|': is in none of 3 cells; give the one that parts the items"):
+    with pytest.raises(FeatureError, match=r"separator = '\|': is in none of 3 cells; give the separator between the items"):
         check_separators(frame, {"clicked": SequenceConfig(separator="|")})
     config = SequenceConfig(separator=";", length=2)
     check_separators(frame, {"clicked": config})

@@ -154,7 +154,7 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
     store.save(TrainingState(step=3), module, None)
     path = tmp_path / "step-3.safetensors"
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(StorageError, match=r"step-3.safetensors is damaged: its content does not have the digest"):
+    with pytest.raises(StorageError, match=r"step-3.safetensors is damaged: its content does not match its digest"):
         store.load(3, module, None)
 
 

@@ -30,7 +30,8 @@ from tallystick.network.messages import Message
 FAILURE_BITS = 40
 """A bucket of an honest side has more ids than room with a chance of 2^-40 at most, over all buckets of both sides."""
 NAME_BYTES = 16
-_NEW_RUN = "a side that has seen tags could now choose other ids, so it cannot begin anew: agree with all sides on a new run"
+_NEW_RUN = "a side that has seen tags could now choose other ids, so the alignment cannot start again: agree with all sides "
+"on a new run"
 _LN_2 = 0.6931471805599453
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
@@ -90,8 +91,8 @@ class Split:
         sizes = np.bincount(bucket_N, minlength=count)
         if (most := int(sizes.reshape(-1, span).sum(axis=1).max())) > room:
             raise DataError(
-                f"{most} ids of this side fell into a bucket that has room for {room}, which chance does not do; start a new run "
-                "without --resume, and report this"
+                f"{most} ids of this side fell into a bucket that has room for {room}, which does not happen by chance; start "
+                "a new run without --resume, and report this"
             )
         return cls(order_N=np.argsort(bucket_N, kind="stable").astype(np.int32), ends=np.cumsum(sizes).tolist())
 
@@ -222,7 +223,7 @@ class TakenUp:
             promised = channel.receive(TagsCommitment).digest
             if self.promised not in (b"", promised):
                 raise ProtocolError(
-                    channel.peer, f"{channel.peer} settled on other tags than before the alignment broke off; {_NEW_RUN}"
+                    channel.peer, f"{channel.peer} committed to other tags than before the alignment was interrupted; {_NEW_RUN}"
                 )
         note = _Note(key=self.key, about=self.about, coin=coin, promised=promised, settled=True)
         self.store.write_note(msgspec.msgpack.encode(note))
@@ -269,10 +270,10 @@ def take_up(
     if note is not None and note.about != about:
         if note.settled:
             raise DataError(
-                f"this side's ids, or the number of {channel.peer}'s, are others than before the alignment broke off, when both "
-                f"had settled on tags; {_NEW_RUN}"
+                f"this side's ids, or the number of {channel.peer}'s, have changed since the alignment was interrupted, after "
+                f"both had committed to tags; {_NEW_RUN}"
             )
-        say(f"the buckets that were kept of an alignment with {channel.peer} are of other ids or other sizes: it begins anew")
+        say(f"the buckets that were kept of an alignment with {channel.peer} are of other ids or other sizes: it starts again")
         note = None
     if note is not None:
         kept_buckets = min(store.done(_name(note.key).hex()), buckets.count)
@@ -293,14 +294,14 @@ def take_up(
     if note is None or not same:
         if note is not None:
             say(
-                f"the alignment with {channel.peer} begins anew, though {kept_buckets} of {buckets.count} buckets were done "
-                "here: that side has kept none of it"
+                f"the alignment with {channel.peer} starts again, although {kept_buckets} of {buckets.count} buckets were "
+                "done here: that side has saved none of them"
             )
         store.drop(0)
         key = agree()
         store.write_note(msgspec.msgpack.encode(_Note(key=key, about=about)))
         return TakenUp(key=key, first=0, store=store, about=about)
-    anew = f"; it runs {kept_buckets - first} again that were done here" if kept_buckets > first else ""
+    anew = f"; it runs {kept_buckets - first} buckets again that were done here" if kept_buckets > first else ""
     say(f"the alignment with {channel.peer} goes on: {first} of {buckets.count} buckets are done on both sides{anew}")
     store.drop(first)
     return TakenUp(key=note.key, first=first, store=store, about=about, coin=note.coin, promised=note.promised)
@@ -311,13 +312,13 @@ def _require_whole(channel: Channel, *, same: bool, is_settled: bool, own_count:
     if (is_settled and not same) or (same and standing.done < count):
         raise ProtocolError(
             channel.peer,
-            f"{channel.peer} has kept {standing.done if same else 'none'} of {count} buckets of an alignment in which both had "
-            f"settled on tags; {_NEW_RUN}",
+            f"{channel.peer} has kept {standing.done if same else 'none'} of {count} buckets of an alignment in which both "
+            f"had committed to tags; {_NEW_RUN}",
         )
     if own_count < count:
         raise DataError(
             f"this side has kept {own_count} of {count} buckets of its alignment with {channel.peer}, in which both had "
-            f"settled on tags; {_NEW_RUN}"
+            f"committed to tags; {_NEW_RUN}"
         )
 
 

@@ -49,7 +49,7 @@ def toss(channel: Channel, rng: SecureRandom, *, leads: bool) -> bytes:
     channel.send(Coin(coin=own))
     their_coin = channel.receive(Coin).coin
     if _derived(their_coin, b"coin") != promised:
-        raise ProtocolError(channel.peer, f"{channel.peer} sent another coin than it had settled on before it saw this side's")
+        raise ProtocolError(channel.peer, f"{channel.peer} sent another coin than it had committed to before it saw this side's")
     return _derived(their_coin + own, b"salt")
 
 

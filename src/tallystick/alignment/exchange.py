@@ -101,7 +101,7 @@ def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> l
         raise DataError("alignment needs ids on every side: this side has 0; check the table and its key column")
     for channel, size in zip(channels, sizes, strict=True):
         if size == 0:
-            raise DataError(f"alignment needs ids on every side: {channel.peer} has 0; its table or key column needs a look")
+            raise DataError(f"alignment needs ids on every side: {channel.peer} has 0; ask it to check its table and key column")
     return sizes
 
 

@@ -92,7 +92,7 @@ def intersect_label_party(
         protocol_used = by_rule(protocol, security, len(ids) + sizes[0], several=len(channels) > 1)
         if protocol_used is None:
             protocol_used, line = choose_protocol(channels[0], len(ids), sizes[0])
-            local.say(f"the line to {channels[0].peer} has {line}; the alignment takes {protocol_used}")
+            local.say(f"the line to {channels[0].peer} has {line}; the alignment uses {protocol_used}")
         match_with, _ = _ROLES[protocol_used]
         side, row_N = _sorted_side(checked, rng, local)
         matches, multiplications = match_with(side, channels, sizes)
@@ -160,7 +160,7 @@ def intersect_feature_party(
         answer.check(place_K)
         if (common_K[1:] < common_K[:-1]).any():
             raise ProtocolError(
-                channel.peer, f"{channel.peer} sent {PLACES!r} in an order that nobody who has these ids would choose"
+                channel.peer, f"{channel.peer} sent {PLACES!r} in an order that a side with these ids cannot have"
             )
         if not may_be_empty:
             require_some(count, len(ids), [f"{channel.peer} {size}"])

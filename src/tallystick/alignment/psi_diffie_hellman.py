@@ -94,7 +94,7 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
             own_tags_N16 = receive_list(channel, _TAGS, len(ids), shape=(TAG_BYTES,))
             if promised is not None and _digest(own_tags_N16) != promised:
                 raise ProtocolError(
-                    channel.peer, f"{channel.peer} sent other {_TAGS!r} than it had settled on before it saw this side's"
+                    channel.peer, f"{channel.peer} sent other {_TAGS!r} than it had committed to before it saw this side's"
                 )
             with attribute_errors(channel, f"{_FEATURE_IDS} and {_TAGS}"):
                 index_K, place_K = match(own_tags_N16, their_tags_N16)

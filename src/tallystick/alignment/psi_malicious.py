@@ -284,7 +284,7 @@ def _stored(hashed_B40: Tags, shape: StoreShape, *, rng: SecureRandom) -> tuple[
         except NoStore:
             continue
     raise DataError(
-        f"{len(data_B3)} ids of this side found no place in a store for {shape.keys}, which chance does not do; agree on "
+        f"{len(data_B3)} ids of this side found no place in a store for {shape.keys}, which does not happen by chance; agree on "
         "alignment.security: semi-honest and protocol: diffie-hellman in the contract, and report this"
     )
 
@@ -312,7 +312,7 @@ def _check(channel: Channel, receiver: CheckedReceiver | None, sender: CheckedSe
     their_rows = [rows_P for _, rows_P in _swapped(channel, _ANSWER, answer, due, width=HASH_BYTES)]
     if sender is not None and not sender.holds(np.concatenate(their_rows), key=key):
         raise ProtocolError(
-            channel.peer, f"{channel.peer} sent {_CORRECTIONS!r} that fail the consistency check: they are those of no store"
+            channel.peer, f"{channel.peer} sent {_CORRECTIONS!r} that fail the consistency check: they fit no store"
         )
 
 
@@ -345,7 +345,7 @@ def _receive_tags(channel: Channel, of: str, count: int, commitment: Settled) ->
     if not above.all():
         raise ProtocolError(channel.peer, f"{channel.peer} sent {of!r} that are not sorted, or one of them twice")
     if not commitment.holds(channel.receive(Coin).coin, tags_M16):
-        raise ProtocolError(channel.peer, f"{channel.peer} sent other {of!r} than it had settled on before it saw this side's")
+        raise ProtocolError(channel.peer, f"{channel.peer} sent other {of!r} than it had committed to before it saw this side's")
     return tags_M16
 
 

@@ -312,7 +312,7 @@ def _tabled(key: bytes, bucket: int, prints_N16: Tags, shape: Shape, *, rng: Sec
         except NoPlace:
             continue
     raise DataError(
-        f"the {len(prints_N16)} ids of this side found no places in {TABLES} cuckoo tables, which chance does not do; "
+        f"the {len(prints_N16)} ids of this side found no places in {TABLES} cuckoo tables, which does not happen by chance; "
         "agree on alignment.protocol: diffie-hellman in the contract, and report this"
     )
 

@@ -140,7 +140,7 @@ def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows
         if both == 0 or size in sizes:
             sentence = (
                 f"{parties[0].peer} has {sizes[0]} ids, {parties[1].peer} {sizes[1]} and the union {size}: these sizes alone "
-                "tell who is in the intersection, or that nobody is, so both parties stop here"
+                "show who is in the intersection, or that it is empty, so both parties stop here"
             )
             raise SharedDataError(sentence, told=sentence)
         for party, position_M in zip(parties, positions, strict=True):

@@ -148,8 +148,8 @@ def _learnt_of(candidates: Mapping[str, Candidates], terms: SimilarityConfig, *,
         if c.scale is not None and c.scale.sigma:
             noise = f"with similarities under noise of {c.scale.sigma:.3g} standard deviations"
         sentences.append(
-            f"{pairs} links of own rows to numbered rows of {name}, at most {terms.links} each, {noise}: from these, places of "
-            "its keys beside own ones can be estimated."
+            f"{pairs} links of own rows to numbered rows of {name}, at most {terms.links} each, {noise}: from these, the "
+            "places of its keys relative to own keys can be estimated."
         )
     if terms.least_similarity is not None:
         some = int(np.logical_or.reduce([c.numbers_NK[:, 0] != PAD for c in candidates.values()]).sum())
@@ -196,9 +196,9 @@ def link_feature_party(
         f"{peer.peer} has {positions} rows.",
         f"Which own rows are linked to each of {peer.peer}'s rows, at most {terms.links}, in no order: {used} of the "
         f"{len(keys)} own "
-        "rows are; where own rows that share links lie, rows of the other side can be placed.",
+        "rows are; own rows that share links show where rows of the other side lie.",
         f"The mean ({-scale.mean:.6g}) and the standard deviation ({scale.deviation:.6g}) of the distances of all links, without "
-        "noise from tau: of few links they tell nearly each distance.",
+        "noise from tau: if links are few, they nearly give each distance.",
         _said_of_helper(helper.peer, terms),
     ]
     if terms.least_similarity is not None:
@@ -280,7 +280,7 @@ def _encoded(terms: SimilarityConfig) -> str:
     if terms.helper_sees == "filters":
         return "filters under a secret, from which their geometry can be recovered"
     ranks = "ranks among secret pivots, from which numbers can nearly be read"
-    texts = "filters of text under a secret, off which a list of texts reads them, with no key known"
+    texts = "filters of text under a secret, from which texts can be read with a list of texts, without knowing a key"
     return " and ".join([ranks] * bool(terms.numbers) + [texts] * (len(terms.numbers) < len(terms.dimensions)))
 
 

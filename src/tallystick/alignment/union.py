@@ -85,7 +85,7 @@ def check_union(union: int, own: int, others: int, peer: str) -> int:
     if union in (own, others):
         within = "both sides hold the same ids" if own == others else "every id of one side is held by the other"
         raise DataError(
-            f"{within} ({sizes}): the sizes alone tell who is in the intersection, so the union protects nobody; "
+            f"{within} ({sizes}): the sizes alone show who is in the intersection, so the union protects nobody; "
             "use alignment.method: intersection, or blur the sizes (union.label_dummies, union.feature_dummies)"
         )
     return intersection
@@ -146,7 +146,7 @@ def outcome(
         learnt=[
             f"{peer} announced {sizes.others} ids and this side {sizes.members}{dummies}.",
             f"The union has {sizes.union} ids and the intersection {sizes.intersection}, but not which.",
-            "At which position of the union each of this side's own ids stands.",
+            "The position of each of this side's own ids in the union.",
             *learnt,
         ],
         uids_N16=uids_N16,

@@ -158,7 +158,7 @@ class AttackEvaluator:
         for rows, values in zip(scores.rows, scores.values, strict=True):
             if len(rows) and int(rows.max()) >= len(truth_N):
                 raise DataError(
-                    f"attack evaluator: row {int(rows.max())} is scored, but the truth is known for {len(truth_N)} rows only"
+                    f"attack evaluator: row {int(rows.max())} is scored, but the truth is known only for {len(truth_N)} rows"
                 )
             if tuple(values.shape) != ((len(rows),) if classes == 2 else (len(rows), classes)):
                 raise DataError(

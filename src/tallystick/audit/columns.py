@@ -42,8 +42,8 @@ GROUPS: Mapping[Part, str] = MappingProxyType(
     }
 )
 NO_GROUP = (
-    "rows that predictions, requests or a later evaluation send after this audit: they cross by the weights of the test rows, so "
-    "the test rows' figure holds for them, and a higher one if a row also crosses by other weights"
+    "rows that predictions, requests or a later evaluation send after this audit: the same weights embed them as the test "
+    "rows, so the test rows' figure holds for them; it is higher if other weights embed a row, too"
 )
 GROUPS_ALONE = (
     "on validation and test rows: attacks that know no row (except on shuffled columns), columns that the model was not given, "
@@ -52,17 +52,17 @@ GROUPS_ALONE = (
 MANY_KNOWN = 100
 QUICK = "a quick audit leaves them out; `audit: true` runs them and may find more"
 NO_NOISE = (
-    "no embedding has noise or levels here, and without these others found as much where it was measured; "
-    "`tallystick audit FOLDER` runs them on what this run recorded"
+    "embeddings have neither noise nor levels here, and then other attacks found as much in our measurements; `tallystick "
+    "audit FOLDER` runs these on what this run recorded"
 )
-NO_START = "known-start: solves the first batch by starting weights, which are this side's secret"
+NO_START = "known-start: needs the starting weights, which are this side's secret"
 NO_KNOWN_ROW = (
     "an attacker who knows no row: known-start needs a public start; marginals, which knows how each column is distributed, and "
     "simulator, which has other people's rows, run only with `audit: true`"
 )
 OF_NO_ROW = (
-    "A figure for 0 known rows is of an attacker who knows how each column is distributed (marginals) or has other people's rows "
-    "(simulator), but knows no row that was sent. "
+    "A figure for 0 known rows is that of an attacker who knows the distribution of each column (marginals) or other people's "
+    "rows (simulator), but no row that was sent. "
 )
 
 
@@ -121,7 +121,7 @@ def audit_columns(
     notes += group_notes
     if len(recorded.epochs) == 1:
         notes.append(
-            "what a row's embeddings of several epochs tell together: only one epoch was recorded, and more epochs tell more"
+            "what a row's embeddings of several epochs reveal together: only one epoch was recorded, and more epochs reveal more"
         )
     by, rows = contract.label_party, recorded.rows
     which = f"{min(rows, MOST_ROWS):,} {'evenly chosen ' if rows > MOST_ROWS else ''}"
@@ -133,7 +133,8 @@ def audit_columns(
         f"{epochs_in_words(recorded.epochs)}; nothing was sent for it. {by}'s own columns, which would help, are not known here. "
         f"{form}Every figure is a floor: another attack may find more.{runs_in_words(recorded.runs)}"
     )
-    sentence = "a row may serve for others here, so how often it is sent is not bounded, and no ε holds for the run"
+    sentence = "a row may stand in for others here, so the number of times that it is sent has no bound, and no ε holds for "
+    "the run"
     unbounded = [sentence] if noise_on_embeddings(contract) and serves_others(contract) else []
     return results.FeatureAudit(
         party=recorded.party,

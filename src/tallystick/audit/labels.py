@@ -39,9 +39,9 @@ ALL = 0.999  # if an attack reaches this symmetric AUC, costlier ones are not ru
 GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # are quick, and read one vector per row
 EVALUATOR = AttackEvaluator(either_end=True, replicates=1)
 """What is found for sure, as what is told apart, may stand at the low end. A report shows no interval that takes replicates."""
-NO_START = "it simulates the top model's start, which does not follow from the contract here"
-QUICK = "a quick audit leaves them out, and keeps too little for them; `audit: true` runs them and may find more"
-NO_BITS = "labels of validation rows: each validation tells whether weights are the best so far, and no attack reads these bits"
+NO_START = "it simulates the top model's starting weights, which do not follow from the contract here"
+QUICK = "a quick audit leaves them out and does not record what they need; `audit: true` runs them and may find more"
+NO_BITS = "labels of validation rows: each validation says whether weights are the best so far, and no attack reads these bits"
 NO_MODEL = "it trains the feature party's own model on the feature party's columns, and this side has neither"
 
 
@@ -129,8 +129,8 @@ def audit_labels(
     lines = [f"What could {peers} learn about the labels? {whole}{steps}"]
     if contract.unaligned.used:
         lines.append(
-            "Rows without a partner's row trained too. Nothing about them crosses, so only aligned rows are attacked. To see "
-            "what they add to the leak, compare with a run with unaligned.method = none (tallystick compare)."
+            "Rows without a partner's row took part in training. Nothing about them crosses, so only aligned rows are "
+            "attacked. To see what they add to the leak, compare with a run with unaligned.method = none (tallystick compare)."
         )
     if contract.target.type == "multilabel":
         lines.append("Each label was attacked as if it were the only one.")
@@ -287,7 +287,7 @@ def _measured(
     if len(view.epochs) < 2 and isinstance(row.attack, OverEpochs | PairedEnergy):
         return "it compares epochs, and only one epoch was recorded"
     if not isinstance(row.knows, NoLabels | ClassOrder):
-        return "there are too few rows of a class to tell the attacker some labels and to judge it by the others"
+        return "a class has too few rows to give the attacker some labels and to measure it on the others"
     return "no group of the rows that it scores holds two classes"
 
 
@@ -349,5 +349,5 @@ def attack_result(
         tpr_at_fpr_001=metrics.tpr_at_fpr.mean,
         chance=metrics.chance_auc,
         upper_bound=row.upper_bound,
-        note="needs labels that no attacker has; it shows how much there is to find, at least" if row.upper_bound else note,
+        note="needs labels that no attacker has; it shows the least that there is to find" if row.upper_bound else note,
     )

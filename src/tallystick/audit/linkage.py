@@ -145,7 +145,10 @@ def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[NamedK
     if not terms.texts:
         return [], notes
     if terms.numbers and terms.helper_sees == "filters":
-        notes.append("Keys with text are not attacked beside filters of numbers, which take too much memory for all pairs.")
+        notes.append(
+            "Keys with text are not attacked if there are also filters of numbers, because all pairs of these take "
+            "too much memory."
+        )
         return [], notes
     contract, progress, keys, alignment = side.contract, side.progress, side.keys, side.alignment
     named_keys = texts_named_by_helper(keys, terms, party=side.party, helper=contract.helper or "", progress=progress)

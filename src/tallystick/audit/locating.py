@@ -209,8 +209,8 @@ def attack_on_feature_party(
         similarity_NK=np.where(numbers_TK == PAD, 0.0, similarity_TK),
     )
     stand_in = (
-        f"{label_party} has its own rows' keys, which {party} does not know: {len(cells.targets_T)} rows of {label_party} stood "
-        "where their links place them"
+        f"{label_party} has its own rows' keys, which {party} does not know: {len(cells.targets_T)} rows of {label_party} "
+        "were put where their links place them"
     )
     return Attacked(view=played, truth_ND=truth_MD, attacker=label_party, located=party, stand_in=stand_in), cells
 
@@ -239,8 +239,8 @@ def attack_on_label_party(
     new_number[located.targets_T] = np.arange(count)
     played = FeaturePartyView(metric=metric, own_MD=located.place_TD, numbers_NK=new_number[candidates.numbers_NK])
     stand_in = (
-        f"{peer} has its own rows' keys, which {party} does not know: {count} rows of {peer} stood where trilateration does "
-        "place them"
+        f"{peer} has its own rows' keys, which {party} does not know: {count} rows of {peer} were put where trilateration "
+        "places them"
     )
     return Attacked(view=played, truth_ND=truth_ND, attacker=peer, located=party, stand_in=stand_in), located
 

@@ -22,8 +22,8 @@ OUT_OF_REACH: Mapping[Received, Mapping[str, str]] = {
         "prediction, and only steps of training are recorded (bench florist measures it)",
     },
     "cut_gradient": {
-        "agreement of own columns": "a feature party asks its own columns which labels agree with them, and this side has only "
-        "its embeddings; on click data, boosting of own columns told .010 to .014 more about settled labels",
+        "agreement of own columns": "a feature party could compare labels with its own columns, and this side has only its "
+        "embeddings; on click data, boosting of own columns found .010 to .014 more about settled labels",
     },
 }
 """Attacks that need what no run records at home."""
@@ -59,7 +59,7 @@ def audit_membership(
         chance = metrics.chance_symmetric_auc
         note = f"a guess would give {chance:.3f}" if chance > 0.505 else ""
         if of_columns:
-            note = "needs every column of every row without error; it shows what somebody could find who rebuilds them"
+            note = "needs every column of every row without error; it shows what an attacker could find who rebuilds them"
         attacks.append(
             results.AttackResult(
                 name=name,

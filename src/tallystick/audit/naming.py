@@ -97,8 +97,8 @@ def texts_named_by_label_party(
         metric=metric,
     )
     stand_in = (
-        f"{label_party} has its own rows' texts, which {party} does not know: {len(sample_T):,} rows of {label_party} read like "
-        "one of the rows that they are linked to"
+        f"{label_party} has its own rows' texts, which {party} does not know: {len(sample_T):,} rows of {label_party} were "
+        "spelt like one of the rows that they are linked to"
     )
     return _measured(
         view, _place_of(keys, listed, truth), attacker=label_party, located=party, progress=progress, stand_in=stand_in
@@ -131,8 +131,8 @@ def texts_named_by_feature_party(
     listed = _distinct(keys, rng, first=truth)
     view = FeaturePartyTexts(distance_NS=_apart(keys, played, listed, terms), numbers_TK=number_NK[sample_T])
     stand_in = (
-        f"{peer} has its own rows' texts, which {party} does not know: {len(numbers_M):,} rows of {peer} read like the row of "
-        f"{party} that is most similar to each"
+        f"{peer} has its own rows' texts, which {party} does not know: {len(numbers_M):,} rows of {peer} were spelt like the "
+        f"row of {party} that is most similar to each"
     )
     return _measured(view, _place_of(keys, listed, truth), attacker=peer, located=party, progress=progress, stand_in=stand_in)
 

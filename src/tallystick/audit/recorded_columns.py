@@ -38,7 +38,7 @@ COLUMNS = "columns.safetensors"
 LEAST_ROWS = 10  # that all audited runs must share
 MOST_COLUMNS = 100  # that are attacked one by one: of the columns in the model, and of the other columns
 MOST_NUMBERS = 32  # numbers of each vector
-ALL_TOGETHER = "known-start: solves for all columns of a row together, and of so many only some are attacked"
+ALL_TOGETHER = "known-start: solves for all columns of a row together, but of this many columns only some are attacked"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -172,7 +172,9 @@ def audit_recorded(
             recorded = RecordedColumns.load(folder, contract, also=other_runs)
             rows = len(recorded.truth.rows_R)
             if all(known >= rows for known in known_rows):  # nothing could be measured, and must not replace earlier findings
-                raise ConfigError(f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left to judge by")
+                raise ConfigError(
+                    f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left for the measurement"
+                )
             features = with_releases(audit_columns(recorded, watcher=watcher, known=known_rows), folder, contract)
             told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher)
             audited = Audited(features=features, told=told_columns)

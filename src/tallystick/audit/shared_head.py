@@ -33,22 +33,22 @@ from tallystick.watcher import Watcher
 ATTACKED = 2_000
 FEATURES = "head-features.safetensors"
 ROWS = "rows that have a score"
-THROUGH = "the scores of a run that takes the column for its label"
+THROUGH = "the scores of a run that uses the column as its label"
 CHOSEN_LABEL = {
     "chosen-label": FeatureInferenceAttack(
         attack=KernelRidge(scaled=False),
         description="the best head on these features, trained on the known rows with the column as label",
     ),
     "chosen-label-scaled": FeatureInferenceAttack(
-        attack=KernelRidge(), description="as chosen-label, on features of deviation 1 each"
+        attack=KernelRidge(), description="as chosen-label, on features scaled to deviation 1"
     ),
 }
 NOT_MEASURED = (
-    "what this run's own scores tell: neither side has both the scores and the columns. `tallystick bench quality --leaks "
+    "what this run's own scores reveal: neither side has both the scores and the columns. `tallystick bench quality --leaks "
     "--methods shared` measures it on public tables",
     "a label that packs several columns into one number (in a run on credit-card data one label opened two), several classes, "
     "and the other parties' columns, which would help",
-    "runs together: each further run with another label opens more",
+    "several runs together: each run with another label reveals more",
 )
 
 
@@ -92,7 +92,7 @@ def audit_shared_head(
     rows from elsewhere, and chooses label and training rows accordingly. No guarantee: a figure is a floor. Raises DataError if
     the recording is damaged or of another contract.
     """
-    watcher.say(f"measuring what {contract.label_party} could read of these columns if it took one of them for the label")
+    watcher.say(f"measuring what {contract.label_party} could learn about these columns if it used one of them as the label")
     truth, party, _ = load_columns(folder, contract)
     features_ND = read_tensors(folder.views / FEATURES, origin=folder.origin)[0]["features"]
     counts = tuple(dict.fromkeys((*known, len(features_ND) // 2)))
@@ -114,9 +114,9 @@ def audit_shared_head(
         party=party,
         by=label,
         through=THROUGH,
-        summary=f"{label} chooses the labels: no protocol prevents that one of these columns is the label. Measured by {party} "
-        f"alone, a run for each column: {label} trains on the rows whose column it knows, and reads the column of "
-        f"the others off their scores. Nothing was sent for it. Every figure is a floor.",
+        summary=f"{label} chooses the labels, and no protocol can prevent it from using one of these columns as the label. "
+        f"{party} measured this alone, with a run for each column: {label} trains on the rows whose column it knows, and the "
+        "scores of the others show their column. Nothing was sent for it. Every figure is a floor.",
         defense="`privacy.scores_per_row` in the party file bounds how many scores of a row are ever opened",
         groups=[results.RowGroup(rows=ROWS, attacked=len(features_ND), crossed=1, columns=columns, means=means)],
         not_measured=[*NOT_MEASURED, *dict.fromkeys(missing), *truth.notes],

@@ -46,8 +46,9 @@ ATTACKS_ASIDE = {name: ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel
 COMPONENTS = 8  # of the cut embeddings, which a feature party has anyway
 MOST_INPUTS = 2_048
 ASIDE = "without gradients"
-SIMILAR = "what cut gradients tell of own columns: rows that are linked by similarity are not attacked for it"
-NUMBERS = "what cut gradients tell of own columns: with a target of numbers no sums of gradients are recorded"
+SIMILAR = "what cut gradients reveal about own columns: not attacked, because rows are linked by similarity"
+NUMBERS = "what cut gradients reveal about own columns: not attacked, because no sums of gradients are recorded if the target "
+"is a number"
 
 
 def audit_told_columns(
@@ -61,11 +62,11 @@ def audit_told_columns(
     truth, party, run_id = load_columns(folder, contract, GRADIENTS if role == "label" else None)
     notes = [*truth.notes]
     if unused := [*truth.unused.numeric, *truth.unused.categorical]:
-        notes.append(f"{len(unused)} columns that the model was not given: gradients depend on them as far as labels do")
+        notes.append(f"{len(unused)} columns that the model does not use: gradients depend on them only as far as labels do")
     if not (truth.used.numeric or truth.used.categorical):
         by = " or ".join(name for name in contract.feature_parties if name != party)
         return [results.ToldColumns(party=party, by=by, not_measured=notes)] if notes else []
-    watcher.say("attacking own columns by what cut gradients tell of them, as a feature party could")
+    watcher.say("attacking own columns through cut gradients, as a feature party could")
     peers = contract.feature_parties if role == "label" else (contract.label_party,)
     most = QUICK_TOLD_ROWS if contract.audit == "quick" else TOLD_ROWS
     told_columns = []
@@ -87,7 +88,7 @@ def audit_told_columns(
             else:
                 classes_NC = one_hot(label_N, max(2, contract.target.classes)).float()
             own_ND, by = here.sent_BD, peer
-            who = f"{peer}, which has its own columns and is told every label,"
+            who = f"{peer}, which has its own columns and knows every label,"
         else:
             # the side of the gradients' line on which a row lies: the label that a feature party can infer
             centred_BD = here.received_BD.double() - here.received_BD.double().mean(dim=0)
@@ -95,7 +96,7 @@ def audit_told_columns(
             cut = two_means_cut(along_B)
             classes_NC, own_ND = one_hot((along_B > (cut or 0.0)).long(), 2).float(), None
             by = " or ".join(name for name in contract.feature_parties if name != party)
-            who = f"{by} (its gradients taken to be like those of {party}, its own columns left out)"
+            who = f"{by} (assuming gradients like those of {party}, and without its own columns)"
         told = _told(contract, party, by, who, here, own_ND, classes_NC, columns)
         told_columns.append(replace(told, not_measured=[*told.not_measured, *notes]))
     return told_columns
@@ -162,7 +163,7 @@ def _told(
         party=party,
         by=by,
         summary=f"How well could {who} rebuild columns of {party} from cut gradients? Measured by {party} alone, on "
-        f"{len(columns):,} training rows, beside what would be rebuilt without gradients. If noise hides a column in "
+        f"{len(columns):,} training rows, compared with what would be rebuilt without gradients. If noise hides a column in "
         "gradients, the figure without them counts, because an attacker may ignore them. Nothing was sent for it. No defence of "
         "labels promises anything for columns; only `training.gradients: none` sends no gradient. Every figure is a floor.",
         columns=list(with_gradients.columns),

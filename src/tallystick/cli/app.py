@@ -79,7 +79,7 @@ def demo(
     ] = "sent",
     private_auc: Annotated[
         bool,
-        typer.Option("--private-auc", help="Show instead how label holders and a server compute an AUC without labels."),
+        typer.Option("--private-auc", help="Show instead how label holders and a server compute an AUC without showing labels."),
     ] = False,
     clients: Annotated[int, typer.Option(help="Number of label holders, 3 to 12 (with --private-auc).")] = 3,
     epsilon: Annotated[float, typer.Option(help="Epsilon of label DP (with --private-auc).")] = 1.0,

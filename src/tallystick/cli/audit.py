@@ -112,7 +112,7 @@ def _recorded(
         for told_columns in audited.told:
             show_told(console, told_columns)
         if report.exists():
-            console.print(f"report: {report} (this audit has taken the place of the one before in it)", markup=False)
+            console.print(f"report: {report} (this audit has replaced the former one)", markup=False)
 
     finish(values, as_json=as_json, show=show)
 
@@ -154,10 +154,10 @@ def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *
         )
     except Interrupted as stop:
         report = _keep(stop.result, own.runs, as_json=as_json)
-        raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
+        raise KeyboardInterrupt(f"interrupted; the finished trials are in {report}") from None
     except EngineLost as stop:
         report = _keep(stop.result, own.runs, as_json=as_json)
-        raise ComputeError(f"{stop}; the trials that were over are in {report}") from None
+        raise ComputeError(f"{stop}; the finished trials are in {report}") from None
     _keep(result, own.runs, as_json=as_json)
 
 
@@ -217,9 +217,11 @@ def _show_trials(console: Console, result: "Result", report: Path) -> None:
             rebuilt = _within(trial.columns) if trial.seeds > 1 else f"{trial.columns.mean:.3f}"
         table.add_row(escape(f"{trial.defense} {trial.strength}"), _within(trial.utility), *leaks, rebuilt)
     console.print(table)
-    console.print("both: cut gradients, and embeddings beside them")
-    console.print("leak: of the attack that comes furthest above a guess; the report has every attack on every trial")
-    console.print("columns rebuilt: mean of R² or its like, embeddings alone; your own columns would tell more of a partner's")
+    console.print("both: cut gradients and embeddings together")
+    console.print("leak: that of the attack furthest above a guess; the report has every attack on every trial")
+    console.print(
+        "columns rebuilt: mean of R² or a like figure, from embeddings alone; with your own columns more could be rebuilt"
+    )
     two = {trial.seeds for trial in sweep.trials} == {2}
     console.print(
         "in brackets: " + ("both seeds' values" if two else "95 % intervals, or both values where there were two seeds")

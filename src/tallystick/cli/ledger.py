@@ -39,7 +39,8 @@ def ledger(
         if create:
             ledger_made = create_ledger(own)
             sentence = (
-                f"{path} is made; put identity: {ledger_made.identity} under privacy in {party}, and no other is taken for it"
+                f"{path} is made; put identity: {ledger_made.identity} under privacy in {party}, so that no other ledger is "
+                "accepted"
             )
             values = {"ledger": str(path), "identity": ledger_made.identity}
             finish(values, as_json=as_json, show=lambda console: console.print(sentence, markup=False, soft_wrap=True))
@@ -59,7 +60,7 @@ def _show(console: Console, exported: "ExportedLedger", path: Path) -> None:
     from tallystick.report.ledger import amount, at_delta
 
     if exported["not_private"]:
-        console.print("Not private, and in no sum:")
+        console.print("Not private, and not counted in any sum:")
         for each in exported["not_private"]:
             when = each["time"][:16].replace("T", " ")
             console.print(f"  {each['number']}  {when}  {each['dataset']}: {each['what']}", markup=False, soft_wrap=True)

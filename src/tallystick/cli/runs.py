@@ -59,13 +59,11 @@ def runs(
             finish({"candidate": candidate}, as_json=as_json, show=lambda console: console.print(sentence, markup=False))
         elif run is not None:
             promotion = versions.promote(run)
-            sentence = f"run {promotion.run_id} is promoted here; it is in use once all sides have promoted it"
+            sentence = f"run {promotion.run_id} is promoted here; it will be in use when all sides have promoted it"
             finish({"promoted": promotion.run_id}, as_json=as_json, show=lambda console: console.print(sentence, markup=False))
         elif action == Action.rollback:
             withdrawn, now = versions.roll_back()
-            none_left = (
-                "no run is promoted here now, so sides that begin take the latest complete run; promote another on all sides"
-            )
+            none_left = "no run is promoted here now, so commands use the latest complete run; promote another run on all sides"
             remaining = f"run {now.run_id} is the newest promotion now" if now is not None else none_left
             values = {"withdrawn": withdrawn.run_id, "promoted": now.run_id if now is not None else None}
             finish(

@@ -92,7 +92,7 @@ def init(
                     frame = read_table(own_table, text={guesses.key})
             except DataError as error:  # there is no party file yet in which anything could be wrong
                 reason = str(error).replace("check table.path, or the option that names it", "check --table")
-                how = "; to have a party file to say it in, leave --table out" if "party file" in reason else ""
+                how = "; without --table you get a party file in which you can set it" if "party file" in reason else ""
                 raise DataError(f"{reason}{how}") from None
             columns += frame.notes
             for name in frame.columns[:MOST_COLUMNS]:

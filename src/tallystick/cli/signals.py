@@ -19,7 +19,8 @@ from tallystick.lazy_torch import load_torch
 EXIT_FAILED, EXIT_INTERRUPTED = 3, 130
 AGAIN_S = 0.05
 NOTHING_BEGUN = "interrupted before anything began"
-HANGS = "error: a library hung as it was loaded, and was ended after a signal; free some memory or raise its limit (ulimit -v)\n"
+HANGS = "error: a library hung while it was loaded, and was stopped after a signal; free some memory or raise its limit "
+"(ulimit -v)\n"
 HANGS_S, HANGS_BUSILY_S = 20.0, 5.0
 """How long a module's loading may keep a signal waiting, and how many of the processor's seconds: a busy machine loads slowly."""
 LOOK_S = 0.25
@@ -61,7 +62,7 @@ def signals_noted() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKS_FOR_THE_END)
         interruptible()
     if os.getpid() in senders:
-        raise of_threads("a library could not start its threads as it was loaded")
+        raise of_threads("a library could not start its threads while it was loaded")
     if signals or senders:
         raise KeyboardInterrupt
 

@@ -52,7 +52,8 @@ class LocalEngine:
         cores = os.cpu_count() or 1
         self._require_memory(each, "before any data")
         answer = f"a local worker answers, and takes {size_in_words(each)} before any data; {self.workers} are asked for"
-        crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which makes nothing faster"
+        crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which does not make "
+        "anything faster"
         return answer + (crowded if self.workers * self.threads > cores else "")
 
     def _require_memory(self, each: int, when: str) -> None:
@@ -60,7 +61,7 @@ class LocalEngine:
         if free is not None and self.workers * each > free:
             raise ComputeError(
                 f"compute.workers = {self.workers}: they take {size_in_words(self.workers * each)} {when}, and "
-                f"{size_in_words(free)} are free here; have at most {free // each}"
+                f"{size_in_words(free)} are free here; use at most {free // each}"
             )
 
 
@@ -141,7 +142,7 @@ class _Pool:
                     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
                     raise ComputeError(
                         f"task {task.number} was begun {task.begun} times, and each time its worker died, the last by {how}; "
-                        "SIGKILL often means too little memory: have fewer workers"
+                        "SIGKILL often means too little memory: use fewer workers"
                     )
                 self._again.append(task)
 

@@ -90,7 +90,7 @@ class RayEngine:
                 reply, answer = cluster.answer(waiting)
                 waiting.remove(reply.number)
                 if isinstance(reply, GivenUp):
-                    raise ComputeError(f"task {reply.number} was given up by Ray: {printable(f'{reply.kind}: {reply.words}')}")
+                    raise ComputeError(f"task {reply.number} was abandoned by Ray: {printable(f'{reply.kind}: {reply.words}')}")
                 machine = f"a machine of the Ray cluster at {self.address}"
                 yield reply.number, output_of(answer, reply.number, read=read, machine=machine)
 
@@ -102,7 +102,7 @@ class RayEngine:
         if self.workers * each > machines.memory:
             raise ComputeError(
                 f"compute: {self.workers} workers take {size_in_words(self.workers * each)} before any data, and the Ray cluster "
-                f"has {size_in_words(machines.memory)}; have at most {machines.memory // each}"
+                f"has {size_in_words(machines.memory)}; use at most {machines.memory // each}"
             )
         return (
             f"the Ray cluster at {self.address} answers with {len(machines.took)} machine(s), each with the versions of this "
@@ -253,8 +253,8 @@ class JoinedCluster:
     def _no_message(self) -> ComputeError:
         self._kill()
         return ComputeError(
-            f"compute.address = {self._address}: the process that belongs to the Ray cluster sent what is no message of ours: a "
-            "machine of the cluster may run code there; look who can reach the cluster"
+            f"compute.address = {self._address}: the process that belongs to the Ray cluster sent something that is not a "
+            "message of tallystick: another program may run code there; check who can reach the cluster"
         )
 
     def _kill(self) -> None:

@@ -256,8 +256,8 @@ class _Cluster:
             elif (silent_s := time.monotonic() - since) > self._join.pulse_s:
                 worker = f"the worker of task {number} on {printable(where, most=100) or 'a machine'}"
                 raise ComputeError(
-                    f"compute.address = {self._join.address}: {worker} has given no sign for {silent_s:.0f} s; it may be "
-                    "stopped, or its machine hang: end it there, and begin again"
+                    f"compute.address = {self._join.address}: {worker} has not answered for {silent_s:.0f} s; it may be "
+                    "stopped, or its machine may hang: end it there, and begin again"
                 )
 
     def _lasts(self, what: str, limit_s: float, *, ok: bool) -> bool:
@@ -284,8 +284,8 @@ class _Cluster:
         needs = ", ".join(f"{name} {need:g}" for name, need in {"CPU": self._join.threads, **self._join.resources}.items())
         return (
             f"compute: {self._join.room} workers at a time are asked for; the Ray cluster at {self._join.address} has "
-            f"{len(_alive(self._ray))} machine(s), with room for {self._room()}, each with {needs}; begin more machines, or have "
-            "fewer workers"
+            f"{len(_alive(self._ray))} machine(s), with room for {self._room()}, each with {needs}; start more machines, or "
+            "use fewer workers"
         )
 
 
@@ -358,7 +358,7 @@ def _answers(address: str, limit_s: float) -> bool:
 
 
 def _lost(address: str, why: str) -> str:
-    return f"compute.address = {address}: the Ray cluster is lost: {why}; begin it again, and then this command"
+    return f"compute.address = {address}: the Ray cluster is lost: {why}; start it again, and then this command"
 
 
 def _line(error: BaseException) -> str:

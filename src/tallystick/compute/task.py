@@ -128,8 +128,8 @@ def output_of(answer: bytes, number: int, *, read: Callable[[bytes], Output], ma
         kind = _PASSED_ON[name] if name else None
     except Exception as error:  # each library that reads has kinds of its own
         raise ComputeError(
-            f"task {number}: {machine} answered with bytes that are no answer of this task ({type(error).__name__}); install the "
-            "same versions on all machines, and look who else can reach it"
+            f"task {number}: {machine} answered with bytes that are not an answer to this task ({type(error).__name__}); "
+            "install the same versions on all machines, and check who else can reach it"
         ) from None
     message, trace = ("\n".join(map(printable, words.splitlines())) for words in (message, trace))
     failure = kind(message) if kind is not None else ComputeError(f"task {number} failed: {message}")
@@ -142,7 +142,7 @@ def _prepared(work: Work, threads: int, versions: str) -> TaskFunction:
     """Load and call what prepares the work, once in a worker."""
     if versions != (own := own_versions()):
         raise ComputeError(
-            f"a worker on {platform.node()} has {own}, and here are {versions}; install the same versions on all machines"
+            f"a worker on {platform.node()} has {own}, and this machine has {versions}; install the same versions on all machines"
         )
     limit_threads(threads)
     module, _, name = work.prepare.partition(":")

@@ -389,20 +389,24 @@ def _party_problems(contract: Contract) -> list[str]:
     # A count of common ids, which two parties make of keys that are equal or not
     if (overlap := contract.overlap) is not None:
         if len(contract.parties) != 2 or linkage.similar:
-            problems.append("overlap: is counted by two parties, by equal keys; leave it out, or make a contract of two for it")
+            problems.append(
+                "overlap: two parties count it, by equal keys; leave it out, or make a contract of two parties for it"
+            )
         elif overlap.groups is not None and overlap.groups not in contract.parties:
-            problems.append(f"overlap.groups = {shown(overlap.groups)}: is not a party; allowed: {', '.join(contract.parties)}")
+            problems.append(
+                f"overlap.groups = {shown(overlap.groups)}: is not a party; choose one of {', '.join(contract.parties)}"
+            )
         elif overlap.groups is not None and overlap.told_to == contract.role_of(overlap.groups):
             problems.append(
-                f"overlap.told_to = {overlap.told_to}: the party without groups counts, so it is told; take both, or the other "
-                "side"
+                f"overlap.told_to = {overlap.told_to}: the party without groups counts, so it learns the count; choose both, "
+                "or the other side"
             )
     if contract.explore is not None and not contract.shares_head:
-        problems.append("explore: is by a head on shares; set training.gradients to shared, or leave it out")
+        problems.append("explore: needs a head on shares; set training.gradients to shared, or leave it out")
     if contract.explore is not None and len(contract.feature_parties) > 1:
         problems.append(
-            f"explore: two parties draw a sample, and this contract has {len(contract.feature_parties)} feature parties; explore "
-            "with one of them, by a contract of its own"
+            f"explore: two parties draw a sample, and this contract has {len(contract.feature_parties)} feature parties; "
+            "explore with one of them, under a separate contract"
         )
     if contract.explore is not None and not contract.split.test:
         problems.append("explore: measures test rows; split.test must be above 0")
@@ -482,7 +486,9 @@ def _value_problems(contract: Contract) -> list[str]:
         if model.top is not None:
             problems.append(f"{where}: model.top = {model.top} is all that stands above the cut; leave one of the two out")
         if model.cut_after >= len(model.hidden):
-            problems.append(f"{where}: no layer of model.hidden is above the cut, so all would be one; lower model.cut_after")
+            problems.append(
+                f"{where}: no layer of model.hidden is above the cut, so all networks would be the same; lower model.cut_after"
+            )
         if contract.alignment.similarity is not None:
             problems.append(f"{where}: links of similar rows are merged by a single network; leave model.ensemble out")
         if contract.unaligned.used:
@@ -491,8 +497,9 @@ def _value_problems(contract: Contract) -> list[str]:
             )
     if target.type == "multilabel" and target.outputs > MOST_REPLACED and contract.hides_labels:
         problems.append(
-            f"defense: label-dp draws one of all patterns of labels, and of {target.outputs} labels it keeps hardly any; take "
-            f"{MOST_REPLACED} labels at most, or training.gradients = none"
+            f"defense: label-dp draws one of all patterns of labels, and of {target.outputs} labels it keeps hardly any; use "
+            "at most "
+            f"{MOST_REPLACED} labels, or training.gradients = none"
         )
     if model.cut_after > len(model.hidden):
         problems.append(
@@ -568,21 +575,25 @@ def _serving_problems(contract: Contract) -> list[str]:
         problems.append("serving.ways: each way must be given once")
     if linkage.similar:
         problems.append(
-            f"serving: goes not with alignment.method = {method}, whose rows have no key to be found by; leave it out"
+            f"serving: does not go with alignment.method = {method}, whose rows cannot be found by a key; leave it out"
         )
     elif linkage.helper:
-        problems.append(f"serving: goes not with alignment.method = {method}, whose helper would have to stay up; use union")
+        problems.append(
+            f"serving: does not go with alignment.method = {method}, whose helper would have to keep running; use union"
+        )
     hidden = ("ahead", *get_args(FeaturePartyAsks))
     if linkage.imputes and (wrong := [way for way in serving.ways if way not in hidden]):
         problems.append(
-            f"serving.ways: {', '.join(wrong)} would tell on a union which rows the label party has; give {' or '.join(hidden)}"
+            f"serving.ways: {', '.join(wrong)} would show on a union which rows the label party has; use {' or '.join(hidden)}"
         )
     of_feature_party = [way for way in serving.ways if way in get_args(FeaturePartyAsks)]
     if not of_feature_party:
         return problems
     ways = " and ".join(of_feature_party)
     if len(of_feature_party) < len(serving.ways):
-        problems.append(f"serving.ways: by {ways} the feature party asks, and by the others the label party; give those of one")
+        problems.append(
+            f"serving.ways: by {ways} the feature party asks, and by the others the label party; keep those of one of them"
+        )
     if len(contract.feature_parties) > 1:
         problems.append(f"serving.ways: by {ways} one feature party asks, and this contract has {len(contract.feature_parties)}")
     if contract.target.outputs > 1 or contract.target.type == "quantile":
@@ -590,7 +601,7 @@ def _serving_problems(contract: Contract) -> list[str]:
         problems.append(f"serving.ways: {ways} give one number for a row, and target.type = {contract.target.type} has {several}")
     if "embedding" in of_feature_party and serving.questions_a_day_per_row is not None:
         problems.append(
-            "serving.questions_a_day_per_row: by embedding nothing says which row is asked for; bound questions_a_day instead"
+            "serving.questions_a_day_per_row: by embedding nobody knows which row is asked for; limit questions_a_day instead"
         )
     if "agreed-batch" in of_feature_party and contract.alignment.duplicates == "all":
         problems.append("serving.ways: agreed-batch needs one row for each id, and alignment.duplicates = all allows several")
@@ -609,12 +620,13 @@ def _no_gradient_problems(contract: Contract) -> list[str]:
         entry_key = f"{where}, defense.{number}.method = {entry.defense.method}"
         if not entry.defense.hides_features():
             problems.append(
-                f"{entry_key}: hides labels in what the label party sends, and nothing that it sends depends on one; leave it out"
+                f"{entry_key}: hides labels in what the label party sends, but nothing that it sends here depends on a label; "
+                "leave it out"
             )
         elif entry.defense.stage == "embedding penalties":
             problems.append(
-                f"{entry_key}: acts while a bottom model learns from cut gradients, and none come; leave it out, or take one "
-                "that changes the embeddings themselves"
+                f"{entry_key}: acts while a bottom model learns from cut gradients, but there are none here; leave it out, or "
+                "choose one that changes the embeddings themselves"
             )
     if contract.linkage.imputes:
         problems.append(
@@ -645,8 +657,8 @@ def _no_gradient_problems(contract: Contract) -> list[str]:
         )
     if contract.serving is not None and contract.serving.feature_party_asks:
         problems.append(
-            f"{where}, serving.ways = {shown(list(contract.serving.ways))}: answers a feature party with scores, by a model that "
-            "labels trained; give ways in which the label party asks, or send gradients"
+            f"{where}, serving.ways = {shown(list(contract.serving.ways))}: answers a feature party with scores, by a model "
+            "that was trained on labels; choose ways in which the label party asks, or send gradients"
         )
     return problems
 
@@ -657,11 +669,14 @@ def _shared_head_problems(contract: Contract) -> list[str]:
     problems = []
     if contract.alignment.method != "intersection" or contract.alignment.duplicates == "all":
         problems.append(
-            f"{where}, alignment.method = {contract.alignment.method}, alignment.duplicates = {contract.alignment.duplicates}: a "
-            "head on shares takes one row of each side; align by intersection, each id once"
+            f"{where}, alignment.method = {contract.alignment.method}, alignment.duplicates = "
+            f"{contract.alignment.duplicates}: a head on shares needs one row of each side; align by intersection, with each "
+            "id once"
         )
     if contract.unaligned.used:
-        problems.append(f"{where}, unaligned.method = {contract.unaligned.method}: has no use for such rows; set it to none")
+        problems.append(
+            f"{where}, unaligned.method = {contract.unaligned.method}: a head on shares cannot use such rows; set it to none"
+        )
     for number, entry in enumerate(contract.defense):
         problems.append(
             f"{where}, defense.{number}.method = {entry.defense.method}: neither embeddings nor gradients cross, so there is "
@@ -678,34 +693,36 @@ def _shared_head_problems(contract: Contract) -> list[str]:
     ]
     if contract.target.type == "multilabel":
         problems.append(
-            f"{where}, target.type = multilabel: a head on shares opens one score of a row, or those of classes; take one label"
+            f"{where}, target.type = multilabel: a head on shares opens one score of a row, or one for each class; choose one "
+            "label"
         )
     if contract.target.type in ("count", "survival", "quantile"):
         problems.append(
-            f"{where}, target.type = {contract.target.type}: a head on shares has squared and logistic loss only; take regression"
+            f"{where}, target.type = {contract.target.type}: a head on shares only has squared and logistic loss; choose "
+            "regression"
         )
     most = 0.5 if contract.target.is_number else 1.0
     if training.learning_rate > most:
         problems.append(
-            f"{where}, training.learning_rate = {training.learning_rate:g}: steps could leave the range of shares without a sign "
-            f"of it; take at most {most:g}"
+            f"{where}, training.learning_rate = {training.learning_rate:g}: steps could leave the range of shares, and "
+            f"nothing would show it; choose at most {most:g}"
         )
     if training.batch_size != "auto" and training.batch_size < 32:
         problems.append(
             f"{where}, training.batch_size = {training.batch_size}: with so few rows a step, scores could leave the range of "
-            "shares without a sign of it; take at least 32"
+            "shares, and nothing would show it; choose at least 32"
         )
     if contract.tuning.keys:
         problems.append(f"{where}, tuning.keys: each trial would open scores of the same rows again; leave it out")
     if contract.serving is not None and contract.serving.ways != ("ahead",):
         problems.append(
-            f"{where}, serving.ways = {shown(list(contract.serving.ways))}: a row has one score, which tallystick predict opens; "
-            "take ahead alone, by which requests are answered with these scores"
+            f"{where}, serving.ways = {shown(list(contract.serving.ways))}: a row has one score, which tallystick predict "
+            "opens; choose ahead alone: it answers requests with these scores"
         )
     if (serving := contract.serving) is not None and (serving.questions_a_day or serving.questions_a_day_per_row):
         problems.append(
-            f"{where}, serving.questions_a_day, serving.questions_a_day_per_row: no question crosses; leave them out, and bound "
-            "scores by privacy.scores_per_row in the feature party's file"
+            f"{where}, serving.questions_a_day, serving.questions_a_day_per_row: no question crosses; leave them out, and "
+            "limit scores by privacy.scores_per_row in the feature party's file"
         )
     if evaluation.privacy is not None or evaluation.share_metrics:
         problems.append(
@@ -755,7 +772,7 @@ def _against_folds(contract: Contract) -> list[str]:
     if training.refit is True:
         problems.append("training.refit = true: with folds the validation rows already train all networks but one")
     if training.starts == "public":
-        problems.append("training.starts = public: the audit makes the first models anew, and knows one network only")
+        problems.append("training.starts = public: the audit rebuilds the first models, and can do so for one network only")
     if contract.alignment.method != "intersection":
         problems.append(f"alignment.method = {contract.alignment.method}: folds go with alignment.method = intersection only")
     if contract.unaligned.used:

@@ -21,7 +21,7 @@ def differences(own: str, peer_json: str) -> list[str]:
             item, depth = waiting.pop()
             items += 1
             if items > 20_000 or depth > 16 or (isinstance(item, dict) and any(len(key) > 100 for key in item)):
-                raise ValueError("no contract has so many values, or such keys")
+                raise ValueError("a contract does not have this many values, or such keys")
             children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
             waiting += [(child, depth + 1) for child in children]
         other = _flat(value)

@@ -48,7 +48,7 @@ class OverlapConfig(Model):
         extra = [key for key in ("least", "answers") if key in self.model_fields_set]
         if self.epsilon is not None and extra:
             Problems.raise_any(
-                [f"{', '.join(extra)}: bound exact counts, and epsilon = {self.epsilon:g} tells none; leave them out"]
+                [f"{', '.join(extra)}: limit exact counts, and with epsilon = {self.epsilon:g} there are none; leave them out"]
             )
         if self.epsilon is None and "delta" in self.model_fields_set:
             Problems.raise_any([f"delta = {self.delta:g}: goes with epsilon only; give it, or leave delta out"])

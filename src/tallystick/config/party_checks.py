@@ -67,10 +67,10 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
         for name in sorted(set(party.keys) - key_names)
     ]
     if party.repeats is not None and contract.linkage.similar:
-        problems.append("repeats: rows are linked by similarity here, so that none is left out; leave it out")
+        problems.append("repeats: rows are linked by similarity here, and all rows take part; leave it out")
     elif party.repeats is not None and contract.alignment.any_of:
         problems.append(
-            "repeats: with alignment.alternatives a row has several keys; alignment.duplicates settles each; leave it out"
+            "repeats: with alignment.alternatives a row has several keys, and alignment.duplicates decides for each; leave it out"
         )
     elif party.repeats is not None and role == "label" and contract.alignment.duplicates == "all":
         problems.append(
@@ -79,7 +79,7 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     terms = contract.alignment.similarity
     units = {part.name: part.unit for part in terms.dimensions if part.unit is not None} if terms is not None else {}
     problems += [
-        f"units.{name}: is missing; say in what unit your column is, which the contract's {name} has in {unit}"
+        f"units.{name}: is missing; say the unit of your column; the contract's {name} is in {unit}"
         for name, unit in units.items()
         if name not in party.units
     ]
@@ -93,8 +93,8 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
             )
     if party.privacy.scores_per_row is not None and not (contract.shares_head and contract.role_of(party.party) == "feature"):
         problems.append(
-            f"privacy.scores_per_row = {party.privacy.scores_per_row}: a feature party bounds scores by it that "
-            "training.gradients = shared opens; nothing else is counted, so leave it out here"
+            f"privacy.scores_per_row = {party.privacy.scores_per_row}: only a feature party under training.gradients = shared "
+            "can limit scores by it; leave it out here"
         )
     elif contract.shares_head:
         where = "with training.gradients = shared"

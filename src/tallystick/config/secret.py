@@ -20,7 +20,7 @@ from tallystick.storage import refuse_pipe
 MAX_SECRET_BYTES = 64 << 10
 COMMAND_S = 60.0
 _FORMS = "{file: PATH}, {env: NAME} or {command: [program, argument]}"
-LITERAL = f"a secret does not stand in the party file; say where it is: {_FORMS}"
+LITERAL = f"the party file must not contain a secret; say where it is: {_FORMS}"
 
 
 class Secret(Model):

@@ -80,7 +80,7 @@ class TunedKey(Model):
         if self.values:
             return []
         if kind == "choice":
-            return [f"{key}: has no numbers between; give values: [...]"]
+            return [f"{key}: has no numbers in between; give values: [...]"]
         if kind == "whole" and any(bound != int(bound) for bound in (self.low, self.high) if bound is not None):
             return [f"{key}: low and high must be whole numbers"]
         return []

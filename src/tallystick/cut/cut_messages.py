@@ -110,8 +110,8 @@ def _open(
     if not all_finite(values_BD):
         raise ProtocolError(
             channel.peer,
-            f"{what} of step {step} is {_where_not_finite(values_BD)}; it was not used, and no checkpoint holds anything of it: "
-            f"ask {channel.peer} for its log and, if its training diverged, agree on a lower training.learning_rate",
+            f"{what} of step {step} is {_where_not_finite(values_BD)}; it was not used, and no checkpoint contains it: ask "
+            f"{channel.peer} for its log and, if its training diverged, agree on a lower training.learning_rate",
         )
     return values_BD
 

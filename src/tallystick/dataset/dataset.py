@@ -140,7 +140,7 @@ class Dataset(ABC):
             return notes
         return [
             *notes,
-            f"unaligned.method = {self.dispensed} had nothing to do: the label party has no row without a partner's row to train "
+            f"unaligned.method = {self.dispensed} had no effect: the label party has no row without a partner's row to train "
             "on, so this run trains as with none",
         ]
 
@@ -151,8 +151,8 @@ class Dataset(ABC):
         all_N = torch.cat([self.train_N, self.validation_N])
         labels_N, fold_N = (values_N[all_N] for values_N in (self.labels.true_N, folds.fold_N))
         return [
-            f"network {member + 1} of {folds.count} meets no row of class {shown(classes[code])}, for all are in the fold "
-            "that it judges; training.folds = 1 trains one network on all classes"
+            f"network {member + 1} of {folds.count} has no training row of class {shown(classes[code])}, because all are in "
+            "the fold that judges it; training.folds = 1 trains one network on all classes"
             for classes, numbers_N in self.labels.coder.each_label(labels_N)
             for member, code in untaught(numbers_N, fold_N, classes=len(classes), members=folds.count)
         ]

@@ -188,7 +188,9 @@ def check_unaligned(settings: UnalignedKeys, encoder: Encoder | None) -> None:
     """Refuse a label party's columns of which the method can make nothing. Raises DataError."""
     where = f"unaligned.method = {settings.method}"
     if encoder is None:
-        raise DataError(f"{where}: the label party has no usable column of its own, so unaligned rows teach nothing; use none")
+        raise DataError(
+            f"{where}: the label party has no usable column of its own, so nothing can be learnt from unaligned rows; use none"
+        )
     group = settings.group if isinstance(settings, HeuristicConfig) else None
     if group is not None and group not in [column.name for column in encoder.categorical]:
         raise DataError(f"unaligned.group = {group}: is no categorical column of the label party that training uses")
@@ -205,8 +207,8 @@ def check_classes(settings: UnalignedKeys, coder: LabelCoder, aligned_N: Tensor)
     where, classes_met = f"unaligned.method = {settings.method}", set(aligned_N.long().tolist())
     if lacking := [name for code, name in enumerate(coder.classes) if code not in classes_met]:
         raise DataError(
-            f"{where}: no aligned training row is of class {shown(lacking[0])}, so nothing joint can be learnt of it; "
-            "align more rows, or leave that class out of the table"
+            f"{where}: no aligned training row is of class {shown(lacking[0])}, so joint training cannot learn it; align more "
+            "rows, or leave that class out of the table"
         )
 
 

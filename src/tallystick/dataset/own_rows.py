@@ -243,8 +243,9 @@ def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Te
     if count > 1 and contract.unaligned.used:
         where = f"unaligned.method = {contract.unaligned.method}"
         raise SharedDataError(
-            f"{where}: the run to start from is {count} networks side by side, trained where every id of {contract.label_party} "
-            "was common; now some are not. Start from scratch, without --start-from on all sides, or agree on none",
+            f"{where}: the run to start from is {count} networks side by side, trained when every id of "
+            f"{contract.label_party} was common; now some are not. Start from scratch, without --start-from on all sides, or "
+            "agree on none",
             told=f"{where}: the run to start from had no rows without a partner's row; start from scratch, or agree on none",
         )
     folds = _by_hash(contract, own.ids_of(own.alignment.rows_N), count=count)
@@ -278,7 +279,7 @@ def _by_hash(contract: Contract, ids: Sequence[bytes], *, count: int) -> Folds |
 def _check_filled(folds: Folds | None, index_N: Tensor) -> None:
     if folds is not None and not (rows := folds.rows_of_each(index_N)).all():
         raise DataError(
-            f"training.folds = {folds.count}: of {int(rows.sum())} training and validation rows none falls into fold "
+            f"training.folds = {folds.count}: of {int(rows.sum())} training and validation rows none is in fold "
             f"{int(rows.argmin()) + 1}; lower training.folds, or align more rows"
         )
 

@@ -21,8 +21,8 @@ class ReadBy:
     def sentence(self) -> str:
         """Say what reads labels behind the defence, wherever its guarantee stands."""
         return (
-            f"not to be counted on over a run: {self.attack}, which knows no label, told two classes apart behind it with an AUC "
-            f"of {self.auc:.3f} in eight epochs"
+            f"do not rely on it for a whole run: {self.attack}, which knows no label, separated two classes behind it with an "
+            f"AUC of {self.auc:.3f} in eight epochs"
         )
 
 

@@ -18,7 +18,7 @@ def card_of(exported: Exported, result: Result | None) -> str:
     ]
     if exported.widths:
         cuts = ", ".join(f"`{EMBEDDING}_{name}` of width {width}" for name, width in exported.widths.items())
-        lines.append(f"Beside them it takes the cut embeddings of the other parties: {cuts}.")
+        lines.append(f"It also takes the cut embeddings of the other parties: {cuts}.")
     if result is None or not (result.joint or (result.sections.shared is not None and result.sections.shared.metrics)):
         metrics = ["Not known here. The label party's report has it."]
     elif not result.joint:
@@ -35,24 +35,25 @@ def card_of(exported: Exported, result: Result | None) -> str:
                 rows[name] = f"{metric_in_words(value)}{beside}"
         metrics = [_table(rows), "On test rows of the run."]
     warnings = {
-        "label": "Not to be given to a feature party: with this half it turns its own embeddings into scores, and tells labels.",
-        "feature": "Not to be given to the label party: with this half it tries columns until they give an embedding that it has "
-        "seen, and so reads them.",
+        "label": "Not to be given to a feature party: with this half it can turn its own embeddings into scores, and guess "
+        "labels.",
+        "feature": "Not to be given to the label party: with this half it can try columns until they give an embedding that "
+        "it has seen, and so find them.",
     }
     limits = [
         warnings[role],
         "Not for columns that are encoded in another way, or by the encoder of another run.",
-        "Not with the half of another run: each half is trained with the others of its own.",
-        "Not for people or times that the training rows do not stand for. The metrics hold for rows like the test rows.",
-        "Not as a protection: an embedding tells columns, and a score tells labels, whoever computes them.",
+        "Not with the half of another run: the halves of a run were trained together.",
+        "Not for people or times that the training rows do not represent. The metrics hold for rows like the test rows.",
+        "Not as a protection: an embedding reveals columns, and a score reveals labels, whoever computes them.",
     ]
     if contract.defense:
-        limits.append("Not as a defended model: what the contract's defences do to what is sent is no part of this file.")
+        limits.append("Not as a defended model: the contract's defences change what is sent, and are not part of this file.")
     leaks = ["Not known here: the run has no report."]
     if result is not None:
         lines_of_leaks = [line for line in [*leak_lines(result), promise(result)] if line]
         leaks = ["\n".join([f"- {line}" for line in lines_of_leaks] or ["- The run was not audited."])]
-        leaks.append("An attack's figure is a floor: it says what was found, never that no more can be found.")
+        leaks.append("An attack's figure is a floor: it says what was found, and more may be found.")
     parts = [
         f"# {contract.name}: the half of {party}",
         f"One half of a split network. {party} is the {role} party; the others are "

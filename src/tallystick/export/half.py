@@ -105,7 +105,7 @@ def half_of(folder: RunFolder) -> Exported:
     elif contract.linkage.similar:
         why = "the label party merges several linked rows into one, with weights of their similarity; use `tallystick predict`"
     elif contract.role_of(party) == "feature" and contract.embedding_defenses().noisy:
-        why = "the contract's defence adds noise to what this half sends, and the half alone would send it bare"
+        why = "the contract's defence adds noise to what this half sends, and the exported half would send it without noise"
     if why is not None:
         raise ConfigError(f"contract {contract.name}: its halves are not exported: {why}")
     if not folder.trained:
@@ -115,7 +115,7 @@ def half_of(folder: RunFolder) -> Exported:
     if contract.role_of(party) == "feature":
         encoder = kept_encoder(folder)
         if encoder is None:
-            raise DataError(f"{folder.encoder}: it is missing, and the model is of no use without it")
+            raise DataError(f"{folder.encoder}: it is missing, and the model cannot be used without it")
         model = contract.feature_model
         bottom = build_folded_bottom(
             model, party, encoder.feature_shape, seed=contract.seed, folds=kept_folds(folder), cut_width=model.cut_width

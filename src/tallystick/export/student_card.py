@@ -67,7 +67,7 @@ def kept_line(figures: Mapping[str, Any]) -> str:
     )
     line = f"{name} on {figures['rows']['test']:,} test rows: own columns {own}, student {student}, joint {joint}"
     if value["kept"] is None:
-        return f"{line}; joining brings no clear gain there that could be kept"
+        return f"{line}; joining brings no clear gain there that a student could keep"
     assert value["gain"] is not None
     within = f" [{value['gain_low']:+.4f}, {value['gain_high']:+.4f}]" if value["gain_low"] is not None else ""
     return f"{line}; the student gains {value['gain']:+.4f}{within}, {value['kept']:.0%} of what joining gains"
@@ -80,7 +80,7 @@ def student_card(contract: Contract, exported: Exported, facts: Mapping[str, Any
         for name, value in facts["metrics"].items()
     )
     lesson = (
-        "Validation labels chose labels alone: it is the network of own columns, and no score taught it."
+        "On validation rows, labels alone did best: it is the network of own columns, trained without scores."
         if facts["share"] == 0
         else f"Of each target {facts['share']:g} is the joint model's score of run {facts['run']}, and the rest the label."
     )

@@ -52,7 +52,7 @@ def alignment_cost(contract: Contract, ids: int) -> str | None:
         seconds = many.cpu_seconds * ids / sizes[1]
     message_bytes = few.sent_bytes + share * (many.sent_bytes - few.sent_bytes)
     return (
-        f"with {ids} ids on the other side, too: some {seconds:.2g} s of processor time of both sides together, if its machine "
+        f"with {ids} ids on the other side, too: about {seconds:.2g} s of processor time of both sides together, if its machine "
         f"is like this one, and {message_bytes / 1e6:.2g} MB of messages ({message_bytes / LINK_BYTES_PER_S:.2g} s at 100 Mbit/s)"
     )
 

@@ -149,8 +149,8 @@ def _aligned_sample(job: Job, keys: Keys, *, run_id: str) -> tuple[Keys, Alignme
 def starts_from(run_id: str) -> str:
     """Say what a run that starts from another run discloses, compared with one from scratch."""
     return (
-        f"Training began at the weights of run {run_id}, and not at secret ones: what a peer has learnt of that network holds "
-        "for rows that are new from the first step on, and the audit, which sees one run, does not count it."
+        f"Training began with the weights of run {run_id}, and not with secret ones: what a peer has learnt about that "
+        "network helps it with new rows from the first step on, and the audit, which sees one run, does not count this."
     )
 
 
@@ -236,5 +236,5 @@ def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> R
     elif not job.contract.sends_gradients and not (job.is_label and "training" in job.phases):
         return findings
     elif job.resume and agreement.train and (job.folder.began_training or job.folder.trained):
-        logbook.watcher.say("there is no step that all parties can go on from: training starts anew on the kept alignment")
+        logbook.watcher.say("there is no step from which all parties can go on: training starts again on the kept alignment")
     return findings

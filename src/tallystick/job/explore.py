@@ -51,7 +51,7 @@ def require_estimate(result: Result) -> None:
                 f"{LEAST_OF_A_CLASS}; raise explore.rows"
             )
     if evaluation["difference"] is None:
-        raise DataError(f"party {result.party}: has no column of its own, so there is nothing to set beside both sides' {name}")
+        raise DataError(f"party {result.party}: has no column of its own, so there is nothing to compare both sides' {name} with")
     gain = evaluation["difference"][name]
     if gain["value"] is None or gain["low"] is None:
         raise DataError(f"explore: no estimate of {name} on {rows:,} test rows: {gain['reason']}; raise explore.rows")

@@ -142,8 +142,9 @@ def _require_allowed(config: OverlapConfig, party: PartyFile, peer: str, *, besi
         earlier += noted.get("peer") == peer and bool(noted.get("exact"))
     if earlier >= config.answers:
         raise ConfigError(
-            f"overlap.answers = {config.answers}: {party.runs} has {earlier} exact counts with {peer} already; two on sets "
-            "that differ by one id tell whether it is common, so agree on more only where the tables stay the same, or on an "
+            f"overlap.answers = {config.answers}: {party.runs} has {earlier} exact counts with {peer} already; two counts of "
+            "sets "
+            "that differ by one id show whether it is common, so agree on more only if the tables stay the same, or on an "
             "epsilon"
         )
 
@@ -157,7 +158,7 @@ def _described(config: OverlapConfig, overlap: Overlap, peer: str) -> dict[str, 
     if grouped:
         learnt_lines.append(f"{peer if config.groups == peer else 'This side'} has the groups {', '.join(overlap.groups)}.")
     if counts is None:
-        learnt_lines.append("How many are common was counted, and not told to this side.")
+        learnt_lines.append("The common ids were counted, but this side does not learn the number.")
     elif total is None:
         learnt_lines.append(
             f"Counts of fewer than {config.least:,} ids, or that leave fewer of a set, are withheld: "

@@ -217,7 +217,7 @@ class _Prediction:
                 agreement = shake_hands_label_party(contract, state, feature_channels, helper=helper, note=log.say)
             if agreement.align:
                 raise ConfigError(
-                    f"the peers' models are of another run than {folder.path}; all must predict with the same run's model"
+                    f"the peers' models come from another run than {folder.path}; all must predict with the same run's model"
                 )
             if agreement.version:
                 other = contract.label_party if party.party != contract.label_party else contract.feature_parties[0]

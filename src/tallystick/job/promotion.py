@@ -77,7 +77,7 @@ def decide_promotion(old: Result, new: Result) -> Decision:
             f"{'is kept' if calibrated else 'is passed'}"
         )
     if _rows(old) != _rows(new):
-        reasons.append("the runs were measured on other test rows: a difference may come from the rows alone")
+        reasons.append("the runs were measured on different test rows: a difference may come from the rows alone")
     return Decision(promote=better and calibrated, metric=name, before=before, after=after, gain=gain, reasons=reasons)
 
 
@@ -122,8 +122,8 @@ def count_decision(decision: Decision, party: PartyFile, folder: RunFolder, *, o
     else:
         if not contract.sends_gradients:
             raise ConfigError(
-                f"compare --decide: training.gradients = {contract.training.gradients} promises that nothing that depends on a "
-                "label is told, and which run is promoted would; agree on promotion.epsilon, or compare without --decide and "
+                f"compare --decide: training.gradients = {contract.training.gradients} promises that nothing sent depends on "
+                "a label, and the choice of the promoted run would; agree on promotion.epsilon, or compare without --decide and "
                 "promote each run"
             )
         what = f"decision whether run {folder.run_id} takes the place of run {old}, by exact labels of test rows"

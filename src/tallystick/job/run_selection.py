@@ -39,8 +39,9 @@ def require_trained(folder: RunFolder, contract: Contract) -> None:
         return
     if folder.complete(contract):
         raise ConfigError(
-            f"{folder.path} has all embeddings and no trained model: the label party's training has not ended, or it failed. "
-            "No other party was told which; one that waits for this prediction sees that nobody comes. Wait for it, go on "
+            f"{folder.path} has all embeddings but no trained model: the label party's training has not ended, or it failed. "
+            "Other parties do not learn which; one that waits for this prediction sees that nobody comes. Wait for the "
+            "training, go on "
             "with it by `tallystick run --resume` on all sides, or name another run with --run on all sides"
         )
     raise ConfigError(

@@ -167,7 +167,7 @@ def check_ids_of(contract: Contract, keys: Keys, *, is_label: bool) -> None:
     if contract.linkage.imputes and limit is not None and len(keys.ids) + dummies > limit:
         key = f"union.{'label' if is_label else 'feature'}_dummies = {dummies}"
         raise DataError(
-            f"{key}: with these {len(keys.ids)} ids they may exceed alignment.max_rows = {limit}; raise it, or have fewer dummies"
+            f"{key}: with these {len(keys.ids)} ids they may exceed alignment.max_rows = {limit}; raise it, or use fewer dummies"
         )
 
 

@@ -60,8 +60,8 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
         )
     if contract.defense and contract.defense != earlier.defense:
         raise ConfigError(
-            f"{where}: the run was trained with other defences; what its weights tell without this contract's would be in all "
-            f"that is sent; {_SCRATCH}"
+            f"{where}: the run was trained with other defences; everything sent would contain what its weights show without "
+            f"this contract's; {_SCRATCH}"
         )
     networks = kept_folds(folder)
     setting = contract.training.folds

@@ -144,7 +144,7 @@ def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, e
     labelled = scored.drop_nulls(SCORE).filter(pl.col(LABEL).is_not_null())
     text = as_text(labelled.get_column(LABEL))
     if strange := set(text.unique()) - set(coder.classes):
-        notes.append(f"{len(strange)} values of the label column are none of the run's classes; their rows are left out.")
+        notes.append(f"{len(strange)} values of the label column are not classes of the run; their rows are left out.")
     labelled = labelled.with_columns((text == coder.classes[1]).cast(pl.Float64).alias(LABEL)).filter(
         text.is_in(list(coder.classes))
     )

@@ -100,7 +100,7 @@ def monitor_served(look: ServedLook) -> Monitoring:
         digests = [row_digest(key.encode(), secret) if key is not None else None for key in look.labels.get_column(KEY)]
         labels = look.labels.with_columns(pl.Series(KEY, digests, dtype=pl.String)).drop_nulls(KEY)
         if (answered := labels.get_column(KEY).is_in(scored.get_column(KEY).unique().to_list()).sum()) == 0:
-            notes.append("None of the labels is of a row that was answered; look at the key columns of --labels.")
+            notes.append("No label belongs to a row that was answered; check the key columns of --labels.")
         else:
             notes.append(f"{answered:,} of {labels.height:,} given labels are of rows that were answered.")
         period_of_row = period_names(scored.get_column(TIME), look.every)
@@ -137,7 +137,7 @@ def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -
     if encoder.sequences:
         notes.append("Columns of lists are not compared.")
     notes.append(
-        f"Own columns are those of {len(sampled):,} sampled rows, as the network takes them: a number beyond those of training "
+        f"Own columns are those of {len(sampled):,} sampled rows, as the network reads them: a number beyond those of training "
         "counts as the nearest, and a missing one as the mean where training had none missing."
     )
     before = kept_profile(folder)

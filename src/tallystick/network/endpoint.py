@@ -171,7 +171,7 @@ class Endpoint:
             try:
                 hello = open_hello(await asyncio.wait_for(link.read(), self.limits.deadline_s), session.peer)
             except TimeoutError:
-                raise LinkBroken(f"{address} took the call but said nothing") from None
+                raise LinkBroken(f"{address} accepted the connection but sent nothing") from None
             if session.refuse(hello) is None:
                 await session.run_link(link, hello)
 

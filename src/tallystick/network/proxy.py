@@ -70,13 +70,13 @@ def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
         raise LinkBroken(f"{where} does not answer like an HTTP proxy: {_printable(bytes(answer))!r}")
     if code.startswith(b"2"):
         if answer.index(END) + len(END) < len(answer):
-            raise LinkBroken(f"{where} says more than that the connection stands, before anything was sent through it")
+            raise LinkBroken(f"{where} sent more than its answer before anything was sent through it")
         return
     answered = f"{where} answers {code.decode()} {reason}".rstrip()
     if code == b"407":
         if proxy.credentials is None:
-            raise ProxyRefused(f"{answered}: it wants a user and a password; say in proxy.credentials where user:password is")
-        raise ProxyRefused(f"{answered}: it does not take the user and password in proxy.credentials")
+            raise ProxyRefused(f"{answered}: it asks for a user and a password; say in proxy.credentials where user:password is")
+        raise ProxyRefused(f"{answered}: it refuses the user and password in proxy.credentials")
     if code in (b"401", b"403", b"405"):
         raise ProxyRefused(f"{answered}: it does not let this party connect there; ask the people who run it")
     raise LinkBroken(f"{answered}: it did not reach the peer")

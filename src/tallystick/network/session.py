@@ -313,7 +313,7 @@ class Session:
         kind, sequence, received, consumed = HEADER.unpack_from(frame)
         self._last_heard = time.monotonic()
         if received > self._sequence or consumed > self._sent_bytes:
-            self.fail(ProtocolError(self._peer, f"{self._peer} claims to have received what was never sent"))
+            self.fail(ProtocolError(self._peer, f"{self._peer} claims to have received something that was never sent"))
             return
         self._forget(received)
         self._peer_consumed = max(self._peer_consumed, consumed)
@@ -325,7 +325,7 @@ class Session:
                 self.fail(ProtocolError(self._peer, f"{self._peer} sent frame {sequence} where {self._received + 1} is due"))
                 return
             if self._peer_said_bye:
-                self.fail(ProtocolError(self._peer, f"{self._peer} went on after it had said that nothing more comes"))
+                self.fail(ProtocolError(self._peer, f"{self._peer} sent more after its last message"))
                 return
             self._received = sequence
             payload = memoryview(frame)[HEADER.size :]
@@ -370,7 +370,7 @@ class Session:
                 self._futile_links += 1
                 if self._futile_links >= FUTILE_LINKS and now - self._futile_since > self._limits.deadline_s:
                     reason = f"{self._futile_links} connections in a row broke before a message had crossed whole, last: {why}"
-                    self.fail(PeerLost(self._peer, f"{self._peer} cannot be reached for long enough: {reason}"))
+                    self.fail(PeerLost(self._peer, f"{self._peer} cannot be reached long enough for a message: {reason}"))
         self._loop.wake()
 
     @property

@@ -188,7 +188,7 @@ class _Link:
         self._bytes, self._turn = self._bytes + self._turn, 0
         if self._bytes > RENEW_BYTES:
             self.close()
-            raise LinkBroken("its keys have served for long enough")
+            raise LinkBroken("its keys have been used long enough")
         await asyncio.sleep(0)
 
     async def _wait_or_raise(self, error: OSError) -> None:
@@ -262,7 +262,7 @@ class TlsTransport:
             try:
                 await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
             except TimeoutError:
-                raise LinkBroken(f"{where}: took the call but said nothing") from None
+                raise LinkBroken(f"{where}: accepted the connection but sent nothing") from None
             except ssl.SSLCertVerificationError as error:
                 raise WrongCertificate(peer, f"{where}: {refusal(error)}") from None
             except LinkBroken as error:
@@ -322,7 +322,7 @@ class TlsTransport:
             if isinstance(error, LinkBroken):
                 raise type(error)(f"{where}: {error}") from None
             if isinstance(error, TimeoutError):
-                said_nothing = f"took the call but did not answer within {self._limits.deadline_s:g} s"
+                said_nothing = f"accepted the connection but did not answer within {self._limits.deadline_s:g} s"
                 raise LinkBroken(f"{where}: the proxy at {proxy.address} {said_nothing}") from None
             if isinstance(error, OSError):
                 raise LinkBroken(f"{where}: the proxy at {proxy.address}: {reason(error)}") from None

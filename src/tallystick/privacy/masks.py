@@ -166,8 +166,8 @@ def all_or_none(channels: Sequence[Channel]) -> Iterator[list[str]]:
             advice = "start a new round without it"
             if sums_out:
                 advice = (
-                    f"a new round without {lost} would show {lost}'s own exact {sums} by the difference: start it with {lost} "
-                    "again, or only where that may be known"
+                    f"the difference to a new round without {lost} would show {lost}'s own exact {sums}: start it with {lost} "
+                    "again, or only if others may know them"
                 )
             reason = f"{lost} dropped out of the sum over {len(channels)} clients; {outcome}, {advice}"
             error.add_note(reason)

@@ -58,7 +58,7 @@ def read_run(path: Path) -> Result:
     origin = Origin.of(file.parent) if (file.parent / ORIGIN).exists() else None
     try:
         if file.stat().st_size > MAX_RESULT_BYTES:
-            raise ConfigError(f"{file}: is larger than {MAX_RESULT_BYTES >> 20} MiB; it is no result of a run")
+            raise ConfigError(f"{file}: is larger than {MAX_RESULT_BYTES >> 20} MiB; it is not a result of a run")
         content = file.read_bytes()
         result = read_result(content)
     except DataError as error:
@@ -213,19 +213,17 @@ def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:
         notes.append(f"These are runs of contracts with different names: {names_text}.")
     measured = [result.evaluation for result in results if result.evaluation is not None]
     if len({(each["rows"], each["label_mean"]) for each in measured}) > 1:
-        notes.append(
-            "The runs have other test rows, by their number or their labels' mean: a difference may come from the rows alone."
-        )
+        notes.append("The runs have different test rows, by number or mean label: a difference may come from the rows alone.")
     costs = {
         (decisions["cost_false_positive"], decisions["cost_false_negative"])
         for result in results
         if (decisions := result.sections.decisions) is not None
     }
     if len(costs) > 1:
-        notes.append("The runs count other costs per error, so their least costs do not compare.")
+        notes.append("The runs have different costs per error, so their least costs cannot be compared.")
     notes.append(
-        "Intervals are each run's own, over its test rows; another seed would change the figures too. Two that do not overlap "
-        "show a difference; two that overlap leave it open."
+        "Intervals are each run's own, over its test rows; another seed would change the figures too. Intervals that do not "
+        "overlap show a difference; intervals that overlap leave it open."
     )
     for name, result in zip(names, results, strict=True):
         if result.sections.leakage is not None and (promise_text := promise(result)):

@@ -153,7 +153,7 @@ def leak_headline(audit: Audit) -> list[str]:
                 beyond = f" More can be found{where}: AUC {reached} by somebody who knows {knowing} ({probe.title})."
             lines.append(sentence + beyond)
         elif audit.not_measured:
-            lines.append(f"Through cut {kind}: not measured, so nothing is known of it; the reasons stand below.")
+            lines.append(f"Through cut {kind}: not measured, so nothing is known about it; the reasons are below.")
     return lines
 
 
@@ -164,7 +164,7 @@ def leak_lines(result: Result) -> list[str]:
     if not trained or sections.sweep is not None or sections.tuning is not None or result.role == "helper":
         return []
     names = party_names(result)
-    unknown = "not measured, so nothing is known of it."
+    unknown = "not measured, so nothing is known about it."
     lines = []
     if result.role in ("label", None):
         lines_of_party = (
@@ -205,7 +205,7 @@ def feature_headline(audit: FeatureAudit) -> str:
     """
     measured = [group for group in row_groups(audit) if group.means]
     if not measured:
-        return f"Whether {audit.by} could rebuild columns of {audit.party} was not measured, so nothing is known of it."
+        return f"Whether {audit.by} could rebuild columns of {audit.party} was not measured, so nothing is known about it."
     measured_means = [(group, mean, _most_told(group, mean)) for group in measured for mean in group.means]
     group, mean, column = least_knowing(
         measured_means,
@@ -318,7 +318,7 @@ def next_steps(result: Result) -> list[str]:
         if not str(result.contract.summary.get("alignment")).startswith(("union", "similarity")):
             ways.append("`training.gradients: shared` hides columns in training, with a helper (docs/howto/train-on-shares.md)")
         if any(audit.epsilon is None for audit in read):
-            ways.append("`gaussian-embeddings` among `defense` bounds what a row's own embeddings tell")
+            ways.append("`gaussian-embeddings` among `defense` bounds what a row's own embeddings reveal")
         lines.append(f"About columns: {', and '.join(ways)}. This costs accuracy.")
     return lines
 
@@ -347,7 +347,7 @@ def column_promise(audit: FeatureAudit) -> str:
         f"own embeddings, given the bottom model at each. It covers all embeddings of a row that this run sent in training, "
         f"validation and evaluation, at most {audit.releases}. That alone lets somebody who "
         f"knows everything else tell two values of a row apart with an AUC of up to {most}. It does not bound what the model "
-        "learnt from these columns, which shapes all that is sent, nor what embeddings tell about rows on average. The attacks "
+        "learnt from these columns, which shapes everything sent, nor what embeddings reveal about rows on average. The attacks "
         "here rebuilt some of that, and others may rebuild more."
     )
 
@@ -374,7 +374,7 @@ def promise(result: Result) -> str:
     return (
         f"ε = {epsilon:.3g} bounds how much a change of one label can change what is sent: nothing becomes more than "
         f"e^ε = {times:.3g} times as likely{but}. That alone lets somebody who knows everything else tell two values of a "
-        f"label apart with an AUC of up to {most}. ε does not bound what the features tell of the label. "
+        f"label apart with an AUC of up to {most}. ε does not bound what the features reveal about the label. "
         "The model learns that from other people's labels, which is its purpose. "
         "So it tells the classes apart even for a person whose label was never used. An attack's AUC "
         f"counts both: {epsilon:.3g}-label-DP and a high AUC do not contradict each other."

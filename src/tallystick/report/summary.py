@@ -45,12 +45,12 @@ def headline(result: Result) -> Headline:
         best, trials = result.sections.tuning.best, result.sections.tuning.trials
         return Headline(
             title=f"{len(trials)} trials" + (f", the best is number {best}" if best is not None else ""),
-            text=f"What {names.all} tried before a run, and what that told each side.",
+            text=f"What {names.all} tried before a run, and what each side learnt from it.",
         )
     if evaluation is None and result.sections.sample is not None:
         return Headline(
             title=f"{names.all} explored what joining brings",
-            text=f"The estimate is made of {names.label}'s labels, and {names.label} keeps it.",
+            text=f"The estimate is computed from {names.label}'s labels, and {names.label} keeps it.",
         )
     if evaluation is None:
         # The first metric that the label party shared, if it shared one that has a value
@@ -161,8 +161,8 @@ def _too_good(result: Result, evaluation: Comparison) -> list[str]:
     perfect = metric.higher_is_better and joint <= PERFECT
     if metric.higher_is_better and own is not None and own <= PERFECT:
         return [
-            f"The {metric.words} of {names.label}'s own columns alone is nearly perfect, which is rarely true: look for one of "
-            f"them that already contains the answer.{_strongest_column(result, (names.label,))}"
+            f"The {metric.words} of {names.label}'s own columns alone is nearly perfect, which is rarely true: look for a "
+            f"column that already contains the answer.{_strongest_column(result, (names.label,))}"
         ]
     if not perfect and (own is None or joint > REMAINS * own):
         return []

@@ -71,13 +71,13 @@ _NEVER_ENCRYPTED = ("contract.json", "format", "run.log", "run.log.1", "tuned-co
 """Files that lie open beside encrypted ones, with ORIGIN and LOCK."""
 _RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
 _HELPS = {
-    "origin": "no file of this folder can be known for this run's without it: " + ANEW,
-    "alignment": "no step can be taken up without it: " + ANEW + " (with `align`, `train` and `evaluate`: begin with `align`)",
-    "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + ANEW,
+    "origin": "without it no file of this folder can be recognised as this run's: " + ANEW,
+    "alignment": "without it no step can be resumed: " + ANEW + " (with `align`, `train` and `evaluate`: begin with `align`)",
+    "defense": "the secret in it is lost, and drawing labels or noise again would be another release: " + ANEW,
     "imputation": "the seed in it is lost, and other rows would be imputed: " + ANEW,
-    "settled": "the labels in it, that were imputed before training, are lost, and others would be drawn: " + ANEW,
+    "settled": "the labels in it, which were imputed before training, are lost, and others would be drawn: " + ANEW,
     "workers": "the number of workers that training began with is lost: " + ANEW,
-    "pace": "the number of batches in flight is lost, and other steps would be taken: " + ANEW,
+    "pace": "the number of batches in flight is lost, and the steps would differ: " + ANEW,
     "start": "the secret in it is lost, and training would start from other weights: " + ANEW,
     "starting-point": "the weights in it are lost, and training would start from others: " + ANEW,
     "release": "remove it to have the AUC released, and charged for, once more, or " + ANEW,
@@ -217,8 +217,8 @@ class RunFolder:
         """Raise ConfigError if this run's values by row were erased."""
         if facts := self.noted(ERASED):
             raise ConfigError(
-                f"{self.path}: persons were erased from it on {facts['on']}, and with them all that it kept by row; begin a new "
-                "run on all sides, without --resume"
+                f"{self.path}: persons were erased from it on {facts['on']}, and with them everything that it kept by row; "
+                "begin a new run on all sides, without --resume"
             )
 
     def contract(self) -> Contract:

@@ -126,6 +126,6 @@ def put_starting_weights(folder: RunFolder, module: nn.Module) -> None:
         parts = sorted({name.partition(".")[0] for name, _ in shapes[0].items() ^ shapes[1].items()})
         raise DataError(
             f"run {run_id} is of another network than the contract, the columns and the other parties' cut widths give now "
-            f"(these parts differ: {', '.join(parts)}): nothing can start from it; start a new run on all "
+            f"(these parts differ: {', '.join(parts)}): this run cannot start from it; start a new run on all "
             "sides, without --start-from"
         ) from None

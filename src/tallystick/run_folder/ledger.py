@@ -61,8 +61,8 @@ def known_ledger(party: PartyFile) -> Ledger:
         )
     if budget.cap is not None and budget.identity is None:
         raise ConfigError(
-            f"privacy.cap = {budget.cap:g}: the party file does not say which ledger the cap is of, so in another place, with "
-            f"other runs, a new ledger would begin at 0; put identity: {ledger.identity} under privacy"
+            f"privacy.cap = {budget.cap:g}: the party file does not say which ledger the cap is of, so a new ledger, in "
+            f"another place with other runs, would begin at 0; put identity: {ledger.identity} under privacy"
         )
     for path, note in notes.items():
         if note.identity != ledger.identity:
@@ -166,7 +166,8 @@ def refuse_exact(party: PartyFile, uses: Sequence[ExactUse], *, what: str) -> No
     if cap is not None:
         exact_uses = "; ".join(f"{use} ({EXACT_USES[use]})" for use in refused)
         raise BudgetExceeded(
-            f"privacy.cap = {cap.epsilon:.6g}: {what} would send what depends on exact labels and has no epsilon to count: "
+            f"privacy.cap = {cap.epsilon:.6g}: {what} would send figures that depend on exact labels and have no epsilon to "
+            "count: "
             f"{exact_uses}; leave it out or defend labels with an epsilon (a new contract), or allow it by name in the party "
             f"file: privacy.allow: [{', '.join([*party.privacy.allow, *refused])}]"
         )

@@ -15,7 +15,7 @@ from tallystick.storage import Origin, read_json, remove, sync_folder, write_jso
 SECRET_BYTES = 32
 _BOUND = "noise secret"
 _HELPS = (
-    "put back a copy. Where there is none, this noise cannot be drawn again, and what is drawn anew on the same rows can be "
+    "put back a copy. Without a copy, this noise cannot be drawn again, and fresh noise on the same rows can be "
     "averaged with what was sent: begin with a new ledger (privacy.ledger), and count what this one holds on top of it"
 )
 

@@ -100,8 +100,8 @@ def _require_within(
     if other := next((each.key for each in before if each.key != key), None):
         raise BudgetExceeded(
             f"privacy.scores_per_row = {most}: {party.privacy.ledger} counted scores of rows by the key {other}, and this "
-            f"contract's key {key} does not tell which rows these are; agree on the same key and steps, or give rows of which no "
-            "score was opened a privacy.dataset of their own"
+            f"contract's key {key} does not show which rows these are; agree on the same key and steps, or give rows without "
+            "an opened score a privacy.dataset of their own"
         )
     if beyond := int((after_N > most).sum()):
         raise BudgetExceeded(

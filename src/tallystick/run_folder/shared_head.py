@@ -114,8 +114,9 @@ def require_unscored(folder: RunFolder, ids: Iterable[bytes]) -> None:
     rows_N = _digests(folder, ids)
     if twice := int(np.isin(rows_N, _scored(folder)).sum()):
         raise ConfigError(
-            f"{twice:,} of {len(rows_N):,} rows have a score by the head of {folder.path.name} already, and each row gets one: "
-            "two scores of a row tell more about the feature party's columns. Leave rows with a score out of the table, or give "
+            f"{twice:,} of {len(rows_N):,} rows already have a score by the head of {folder.path.name}, and each row gets "
+            "only one: two scores of a row reveal more about the feature party's columns. Leave rows with a score out of the "
+            "table, or give "
             "exactly the rows of an earlier prediction to get its scores again"
         )
 

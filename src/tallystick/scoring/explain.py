@@ -27,13 +27,13 @@ def check_explained(contract: Contract, party: str) -> None:
     if contract.role_of(party) != "label":
         why = "the label party explains scores, and only it has them"
     elif contract.alignment.method != "intersection":
-        why = f"rows are linked by {contract.alignment.method}, where a row is more than one row of each party"
+        why = f"rows are linked by {contract.alignment.method}, where one score depends on several rows of a party"
     elif contract.target.type == "multiclass":
         why = "a score of several classes has no single logit"
     elif contract.target.outputs > 1:
         why = f"several {'labels' if contract.target.type == 'multilabel' else 'quantiles'} have no single output"
     elif contract.shares_head:
-        why = "it takes more scores of a row, and training.gradients = shared opens each once"
+        why = "it needs several scores of a row, and training.gradients = shared opens only one"
     if why is not None:
         raise ConfigError(f"--explain: {why}; leave it out")
 

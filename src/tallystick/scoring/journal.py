@@ -130,6 +130,5 @@ class Journal:
             yield
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise StorageError(
-                f"{path} holds a line that is none of a journal; move the file away, what it counts of its day's budgets "
-                "begins anew"
+                f"{path} holds a line that is not a journal's; move the file away: the budgets of its day then start again"
             ) from None

@@ -16,7 +16,7 @@ def key_problem(key: bytes) -> str:
     if len(key) > KEY_BYTES:
         return f"a key is {len(key)} bytes long; at most {KEY_BYTES} are accepted"
     if b"\0" in key:
-        return "a key holds the character NUL"
+        return "a key contains the character NUL"
     try:
         key.decode()
     except UnicodeDecodeError:

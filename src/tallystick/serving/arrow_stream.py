@@ -33,7 +33,7 @@ def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame
         if min(counts, default=0) < 0:
             raise NONE
         if sum(counts) > most_rows:
-            detail = f"rows: are {sum(counts)}, and {most_rows} are taken at once; ask in several requests"
+            detail = f"rows: are {sum(counts)}, but at most {most_rows} are accepted at once; send several requests"
             raise Problem(status=413, detail=detail)
         with pa.ipc.open_stream(body) as stream:
             if len(set(stream.schema.names)) < len(stream.schema.names):

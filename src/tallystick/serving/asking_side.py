@@ -45,7 +45,7 @@ def answer_clients(side: ServingSide, server: "uvicorn.Server", score: Callable[
     try:
         thread.start()
         scheme = "http" if side.party.serving.tls is None else "https"
-        side.watcher.say(f"clients are answered on {scheme}://{listen}/")
+        side.watcher.say(f"answering clients on {scheme}://{listen}/")
         server.run()
     except KeyboardInterrupt:
         pass  # the server has stopped normally
@@ -56,7 +56,7 @@ def answer_clients(side: ServingSide, server: "uvicorn.Server", score: Callable[
             stopped.interrupt()
             _joined(thread, END_S)
             if thread.is_alive():
-                side.watcher.say(f"what was being computed for the partners did not end within {END_S:g} s, and is given up")
+                side.watcher.say(f"a computation for the partners did not end within {END_S:g} s, and is abandoned")
     if failed and not isinstance(failed[0], KeyboardInterrupt):
         raise failed[0]
 

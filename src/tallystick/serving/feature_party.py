@@ -40,7 +40,7 @@ class FeatureRun(OpenRun):
     bottom: nn.Module | None
 
     def retire(self) -> bool:
-        """Retire the run. This is possible at any time: questions come one by one, and the one being answered has all it needs."""
+        """Retire the run. This is always possible: questions come one by one, and the one being answered has all it needs."""
         return True
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class AnsweringRuns:
         if wanted_run.version is None:
             return wanted_run == self.begun and not self.runs.withdrew(run_id)
         if not self.runs.allows(run_id):
-            self._tell(run_id, f"{peer} wants run {run_id}, which is not promoted here: it is not answered")
+            self._tell(run_id, f"{peer} wants run {run_id}, which is not promoted here: its questions are not answered")
             return False
         if self._agreed.get(run_id) == wanted_run.version:
             return True

@@ -131,7 +131,7 @@ def serve_label_party_that_answers(
     ways = [way for way in side.serving.ways if way != "embedding" or scorer.trained.encoder is None]
     if not ways:
         raise ConfigError(
-            f"serving.ways: embedding is for a label party without columns of its own, and {party.party} has some; agree on "
+            f"serving.ways: embedding is for a label party without columns of its own, but {party.party} has some; agree on "
             "agreed-batch"
         )
 

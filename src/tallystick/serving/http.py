@@ -47,13 +47,13 @@ _PROBLEMS: dict[Why, Problem] = {
         "scored here by own columns alone",
     ),
     "budget": Problem.later(
-        429, "this row was asked for as often as the contract allows in a day; come again tomorrow", after_s=3600
+        429, "this row was asked for as often as the contract allows in a day; try again tomorrow", after_s=3600
     ),
-    "store": Problem.later(503, "the rows here cannot be looked up now; the reason is in the log of this server"),
+    "store": Problem.later(503, "rows cannot be looked up here at the moment; the log of this server has the reason"),
     "away": Problem.later(
         503,
         "no joint score came in time (a partner, or this server, is late or away), and no row is scored here by own columns "
-        "alone; come again",
+        "alone; try again",
     ),
 }
 
@@ -108,7 +108,7 @@ class ScoreServer:
             with self._runs.using(run_id if run_id is not None else request.headers.get(RUN)) as run:
                 requested = run.reader.json(payload) if isinstance(payload, ScoreRequest) else run.reader.arrow(payload)
                 if self._batcher.full:
-                    raise Problem.later(503, "more rows wait than serving.max_waiting; come again after Retry-After")
+                    raise Problem.later(503, "more rows are waiting than serving.max_waiting; try again after Retry-After")
                 rows = await self._rows(run, requested, until - MARGIN * (until - began), until)
                 for by in rows.scored_by:
                     self._metrics.rows.labels(by or "none", run.run_id).inc()
@@ -198,7 +198,7 @@ class ScoreServer:
             self._metrics.lost.inc()
             if str(error) != self._said:
                 self._said = str(error)
-                self._say(f"{error}; clients have their answers, which are not kept")
+                self._say(f"{error}; clients get their answers, but these are not saved")
 
     def _allow(self, request: Request) -> None:
         if self._tokens is not None:
@@ -216,7 +216,7 @@ class ScoreServer:
         """
         if self._batcher.ready or self._runs.now.current.scorer.alone is not None:
             return Response("ready\n" if self._batcher.ready else "ready, by own columns alone\n", media_type="text/plain")
-        return Problem.later(503, "the partners are not here; scores follow when they are").response()
+        return Problem.later(503, "the partners are not connected; scores follow when they are").response()
 
     async def metrics(self, request: Request) -> Response:
         """Write Prometheus' page."""
@@ -345,7 +345,9 @@ async def _no_such_page(request: Request, error: Exception) -> Response:  # noqa
 
 
 async def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    return Problem(status=500, detail=f"this failed unexpectedly ({type(error).__name__}); tell who runs this server").response()
+    return Problem(
+        status=500, detail=f"this failed unexpectedly ({type(error).__name__}); tell the operator of this server"
+    ).response()
 
 
 async def _body(request: Request, *, most: int) -> bytes:
@@ -365,7 +367,7 @@ async def _body(request: Request, *, most: int) -> bytes:
                 if size > most:
                     raise too_large
     except TimeoutError:
-        detail = f"the body did not come within {BODY_S:g} s; send it at once"
+        detail = f"the body did not arrive within {BODY_S:g} s; send it at once"
         raise Problem(status=408, detail=detail, headers=closes) from None
     except ClientDisconnect:
         raise Problem(status=400, detail="the body was cut short") from None

@@ -50,8 +50,8 @@ def serve_opened_scores(contract: Contract, party: PartyFile, *, table: str | No
     """
     if party.party != contract.label_party:
         raise ConfigError(
-            f"serve: {contract.label_party} answers alone, with scores that `tallystick predict` opened, and {party.party} takes "
-            "no part in it; run `tallystick predict` on all sides when rows are to be scored"
+            f"serve: {contract.label_party} answers alone, with scores that `tallystick predict` opened, and {party.party} "
+            "takes no part; run `tallystick predict` on all sides to score rows"
         )
     try:
         from tallystick.serving.http import ScoreServer, application, run_server
@@ -111,7 +111,7 @@ class KeptScores:
             try:
                 self._now = self._load()
             except TallystickError as error:
-                self.say(f"{error}; clients are answered with the scores of before")
+                self.say(f"{error}; clients get the former scores")
         return self._now
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:  # noqa: ARG002

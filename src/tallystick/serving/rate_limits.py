@@ -81,6 +81,6 @@ class Rate:
         self._at = now
         if self._left < 1:
             after_s = max(1, math.ceil((1 - self._left) / self._rate))
-            detail = "more requests than serving.requests_per_second; come again after Retry-After"
+            detail = "more requests than serving.requests_per_second; try again after Retry-After"
             raise Problem.later(429, detail, after_s=after_s)
         self._left -= 1

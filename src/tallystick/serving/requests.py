@@ -62,7 +62,7 @@ def decoded(body: bytes) -> ScoreRequest:
         else:
             before, unknown, _ = str(error).partition("unknown field")
             reason = f"{before}a field that is not known" if unknown else str(error)
-        raise Problem(status=400, detail=f"the body is not the JSON that is taken here: {reason}; see /openapi.json") from None
+        raise Problem(status=400, detail=f"the body is not the expected JSON: {reason}; see /openapi.json") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +88,13 @@ class Reader:
     def of(cls, contract: Contract, party: PartyFile, encoder: Encoder | None, frame: Frame) -> "Reader":
         """Build the reader for a party's table."""
         if contract.shares_head:
-            keys_only = "a score on shares is of the columns that the table had when it was opened, and is a row's only one"
+            keys_only = "a score on shares belongs to the columns that the table had when it was opened, and a row has only one"
         elif contract.serving is None or not contract.serving.feature_party_asks:
             keys_only = ""
         elif (party.serving.way or contract.serving.ways[0]) == "agreed-batch":
             keys_only = "other columns than the table's would show which row of a batch is asked for"
         else:
-            keys_only = "noise is charged for the table's rows alone" if contract.embedding_defenses().noisy else ""
+            keys_only = "the ledger is charged for noise on the table's rows only" if contract.embedding_defenses().noisy else ""
         return cls(
             contract=contract,
             party=party,
@@ -155,7 +155,7 @@ class Reader:
             forms = {form_of(each, use="categorical") for each in (kind, kind_here)}
             if kind not in (pl.String, pl.Null) and len(forms) > 1 and forms != {"date", "moment"}:
                 raise Problem(
-                    status=422, detail=f"column {name!r}: has type {kind}, and {kind_here} here; send it so, or as text"
+                    status=422, detail=f"column {name!r}: has type {kind}, but {kind_here} here; send that type, or text"
                 )
         keys = [spelt_as(frame.get_column(name), self.schema.get(name, pl.String())) for name in dict.fromkeys(self.key_columns)]
         return self._asked(self._keys_of(keys), own)
@@ -164,7 +164,9 @@ class Reader:
         if not rows:
             raise Problem(status=422, detail="rows: is empty; ask for at least one row")
         if rows > self.most_rows:
-            raise Problem(status=413, detail=f"rows: are {rows}, and {self.most_rows} are taken at once; ask in several requests")
+            raise Problem(
+                status=413, detail=f"rows: are {rows}, but at most {self.most_rows} are accepted at once; send several requests"
+            )
 
     def _check_names(self, names: Iterable[str]) -> None:
         present, keys, own = set(names), set(self.key_columns), set(self.own_columns)
@@ -172,7 +174,7 @@ class Reader:
             raise Problem(status=422, detail=f"column {missing[0]!r} is missing; every row needs its key")
         brought = present - keys
         if brought and self.keys_only:
-            raise Problem(status=422, detail=f"there is another column than the key; bring the key alone: {self.keys_only}")
+            raise Problem(status=422, detail=f"there is a column beside the key; send the key alone: {self.keys_only}")
         if brought - own:
             known_names = ", ".join(sorted(self.columns))
             raise Problem(status=422, detail=f"there is a column that is not known here; known are {known_names}")

@@ -126,7 +126,7 @@ class RunsNow:
             return self.before
         served = " and ".join(run.run_id for run in (self.current, self.before) if run is not None)
         if self.candidate is not None and run_id == self.candidate.run_id:
-            detail = f"run_id: that run is a candidate and answers nobody before all sides have promoted it; served: {served}"
+            detail = f"run_id: that run is a candidate, and answers only after all sides have promoted it; served: {served}"
             raise Problem(status=409, detail=detail)
         if run_id in self.missing:
             lacking = " and ".join(self.missing[run_id])
@@ -147,7 +147,7 @@ class ServedRuns:
         if not run.users.come():  # it was just retired: choose again
             run = self.now.chosen(run_id)
             if not run.users.come():
-                raise Problem.later(503, "the run is changing; come again")
+                raise Problem.later(503, "the run is changing; try again")
         try:
             yield run
         finally:

@@ -151,8 +151,8 @@ class ServingSide:
         candidate = versions.candidate() if run is None and not promoted else None
         if candidate is not None and candidate.run_id == folder.run_id:
             raise ConfigError(
-                f"run {folder.run_id} is a candidate here and answers nobody, and no run is promoted; promote the one that is to "
-                "be in use on all sides, or name one with --run"
+                f"run {folder.run_id} is only a candidate here, and no run is promoted; promote the run to use on all sides, "
+                "or name one with --run"
             )
         encoder = kept_encoder(folder)
         frame = _read(source, contract, party, encoder)
@@ -208,7 +208,7 @@ class ServingSide:
         Raises PeerError if it is not the ``expected`` run, or if a half of it has changed since all promoted it.
         """
         if agreement.align or expected not in (None, agreement.run_id):
-            raise PeerError(peer, "the peers' models are of other runs; all must serve the same run's model")
+            raise PeerError(peer, "the peers' models come from other runs; all must serve the same run's model")
         if agreement.version:
             self.versions.agree(agreement.run_id, agreement.version, peer)
         return agreement.run_id
@@ -330,8 +330,8 @@ class ServingSide:
         if len(self.aligned_at) == MOST_ALIGNMENTS and now - self.aligned_at[0] < _DAY_S:
             raise PeerError(
                 next(iter(channels)),
-                f"the sides have aligned anew {MOST_ALIGNMENTS} times in a day, which is the most that `serve` does by itself: "
-                "find out whose keys change so often, then start `tallystick serve` again",
+                f"the sides have aligned anew {MOST_ALIGNMENTS} times in a day, which is the most that `serve` does without "
+                "an operator: find out whose keys change so often, then start `tallystick serve` again",
             )
         self.aligned_at.append(now)
         options = LocalOptions(threads=self.party.threads)
@@ -360,13 +360,13 @@ class ServingSide:
                     raise
                 if str(error) != last_said:
                     last_said = str(error)
-                    self.watcher.say(f"{error}; serving goes on, and the sessions are made again")
+                    self.watcher.say(f"{error}; serving goes on, and the sessions are opened again")
             except Exception as error:  # a bug of ours, which a partner may have triggered
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 text = f"a session failed unexpectedly ({type(error).__name__} in {Path(where.filename).name}:{where.lineno})"
                 if text != last_said:
                     last_said = text
-                    self.watcher.say(f"{text}; serving goes on, and the sessions are made again")
+                    self.watcher.say(f"{text}; serving goes on, and the sessions are opened again")
             for_good = (ConfigError,)
             stopped.wait(AGAIN_S)
 

@@ -108,7 +108,7 @@ def read_sqlite(file: Path, query: str) -> "pa.Table":
         except sqlite3.Error as error:
             raise DriverError(error) from None
         if len(rows) != table.num_rows:
-            raise DataError(f"{file}: was changed while it was read; run the command again")
+            raise DataError(f"{file}: changed while it was read; run the command again")
         for number, place in enumerate(rounded):
             cells = _spelt([row[number] for row in rows])
             table = table.set_column(place, table.column_names[place], cells.to_arrow(compat_level=pl.CompatLevel.oldest()))

@@ -56,9 +56,9 @@ def as_polars(table: "pa.Table", *, asks_for: Callable[[str], bool] = every_colu
                 continue
             kind, mend = column.type, "convert it"
             if pa.types.is_interval(kind):
-                mend = "convert it into seconds, such as by a query's epoch(...)"
+                mend = "convert it to seconds, for example by epoch(...) in a query"
             elif pa.types.is_decimal(kind):
-                mend = "convert it into floating point"
+                mend = "convert it to floating point"
             elif pa.types.is_time(kind):
                 mend = "write 24:00 and later times otherwise"
             raise DataError(f"column {name!r} has Arrow type {kind}, which is not read; {mend}{DROP}") from None

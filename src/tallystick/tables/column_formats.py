@@ -118,8 +118,8 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
 
 def _refusal(column: pl.Series, form: Form, text: str, *, hint: str = "") -> FeatureError:
     return FeatureError(
-        f"column {column.name!r}: the model was trained on {WORDS[form]}, and this table has {text}{hint}; bring the column "
-        "as it was in training, or train anew"
+        f"column {column.name!r}: the model was trained on {WORDS[form]}, and this table has {text}{hint}; give the column "
+        "the type it had in training, or train again"
     )
 
 

@@ -167,8 +167,8 @@ def read_delimited(
         for file in plain if has_breaks else ():
             _check_quotes(file.text, separator, file.path)
         short = tuple(
-            f"{file.path}: {line} instead of {len(file.names)}, and others may, too; their last columns count as missing, as "
-            "Excel leaves empty cells out; a file whose writing was cut off looks the same"
+            f"{file.path}: {line} instead of {len(file.names)}, and others may, too; their last columns count as missing, "
+            "because Excel leaves empty cells out; an incompletely written file looks the same"
             for file in plain
             if table.get_column(file.names[-1]).null_count()  # no line can be short otherwise
             and (line := file.line_of(separator, lambda cells: cells < len(file.names))) is not None  # noqa: B023
@@ -235,8 +235,8 @@ def read_delimited(
     if below_header:
         columns = ", ".join(map(repr, below_header))
         notes.append(
-            f"the first row alone holds no value such as the others of column {columns}, as a row of units or types below the "
-            "header does; take it out, or each different cell there is a category"
+            f"only the first row has no value like the others in column {columns}, as a row of units or types below the "
+            "header does; remove it, or each different cell in it becomes a category"
         )
     if exponents:
         columns = ", ".join(map(repr, exponents))
@@ -246,7 +246,7 @@ def read_delimited(
         )
     if of_excel:
         columns = ", ".join(map(repr, sorted(of_excel)))
-        notes.append(f'cells such as ="01067", in which Excel keeps text, are read as the text in the quotes in column {columns}')
+        notes.append(f'cells such as ="01067", as Excel writes text, are read as the text in the quotes in column {columns}')
     if codes:
         columns = ", ".join(map(repr, codes))
         notes.append(
@@ -390,7 +390,7 @@ def _marks_notes(
         first, marks = next(iter(doubtful.items()))
         listed = ", ".join(map(repr, marks))
         notes.append(
-            f"text cells that stay values, and may mean a missing one: {_listed(doubtful)}; where they do, say so by "
+            f"text cells that stay values but may mean a missing cell: {_listed(doubtful)}; if they do, say so by "
             f"table.missing_in: {{{first}: [{listed}]}}, and where they do not, by table.missing_in: {{{first}: []}}"
         )
     return tuple(notes)
@@ -459,14 +459,15 @@ class _Plain:
         first = re.match(r"([^\r\n]*)\r(?!\n)", head)
         if first is not None and not breaks_by_return and first[1].count('"') % 2 == 0:
             raise DataError(
-                f"{path}: some lines end in a carriage return alone and others in a line feed, as where a program wrote both "
-                "twice; write it again with one of them"
+                f"{path}: some lines end in a carriage return alone and others in a line feed, as if a program had written "
+                "both; write it again with one of them"
             )
         doubt = ""
         if "utf" not in codec and not head.isascii():
             with suppress(UnicodeError):
                 codecs.getincrementaldecoder("utf-8")().decode(head.encode(codec))
-                doubt = f"{path}: its text reads as UTF-8, and table.encoding is {form.encoding}; leave that out if Ã¼ is to be ü"
+                doubt = f"{path}: its text reads as UTF-8, and table.encoding is {form.encoding}; leave that out if Ã¼ should "
+                "be ü"
         if codec == UTF_8 and is_plain and not is_gzipped(path) and not breaks_by_return:
             with path.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
@@ -535,17 +536,17 @@ class _Plain:
         with self.text.open(encoding="utf-8", errors="replace", newline="") as stream:
             lines = list(itertools.islice(_lines(stream, self.path), SAMPLE_LINES))
         if any(re.search(rf"""(^|{re.escape(separator)})(\s+"|')""", line) for line in lines):
-            return f"put a cell that holds {separator!r} in double quotes, and let these be its first and its last character"
+            return f"put a cell that contains {separator!r} in double quotes, as its first and last character"
         widths = [len(row) for row in csv.reader(lines[1:], delimiter=separator) if row]
         if len(widths) > 2 and 2 * sum(width > len(self.names) for width in widths) > len(widths):
             return _no_header(separator)
-        return f"put a cell that holds {separator!r} in double quotes, or take what is behind the last column out"
+        return f"put a cell that holds {separator!r} in double quotes, or remove what is after the last column"
 
 
 def _no_header(separator: str) -> str:
     return (
-        f"most lines have more cells between {separator!r} than the first one, which is taken for the header; take out what "
-        "stands above the header, give each column a name, or name the separator under table.separator"
+        f"most lines have more cells between {separator!r} than the first one, which is read as the header; remove what is "
+        "above the header, give each column a name, or name the separator under table.separator"
     )
 
 
@@ -584,8 +585,8 @@ def _refuse_headers(table: LazyTable, plain: "_Plain", path: Path) -> None:
         is_header = pl.all_horizontal([cs.by_name(name).cast(pl.String).str.strip_prefix(mark) == name for name in named])
         if (rows := table.source.select(is_header).collect().to_series().fill_null(False)).any():
             raise DataError(
-                f"{path}: its header stands among its rows again, in {rows_listed(rows)} rows, as where files were put one "
-                "behind the other; take it out, or name a folder that holds them"
+                f"{path}: its header stands among its rows again, in {rows_listed(rows)} rows, as if files had been joined; "
+                "remove these rows, or name a folder with the files"
             )
 
 
@@ -670,7 +671,7 @@ def _header(path: Path, encoding: str | None, separator: str) -> list[str]:
         except csv.Error as error:
             raise DataError(f"{path}: its header cannot be read: {error}") from None
     if is_blank:
-        raise DataError(f"{path}: begins with an empty line; take out what stands above the header")
+        raise DataError(f"{path}: begins with an empty line; remove what is above the header")
     if not names:
         raise DataError(f"{path}: is empty")
     _refuse_nul(any("\0" in name for name in names), path)
@@ -681,7 +682,9 @@ def _lines(stream: TextIO, path: Path) -> Iterator[str]:
     """Yield the first lines, up to the length of a table's line: a few packed kilobytes may hold one that fills the memory."""
     while line := stream.readline(MOST_CHARACTERS):
         if len(line) == MOST_CHARACTERS and not line.endswith(("\n", "\r")):
-            raise DataError(f"{path}: has a line of more than {MOST_CHARACTERS:,} characters; it is no table with a row a line")
+            raise DataError(
+                f"{path}: has a line of more than {MOST_CHARACTERS:,} characters; it is not a table with one row per line"
+            )
         yield line
 
 

@@ -65,7 +65,7 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any, asks_for
             s3_options = {name: value for name, value in options.items() if value is not None}
         delta = DeltaTable(_named(place), version=table.version, storage_options=s3_options)
         if delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
-            raise DataError(f"{place}: maps its columns to other names, which is not read; write it without column mapping")
+            raise DataError(f"{place}: maps its columns to other names, which is not supported; write it without column mapping")
         if isinstance(place, Path):
             filesystem = SubTreeFileSystem(str(place), LocalFileSystem())
         else:

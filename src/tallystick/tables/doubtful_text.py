@@ -56,8 +56,8 @@ def text_warning(column: pl.Series) -> str | None:
     if twins := len(cells) - plainly(cells).n_unique():
         return (
             f"column {column.name!r}: {twins} of its {len(cells)} different cells differ from another one in spaces, case, "
-            "quotes or the codes of a letter alone, and each is a category of its own; spell them alike in the table if that is "
-            "not meant"
+            "quotes or the codes of a letter alone, and each is a category of its own; if that is wrong, spell them alike in "
+            "the table"
         )
     if len(cells) < FEWEST_NUMBERS:
         return None
@@ -70,7 +70,7 @@ def text_warning(column: pl.Series) -> str | None:
     if _most(cells, DATE_LIKE):
         return (
             f"column {column.name!r}: most of its different cells look like dates or times, and each is taken as a category; "
-            f"{dates_mend(column)}, or list it under features.categorical if that is meant"
+            f"{dates_mend(column)}, or list it under features.categorical if that is right"
         )
     if _most(cells, NUMBER_LIKE):
         return (
@@ -96,14 +96,14 @@ def encoding_warning(column: pl.Series) -> str | None:
         return None
     cells = column.drop_nulls().unique().head(LOOKED_AT)
     if cells.str.contains("[\u0080-\u009f\ufffd]").any():
-        shown = "signs that no text has, which stand for letters"
+        shown = "characters that replace letters and occur in no text"
     elif any(map(_is_read_twice, cells.filter(cells.str.contains("[\u00c2-\u00f4][\u0080-\u00bf\u0152-\u2122]")).head(SAMPLED))):
         shown = "text such as K\u00c3\u00b6ln for K\u00f6ln"
     else:
         return None
     return (
-        f"column {column.name!r}: some of its cells hold {shown}, as where a program read a file by another encoding than its "
-        "own; bring the table from where it reads right, and name its encoding under table.encoding if it is not UTF-8"
+        f"column {column.name!r}: some of its cells hold {shown}, as if a program had read a file with the wrong encoding; "
+        "export the table again from a source in which they are right, and name an encoding other than UTF-8 under table.encoding"
     )
 
 
@@ -133,7 +133,7 @@ def spreadsheet_warning(column: pl.Series) -> str | None:
     )
     return (
         f"column {column.name!r}: some of its cells look like dates that a spreadsheet makes of {made_of}, such as {cells_of}, "
-        "and each is a value of its own; bring the column from where it was never opened in one, or import it there as text"
+        "and each is a value of its own; export the column from a source that was never opened in one, or import it there as text"
     )
 
 

@@ -160,7 +160,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         encoded = sum(1 + column.indicator for column in self.numeric if not column.vector) + len(self.categorical)
         if encoded < MANY_COLUMNS:
             return self
-        note = f"encoding.screening = auto: of {encoded} columns, those that say nothing may be closed in training"
+        note = f"encoding.screening = auto: of {encoded} columns, useless ones may be closed in training"
         return msgspec.structs.replace(self, screened=True, notes=(*self.notes, note))
 
     @classmethod
@@ -276,8 +276,8 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         for vector, width in self.vectors.items():
             if (here := widths_of(frame.columns, (vector,))[vector]) != width:
                 raise FeatureError(
-                    f"vectors: column {vector!r} held {width} numbers a cell in training, and holds {here} here; bring "
-                    "vectors of the same model"
+                    f"vectors: column {vector!r} held {width} numbers a cell in training, and holds {here} here; give vectors "
+                    "of the same model"
                 )
         changed: dict[str, pl.Series] = {}
         whole = replace(frame, rows=None) if isinstance(frame, LazyTable) else frame

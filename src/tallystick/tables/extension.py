@@ -43,7 +43,7 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
     ):
         if lost := [name for name in earlier if name not in found]:
             raise FeatureError(
-                f"column {lost[0]!r} is a {kind} input of the run to start from, and is no {kind} feature now; bring it back, "
+                f"column {lost[0]!r} is a {kind} input of the run to start from, and is no {kind} feature now; put it back, "
                 f"or {_AGAIN}"
             )
         notes += [f"column {name!r} {_LEFT_OUT}" for name in found if name not in earlier]

@@ -34,7 +34,7 @@ def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every
     # Arrow would leave out a pandas index that only counts, its name or not.
     index_names = [name for name in getattr(getattr(table, "index", None), "names", ()) if name is not None]
     if twice := [name for name in index_names if name in table.columns]:
-        raise DataError(f"{source}: its index and a column are both called {twice[0]!r}; rename one of them")
+        raise DataError(f"{source}: its index and a column are both named {twice[0]!r}; rename one of them")
     try:
         if index_names:
             table = table.reset_index(level=index_names)

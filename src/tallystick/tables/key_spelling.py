@@ -34,7 +34,7 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
         if share := _lost_zeros(column):
             lines.append(
                 f"key column {columns[key.name]!r}: {share:.1%} of the values have fewer digits than the others; if the other "
-                "side writes zeros in front, this side has lost them: bring the column as text, from where it still has them"
+                "side writes zeros in front, this side has lost them: export the column as text from a source that still has them"
             )
         if column.dtype.is_float() or isinstance(column.dtype, pl.Decimal):
             odd = column.cast(pl.Float64)
@@ -45,8 +45,8 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
             continue
         if odd.fill_null(False).any():
             lines.append(
-                f"key column {columns[key.name]!r}: a fraction or an exponent in {rows_listed(odd)} rows, as where a program "
-                "took ids for numbers and rounded them; compare them with the source"
+                f"key column {columns[key.name]!r}: a fraction or an exponent in {rows_listed(odd)} rows, as if a program had "
+                "read ids as numbers and rounded them; compare them with the source"
             )
     return tuple(lines)
 
@@ -154,19 +154,19 @@ def later_spelling(
         if shapes and len(text) >= FEWEST_VALUES and (share := _share(other)) > FEW:
             lines.append(
                 f"key column {column!r}: {share:.1%} of its values look like `{here.filter(other)[0][:SHAPE_WIDTH]}`, and the "
-                f"training's like `{shapes[0][:SHAPE_WIDTH]}`; write them as they were, or they match nobody"
+                f"training's like `{shapes[0][:SHAPE_WIDTH]}`; write them as they were, or they match no row"
             )
         elif zeros is None:  # too few to tell
             continue
         elif zeros * len(text) >= FEWEST_ZEROS and not zeros_here:
             lines.append(
                 f"key column {column!r}: {zeros:.1%} of the training's values began with a zero, and here none does; if these "
-                "were lost, rows match nobody, or somebody else: bring the column as text, from where it still has them"
+                "were lost, rows match no row or a wrong one: export the column as text from a source that still has them"
             )
         elif shapes and not zeros and zeros_here * len(text) >= FEWEST_ZEROS:
             lines.append(
                 f"key column {column!r}: {zeros_here:.1%} of its values begin with a zero, and none of the training's did; if "
-                "the training's were numbers, which have no zeros in front, these match nobody: write them as they were"
+                "the training's were numbers, which have no zeros in front, these match no row: write them as they were"
             )
     return lines
 

@@ -362,5 +362,5 @@ def _said_of_rule(alignment: AlignmentConfig, *, is_label: bool) -> str:
         return f"{whose} may be linked by it ({rule})"
     counts = "the first row of a key counts" if alignment.duplicates == "first" else "none of a key's rows counts"
     takes_all = is_label and not LINKAGES[alignment.method].imputes
-    instead = "agree on alignment.duplicates: all to use every row" if takes_all else "say under repeats which one is to count"
+    instead = "agree on alignment.duplicates: all to use every row" if takes_all else "say under repeats which one counts"
     return f"{counts} ({rule}); {instead}"

@@ -18,7 +18,8 @@ def require_usable(names: Sequence[str], *, source: str) -> None:
     for name in names:
         if (twin := seen.setdefault(looks_of(name), name)) != name:
             raise DataError(
-                f"{source}: the columns {twin!a} and {name!a} look the same, and are spelt by other codes; rename or remove one"
+                f"{source}: the columns {twin!a} and {name!a} look the same but have different character codes; rename or "
+                "remove one"
             )
     if pattern := next((name for name in names if PATTERN.fullmatch(name)), None):
         raise DataError(

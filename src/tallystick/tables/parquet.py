@@ -198,7 +198,7 @@ def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.Reco
     if text <= TEXT_AT_A_TIME:
         yield batch, text
     elif len(batch) == 1:
-        raise DataError(f"{path}: a row holds more than {TEXT_AT_A_TIME:,} bytes; leave out the column that does")
+        raise DataError(f"{path}: a row holds more than {TEXT_AT_A_TIME:,} bytes; leave out the column with the longest cells")
     else:
         half = len(batch) // 2
         yield from _halved(batch.slice(0, half), path)

@@ -27,6 +27,4 @@ def refuse_rows_beyond(rows: int, table: TableConfig, *, source: object, has: st
         limit = f"table.max_rows = {most:,}"
         if table.max_rows is None:
             limit = f"the {most:,} that this machine's memory has {BYTES_OF_A_ROW} bytes each for"
-        raise DataError(
-            f"{source}: {has} {rows:,} rows, over {limit}; if they are meant, name more as table.max_rows in the party file"
-        )
+        raise DataError(f"{source}: {has} {rows:,} rows, over {limit}; to read them, raise table.max_rows in the party file")

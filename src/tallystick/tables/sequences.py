@@ -93,8 +93,8 @@ def check_separators(frame: Frame, sequences: Mapping[str, SequenceConfig]) -> N
             continue
         if not column.cast(pl.String).str.contains(config.separator, literal=True).any():
             raise FeatureError(
-                f"sequences.{name}.separator = {config.separator!r}: is in none of {len(column)} cells; give the one that parts "
-                "the items, or take the column as a category"
+                f"sequences.{name}.separator = {config.separator!r}: is in none of {len(column)} cells; give the separator "
+                "between the items, or use the column as a category"
             )
 
 
@@ -124,13 +124,15 @@ def _lists(column: pl.Series, separator: str | None) -> pl.Series:
         if kind.inner.is_nested():
             raise FeatureError(f"{where}: its cells have type {kind}; expected lists of plain values, so flatten them")
         if separator is not None:
-            raise FeatureError(f"{where}.separator = {separator!r}: the column holds lists, which need none; leave it out")
+            raise FeatureError(
+                f"{where}.separator = {separator!r}: the column holds lists, which need no separator; leave it out"
+            )
         if kind.inner.is_float():  # else an item that has no spelling would take another's place
             return column.list.eval(pl.when(pl.element().is_finite()).then(pl.element()))
         return column
     if kind in _TEXT:
         if separator is None:
-            raise FeatureError(f"{where}: the column holds text; give the separator between its items, or bring it as lists")
+            raise FeatureError(f"{where}: the column holds text; give the separator between its items, or give lists")
         parted = column.cast(pl.String).str.split(separator)
         return parted.list.eval(pl.element().str.strip_chars().replace("", None))
     if kind == pl.Null:

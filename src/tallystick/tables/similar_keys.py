@@ -46,7 +46,7 @@ def read_similar_keys(
             )
         infinite = (~numbers.is_finite()).fill_null(False)
         if infinite.any():
-            raise IdError(f"{where}: NaN or infinite in {rows_listed(infinite)} rows; leave these cells empty, or put them right")
+            raise IdError(f"{where}: NaN or infinite in {rows_listed(infinite)} rows; empty these cells, or correct them")
         if terms.helper_sees != "clear":
             outside = ((numbers < dimension.low) | (numbers > dimension.high)).fill_null(False)
             if outside.any():

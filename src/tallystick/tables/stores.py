@@ -81,7 +81,7 @@ class Store:
 
         above, _, name = self.key.rpartition("/")
         if _PATTERN.search(above):
-            raise DataError(f"{self.address}: a pattern stands in the last part only; name the folder before it")
+            raise DataError(f"{self.address}: only the last part may be a pattern; name the folder before it")
         base = self.address.rstrip("/")
         with self._asked():
             if _PATTERN.search(name):

@@ -71,7 +71,7 @@ def as_number(column: pl.Series, *, advice: str = "list it under categorical, or
         refuse_beyond_years(column)
         numbers = column.to_physical().cast(pl.Float64) if kind == pl.Date else column.cast(pl.Float64)
     else:
-        raise DataError(f"column {column.name!r} has type {kind}, which is no number; convert it or drop it")
+        raise DataError(f"column {column.name!r} has type {kind}, which is not a number; convert it or drop it")
     # To put nulls in their place is a query of its own, which takes longer than all else for the one row of a request.
     return (numbers.fill_nan(None) if np.isnan(numbers.to_numpy()).any() else numbers).alias(column.name)
 

@@ -80,7 +80,7 @@ def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
         wrong = dated[name].is_null() & text.is_not_null()
         if wrong.any():
             raise DataError(
-                f"dates.{name} = {words!r}: cells are written otherwise in {rows_listed(wrong)} rows (%Y is a year of four "
+                f"dates.{name} = {words!r}: cells are written differently in {rows_listed(wrong)} rows (%Y is a year of four "
                 "digits, %y one of two); if these stand for missing ones, name their words under table.missing_in"
             )
     if not dated:

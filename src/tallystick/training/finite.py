@@ -34,8 +34,8 @@ def _lost(what: str, how: str, step: int, updates: Updates | None) -> Diverged:
     largest = str(updates.received) if updates is not None else ""
     received = f", the largest number since the last step that was kept {largest}" if largest else ""
     return Diverged(
-        f"training diverged by step {step}: {what} is {how}, though all that was received is finite{received}; the step is not "
-        "kept; lower training.learning_rate, or look for extreme values among the columns"
+        f"training diverged by step {step}: {what} is {how}, though all that was received is finite{received}; the step was "
+        "dropped; lower training.learning_rate, or look for extreme values among the columns"
     )
 
 

@@ -179,7 +179,7 @@ class Schedule:
 
     def after(self, first: "Schedule", *, epochs: int) -> "Schedule":
         """Return these batches with epochs and steps that count on from so many epochs of another schedule."""
-        assert not first.before, "its phases would have to be gone through as well"
+        assert not first.before, "its phases would have to be repeated, too"
         assert not len(first.local_N), "a schedule of joint batches alone"
         return replace(self, before=(Phase(epochs=epochs, joint_N=first.train_N), *self.before))
 

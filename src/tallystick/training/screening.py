@@ -292,6 +292,6 @@ def screening_sentence(names: Sequence[str], open_C: Tensor) -> str:
         return f"screening: all {len(open_C)} own columns stay open (encoding.screening)"
     closed_names = ", ".join(map(repr, closed[:_NAMED])) + (f" and {len(closed) - _NAMED} more" if len(closed) > _NAMED else "")
     return (
-        f"screening: {len(open_C) - len(closed)} of {len(open_C)} own columns stay open, and the others were closed, which said "
-        f"nothing (encoding.screening): {closed_names}"
+        f"screening: {len(open_C) - len(closed)} of {len(open_C)} own columns stay open, and the others were closed because "
+        f"they did not help (encoding.screening): {closed_names}"
     )

@@ -78,7 +78,9 @@ def receive_decision(channel: Channel, *, step: int, networks: int, first: bool,
             f"{channel.peer} decided on the weights of {len(decision.improved)} networks; this side has {networks} side by side",
         )
     if first and not all(decision.improved):
-        raise ProtocolError(channel.peer, f"{channel.peer} called step {step}, its first choice, no improvement on nothing")
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} said that step {step}, its first decision, is no improvement, which cannot be"
+        )
     if decision.stop and not may_stop:
         raise ProtocolError(channel.peer, f"{channel.peer} ended training at step {step}, where no epoch ends")
     return decision

@@ -55,7 +55,7 @@ class SimulatedPartner:
         DataError for a table without rows.
         """
         if contract.role_of(party.party) != "label":
-            raise ConfigError(f"party = {party.party}: is a feature party; only the label party can try a contract by itself")
+            raise ConfigError(f"party = {party.party}: is a feature party; only the label party can try a contract alone")
         if not frame.height:
             raise DataError(f"the table of {party.party} has no rows")
         if rows < 1:

@@ -157,7 +157,7 @@ class _Tally:
     def trial(self, candidate: Candidate) -> results.Trial:
         model = candidate.contract.model
         if not candidate.contract.sends_gradients:
-            promises = ["nothing that depends on a label is sent, so no attack on it reads one"]
+            promises = ["nothing that depends on a label is sent, so no attack can read one"]
         elif candidate.defense == "cut-width":
             crosses = "1 number per row crosses" if model.cut_width == 1 else f"{model.cut_width} numbers per row cross"
             promises = [f"no formal guarantee: {crosses} the cut"]
@@ -390,7 +390,7 @@ def _run_all(
             summed.leakage = outcome.label_audit
     if interrupted:
         whole = sum(len(tally.utility) for tally in summed.tallies)
-        summed.notes.append(f"Interrupted: {whole} of {pace.runs} trials were over.")
+        summed.notes.append(f"Interrupted: {whole} of {pace.runs} trials were finished.")
     summed.lost = lost
     return summed
 
@@ -420,12 +420,13 @@ def _summary(contract: Contract, partner: SimulatedPartner, seeds: Sequence[int]
     kind = "" if not contract.linkage.imputes else f" {contract.alignment.method} was tried as an intersection."
     if contract.unaligned.used:
         kind += (
-            f" {partner.feature} had every row in these trials, so unaligned.method = {contract.unaligned.method} had no rows to "
-            "use, and none was tried in its place. A run with it may train for longer, and noise on gradients then hides less."
+            f" {partner.feature} had every row in these trials, so unaligned.method = {contract.unaligned.method} had no rows "
+            "to use, and none was tried instead. A run with it may train for longer, and then noise on gradients hides less."
         )
     fewest, most = min(seeds, default=0), max(seeds, default=0)
     seeds_text = f"{fewest} to {most} seeds" if fewest < most else f"{most} seed{'' if most == 1 else 's'}"
     return (
-        f"{partner.label} alone, on {rows:,} of its own rows: {len(partner.given)} of its columns play {partner.feature}'s "
+        f"{partner.label} alone, on {rows:,} of its own rows: {len(partner.given)} of its columns stand in for "
+        f"{partner.feature}'s "
         f"({', '.join(partner.given)}). {seeds_text}; leak AUC is max(a, 1 - a) per batch.{kind}"
     )

@@ -177,7 +177,7 @@ def _stored(value_K: Words, points_K16: Tags, shape: StoreShape, *, rng: SecureR
             except NoStore:
                 continue
     raise DataError(
-        f"{len(value_K)} ids of this side found no place in a store for {shape.keys}, which chance does not do; agree on "
+        f"{len(value_K)} ids of this side found no place in a store for {shape.keys}, which does not happen by chance; agree on "
         "alignment.protocol: diffie-hellman in the contract, and report this"
     )
 
@@ -194,7 +194,7 @@ def _tabled(channel: Channel, ids_N16: Tags, bins: Bins, *, rng: SecureRandom, s
         channel.send(ProgrammedTable(attempt=attempt))
         return codes, table_J
     raise DataError(
-        f"the {len(ids_N16)} ids of this side found no places in {TABLES} cuckoo tables, which chance does not do; "
+        f"the {len(ids_N16)} ids of this side found no places in {TABLES} cuckoo tables, which does not happen by chance; "
         "agree on alignment.protocol: diffie-hellman in the contract, and report this"
     )
 

@@ -84,12 +84,13 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         ),
         "marginals": FeatureInferenceAttack(
             attack=MarginalMatching(),
-            description="finds the directions of the mean embeddings along which rows are distributed as each column is",
+            description="finds the directions of mean embeddings whose distribution over the rows is that of a column",
             from_marginals=True,
         ),
         "marginals-course": FeatureInferenceAttack(
             attack=START,
-            description="as marginals, by other people's table, in what embeddings of several epochs vary in, aligned by time",
+            description="as marginals, with other people's table and the variation of embeddings of several epochs, aligned "
+            "by time",
             from_others=True,
         ),
         "simulator": FeatureInferenceAttack(
@@ -99,7 +100,7 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         ),
         "shuffled-columns": FeatureInferenceAttack(
             attack=ShuffledColumnsAttack(),
-            description="takes from each embedding what it was with a column shuffled, on average: what is left is that column's",
+            description="subtracts from each embedding its mean with one column shuffled: the rest depends on that column",
             from_shuffled=True,
             quick=True,
         ),
@@ -110,7 +111,7 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         ),
         "ridge-mean": FeatureInferenceAttack(
             attack=KernelRidge(reads="mean"),
-            description="as ridge, from the row's mean embedding over the training, in which fresh noise averages out",
+            description="as ridge, from the row's mean embedding over the training, which averages fresh noise out",
             quick=True,
         ),
         "kernel": FeatureInferenceAttack(
@@ -132,7 +133,7 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         ),
         "course": FeatureInferenceAttack(
             attack=CourseAttack(),
-            description="smooth curves from what the row's embeddings of several epochs vary in, aligned by when each was sent",
+            description="smooth curves from the variation of the row's embeddings over several epochs, aligned by time",
             quick=True,
             quickly=CourseAttack(of_many=(1.0, 3.0)),
         ),
@@ -147,12 +148,13 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         ),
         "bootstrap": FeatureInferenceAttack(
             attack=BootstrapInversion(),
-            description="learns how known rows are embedded, embeds made-up rows so, and learns the way back from these",
+            description="learns how known rows are embedded, embeds made-up rows in the same way, and learns to invert these",
             behind_noise=True,
         ),
         "weighted-mean": FeatureInferenceAttack(
             attack=WeightedMean(parts=AVERAGED),
-            description="averages other attacks' guesses, each weighed by how well it guesses known rows that it is not shown",
+            description="averages other attacks' guesses, weighted by how well each guesses known rows that were withheld "
+            "from it",
             behind_noise=True,
         ),
         "ridge-own-columns": FeatureInferenceAttack(
@@ -177,7 +179,7 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         ),
         "surrogate-own-columns": FeatureInferenceAttack(
             attack=SurrogateInversion(own_columns=True),
-            description="as surrogate, from what the label party's own columns lead to expect",
+            description="as surrogate, with the label party's own columns as a first guess",
             own_columns=True,
         ),
     }

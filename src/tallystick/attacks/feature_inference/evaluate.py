@@ -33,7 +33,7 @@ OTHERS = 1000
 SURE = 0.01  # chance that some column is said to come back where embeddings have nothing to do with columns
 RANKED_NUMBERS = 2**20  # about so many scores of categories are sorted at once
 LEAST_OF_CATEGORY = 5  # rows that have a category, and that have not, to judge how they are ranked
-NO_ROW_KNOWN = "without a known row no attack here can be run: nothing is known of what an attacker without one finds"
+NO_ROW_KNOWN = "no attack here can run without a known row, so what an attacker without one finds was not measured"
 KnownRows: TypeAlias = Mapping[int, Sequence[Tensor]]
 """By number of known rows, which rows these are: int64 (K,), one tensor per draw."""
 
@@ -252,7 +252,8 @@ class AttackPlan:
             rest_N = order[count:].sort().values
             if by_others and len(others_O) < LEAST_PEOPLE:
                 missing["other people"] = (
-                    f"{', '.join(by_others)}: half of {len(columns)} rows play other people; {LEAST_PEOPLE} of these are needed"
+                    f"{', '.join(by_others)}: half of {len(columns)} rows stand in for other people; {LEAST_PEOPLE} of these "
+                    "are needed"
                 )
             elif by_others:
                 other_people = columns.rows(others_O)
@@ -270,7 +271,7 @@ class AttackPlan:
         if count < 1:
             return _Round(known=count, reason=NO_ROW_KNOWN)
         if len(self.columns) < count + 10:
-            few = f"{count} known rows of {len(self.columns)}: fewer than 10 are left to judge by"
+            few = f"{count} known rows of {len(self.columns)}: fewer than 10 rows are left for the measurement"
             return _Round(known=count, reason=few)
         if not (self.columns.numeric or self.columns.categorical):
             return _Round(known=count, reason="there is no column to rebuild")
@@ -374,8 +375,8 @@ class _Tally:
                 continue
             if column.occurring > self.known > 0:
                 self.missing[name] = (
-                    f"column {name!r} has {column.occurring} categories and {self.known} rows are known: those that none of them "
-                    "has cannot be guessed by any attack here, so its figure is low for that reason"
+                    f"column {name!r} has {column.occurring} categories and {self.known} rows are known: no attack here can "
+                    "guess a category that no known row has, so the figure is low for that reason"
                 )
             accuracy = accuracy_G[g]
             value, error = (accuracy - majority) / (1 - majority), error_G[g] / (1 - majority)

@@ -40,7 +40,7 @@ class KnownStartAttack:
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
         """Guess every row's columns. Raises DataError if the view has no first batch."""
         if view.first is None:
-            raise DataError("known start: the view has no bottom model as it was at the start (FeatureView.first)")
+            raise DataError("known start: the view has no initial bottom model (FeatureView.first)")
         solved_columns, rows_B, width = (
             read_off(view.first, solved(view.first), view.columns_K),
             view.first.rows_B,

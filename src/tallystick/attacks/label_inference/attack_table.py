@@ -80,7 +80,7 @@ class LabelInferenceAttack:
         return self.multiclass if classes > 2 else self.binary
 
 
-DIRECTION = "rows whose gradients point the way of a known row's share its label"
+DIRECTION = "rows whose gradients point in the direction of a known row's gradient have its label"
 SPECTRAL = "rows are told apart by which side of the batch's main direction they lie on"
 CLUSTERS = "rows are sorted into as many clusters as there are classes; the smaller cluster is the rarer class"
 BY_SIZE = "rows are sorted into as many clusters as there are classes; the largest cluster is the most frequent class, and so on"
@@ -101,7 +101,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
     {
         "norm": LabelInferenceAttack(
             attack=NormAttack(),
-            description="the longer a row's gradient, the likelier the row is of the rarer class",
+            description="a row with a longer gradient is more likely of the rarer class",
             reads="cut_gradient",
             multiclass=False,
         ),
@@ -181,7 +181,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "high-energy": LabelInferenceAttack(
             attack=EnergyAttack(half="high"),
-            description="likewise in the directions in which gradients vary most",
+            description="the same, in the directions in which gradients vary most",
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
@@ -189,7 +189,8 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "paired-energy": LabelInferenceAttack(
             attack=PairedEnergy(),
-            description="what of a row's gradients comes back in every epoch, all directions alike: more of it, the rarer class",
+            description="the part of a row's gradients that repeats in every epoch, over all directions: rows with more of it "
+            "are of the rarer class",
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
@@ -205,14 +206,15 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "enumeration": LabelInferenceAttack(
             attack=LabelEnumeration(),
-            description="each label's gradient is simulated from the contract's seed, and the likest one is the row's label",
+            description="the gradient of each label is simulated from the contract's seed, and the most similar one gives the "
+            "row's label",
             reads="cut_gradient",
             with_embeddings=True,
             from_start=True,
         ),
         "enumeration-clusters": LabelInferenceAttack(
             attack=LabelEnumeration(clusters=True),
-            description="embeddings are sorted into clusters, and named by the likest of the gradients simulated from the seed",
+            description="embeddings are sorted into clusters, and named by the most similar gradient simulated from the seed",
             reads="cut_gradient",
             with_embeddings=True,
             tells_of_both=True,
@@ -220,7 +222,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "surrogate-top": LabelInferenceAttack(
             attack=SurrogateTop(),
-            description="a top model of the attacker's own and the rows' labels are fitted together to what gradients came",
+            description="an own top model and the rows' labels are fitted together to the gradients that came",
             reads="cut_gradient",
             over_training=True,
             with_embeddings=True,
@@ -236,7 +238,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "surrogate-top-few": LabelInferenceAttack(
             attack=SurrogateTop(guess="prediction"),
-            description="as surrogate-top-prediction, beginning from a few known rows, whose labels are held fast",
+            description="as surrogate-top-prediction, beginning from a few known rows, whose labels are fixed",
             reads="cut_gradient",
             knows=FewLabels(),
             binary=False,
@@ -246,7 +248,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "combined-gradient": LabelInferenceAttack(
             attack=CombinedAttack(parts=OF_GRADIENTS),
-            description="the ranks of label-free attacks on mean gradients added; the surest rows train a model for the others",
+            description="adds the ranks of label-free attacks on mean gradients; the clearest rows train a model for the others",
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
@@ -254,7 +256,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "combined": LabelInferenceAttack(
             attack=CombinedAttack(parts=(*OF_GRADIENTS, SurrogateTop()), embeddings=True),
-            description="as combined-gradient, with surrogate-top among them and embeddings beside",
+            description="as combined-gradient, with surrogate-top and with embeddings",
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
@@ -263,7 +265,8 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "unflipped": LabelInferenceAttack(
             attack=UnflippedAttack(),
-            description="replaced labels are read off the gradients; a model of them is un-flipped, the row's own label added",
+            description="reads replaced labels from the gradients, fits a model to them, corrects it for the flips, and adds "
+            "the row's own label",
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
@@ -282,7 +285,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "completion-standardised": LabelInferenceAttack(
             attack=ModelCompletion(columns="each"),
-            description="as completion, each embedding column brought to the same spread first",
+            description="as completion, after scaling all embedding columns to the same spread",
             reads="cut_embedding",
             knows=FewLabels(),
             over_training=True,

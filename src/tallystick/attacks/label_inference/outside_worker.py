@@ -124,7 +124,7 @@ def _described(point: EntryPoint) -> dict[str, Any]:
     except (Exception, SystemExit) as error:
         return {"unusable": f"it cannot be loaded: {_in_words(error)}"}
     if type(row) is not LabelInferenceAttack:  # a class derived from it might override what the audit relies on
-        return {"unusable": f"it is a {type(row).__name__}, and a LabelInferenceAttack itself was expected"}
+        return {"unusable": f"it is a {type(row).__name__}; expected a LabelInferenceAttack"}
     if type(row.description) is not str or not row.description.isprintable():
         return {"unusable": "its description is no line of plain text"}
     if type(row.reads) is not str or row.reads not in get_args(Received):
@@ -134,7 +134,7 @@ def _described(point: EntryPoint) -> dict[str, Any]:
     if unclear := [name for name in FLAGS if type(getattr(row, name)) is not bool]:
         return {"unusable": f"its {unclear[0]} is neither True nor False"}
     if row.from_start or row.with_model:
-        return {"unusable": "it needs a model of this run, and its process is given a view alone"}
+        return {"unusable": "it needs a model of this run, but its process only gets a view"}
     knows = {"kind": type(row.knows).__name__} | vars(row.knows)
     flags = {name: getattr(row, name) for name in FLAGS}
     return {"row": {"description": row.description, "reads": row.reads} | flags, "knows": knows}

@@ -42,7 +42,7 @@ LINKAGE_ATTACKS: Mapping[str, LinkageAttackRow[Any]] = MappingProxyType(
         "greedy": LinkageAttackRow[LabelPartyView](
             attack=Greedy(),
             view=LabelPartyView,
-            description="a guess at the distance that the highest similarity tells",
+            description="a guess at the distance that the highest similarity implies",
         ),
         "trilateration": LinkageAttackRow[LabelPartyView](
             attack=Trilateration(),
@@ -57,12 +57,12 @@ LINKAGE_ATTACKS: Mapping[str, LinkageAttackRow[Any]] = MappingProxyType(
         "rank-geometry": LinkageAttackRow[RanksView](
             attack=RankGeometry(),
             view=RanksView,
-            description="a key read off its rank among pivots, which lie evenly over the contract's range",
+            description="a key read from its rank among pivots, which are spread evenly over the contract's range",
         ),
         "filter-geometry": LinkageAttackRow[FiltersView](
             attack=FilterGeometry(),
             view=FiltersView,
-            description="steps from filter to filter that overlap add up to a map, which ten known keys put in its place",
+            description="steps between overlapping filters add up to a map, and ten known keys fix its position",
             known_keys=10,
         ),
     }

@@ -76,7 +76,7 @@ class LearnedDiscriminator:
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
         """Say that it needs rows to learn from."""
-        return "it learns from rows that the attacker knows, and there are too few to tell it some and to judge it by the others"
+        return "it learns from rows that the attacker knows, and there are too few to give it some and measure it on the others"
 
 
 def _observations(view: View, wanted_N: Tensor) -> Tensor:

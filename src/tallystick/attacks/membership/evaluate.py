@@ -70,7 +70,7 @@ def evaluate_membership(
     unmeasured: dict[str, str] = {}
     if len(finite) < len(steps):
         lost = f"{len(steps) - len(finite)} of {len(steps)} recorded steps"
-        unmeasured[lost] = "they hold NaN, infinite or huge values, as of a training that diverged, and no attack read them"
+        unmeasured[lost] = "they hold NaN, infinite or huge values, as if training had diverged, and no attack read them"
     if not finite:
         return MembershipLeaks(found={}, not_measured=unmeasured | {", ".join(attacks): "no step is left that could be attacked"})
     # The rows that the attacker is told, and the number that each row had
@@ -107,7 +107,7 @@ def evaluate_membership(
             else:
                 unknown_N = view.known() == 0
                 if not (present_N & unknown_N).any() or not (~present_N & unknown_N).any():
-                    reasons[name] = "too few rows of one kind are left that the attacker does not know anyhow"
+                    reasons[name] = "too few rows of one kind are left that the attacker does not know already"
                 elif isinstance(attack, Needs):
                     reasons[name] = attack.unmet(view)
                 else:

@@ -170,8 +170,8 @@ class RandomisedResponse(CountingMechanism):
         check_epsilon(self.epsilon)
         if self.epsilon > MOST_FLIPPED_EPSILON:
             raise ConfigError(
-                f"epsilon is {self.epsilon!r}; randomised response takes at most {MOST_FLIPPED_EPSILON:g}: beyond, its coins "
-                "hardly ever flip a label; take a smaller epsilon or another mechanism"
+                f"epsilon is {self.epsilon!r}; randomised response takes at most {MOST_FLIPPED_EPSILON:g}: beyond that it "
+                "hardly ever flips a label; choose a smaller epsilon or another mechanism"
             )
         paper_thresholds(self.thresholds)
 

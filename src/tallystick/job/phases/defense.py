@@ -146,8 +146,8 @@ def _digest(column: pl.Series, secret: bytes) -> str:
 
 def _other_labels(folder: RunFolder) -> DataError:
     return DataError(
-        f"{folder.path}: the labels are not those that this run was charged for, and flipping others alike would show which "
-        "changed; put the old ones back, or start a new run without --resume"
+        f"{folder.path}: the labels are not those that this run was charged for, and the same flips on changed labels would "
+        "show which changed; put the old ones back, or start a new run without --resume"
     )
 
 

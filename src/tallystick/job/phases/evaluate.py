@@ -372,7 +372,7 @@ def _better(job: Job, own: Dataset, network: _Baseline, best: float, *, anew: bo
     if survival or not can_boost():
         sentence = "own columns only: gradient boosting was not tried"
         sentence += (
-            ", for it has no loss of survival times"
+            ", because it has no loss for survival times"
             if survival
             else "; install scikit-learn, or set evaluation.own_columns_boosting to false"
         )

@@ -115,7 +115,7 @@ def privacy_section(
     weights changed gradients.
     """
     party = contract.label_party
-    used = "the values that were chosen, which stand in the contract" if alone else "what training sends"
+    used = "the values that were chosen, which the contract shows" if alone else "what training sends"
     sent = "the values that were chosen" if alone else "all that training sends"
     released = trainings * [
         results.Release(
@@ -142,10 +142,10 @@ def privacy_section(
     if trainings and not contract.hides_labels and contract.sends_gradients:  # everything sent that depends on exact labels
         exact = [f"{used}, which comes from {exact_labels(contract)} of the training and validation rows"]
     elif trainings and weighted:
-        exact = [f"{EXACT_USES['weights']}: no ε holds for a label that its row's weight tells"]
+        exact = [f"{EXACT_USES['weights']}: no ε holds for a label that its row's weight reveals"]
     not_private = [f"{what}; {trainings} times, once in each trial" if trainings > 1 else what for what in exact]
     if shared:
-        not_private.append(f"what the evaluation sent the feature parties: {shared_with_feature_parties(contract)}")
+        not_private.append(f"what the evaluation sent to the feature parties: {shared_with_feature_parties(contract)}")
     if not released and not not_private:
         return None
     if budget is None:

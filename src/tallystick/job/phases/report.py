@@ -73,7 +73,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, findings: 
         weighted=shows_weights(contract, party),
     )
     if privacy is not None and noise_on_embeddings(contract) is not None:
-        apart = "Columns are in no sum here: what noisy embeddings cost them stands in each feature party's own ledger."
+        apart = "Columns are not counted here: each feature party's own ledger has the cost of its noisy embeddings."
         privacy = msgspec.structs.replace(privacy, summary=f"{privacy.summary} {apart}")
     return results.Result(
         run_id=findings.run_id,
@@ -144,8 +144,8 @@ def versions() -> dict[str, str]:
 
 
 SHARED_HEAD_NOTE = (
-    "What this run's scores tell about columns is not measured by a run, because no side has both the scores and the columns. "
-    "The feature party's report says what the scores of a label that is one of its columns would tell."
+    "A run cannot measure what its scores reveal about columns, because no side has both the scores and the columns. The "
+    "feature party's report says what the scores would reveal if one of its columns were the label."
 )
 
 
@@ -227,9 +227,7 @@ def _tuning(findings: RunFindings) -> results.Tuning | None:
     )
     what = "Each trial disclosed what a training does."
     if findings.alone:
-        what = (
-            "Nothing was sent: these are own columns alone. The values that were chosen tell of the labels they were chosen by."
-        )
+        what = "Nothing was sent: only own columns were used. The chosen values depend on the labels that chose them."
     return results.Tuning(summary=summary + what, trials=trials, best=best.number if best is not None else None)
 
 

@@ -272,7 +272,7 @@ class DueScores:
         them.
         """
         for lacking in self._lacking(peers, kept=True):
-            raise ProtocolError(lacking, f"{lacking} wants to open scores of which not all parties keep their shares")
+            raise ProtocolError(lacking, f"{lacking} wants to open scores, but not all parties have saved their shares of them")
 
     def _lacking(self, peers: Sequence[Channel], *, kept: bool) -> list[str]:
         """Say whether own shares are saved, and return the peers who say that some party's are not."""

@@ -95,8 +95,8 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
     changed = changed_values(job.folder, digests)
     if changed:  # only a warning: the others are connected, so ending here would tell them something about labels
         job.logbook.watcher.say(
-            f"warning: since this run began, the table has other values of the same ids: {', '.join(changed)}; what is trained "
-            "or measured now is of these; put the former table back, or begin a new run"
+            f"warning: since this run began, the table has other values of the same ids: {', '.join(changed)}; training and "
+            "measurements now use these; put the former table back, or begin a new run"
         )
     if not (changed and job.folder.trained):  # a trained model needs its own encoders
         keep_encoders(job.folder, dataset, digests)
@@ -450,7 +450,7 @@ def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
         sentence += f"; training.minutes = {run.training.minutes:g} were over"
         sentence += " within the first; raise them" if state.epoch == run.schedule.epochs_before + 1 else ""
     if run.training.folds > 1:
-        stopped = "; the last validated no better (training.patience)" if state.stopped and not is_over_time else ""
+        stopped = "; the last did not validate better (training.patience)" if state.stopped and not is_over_time else ""
         return f"{sentence}{stopped}; each of {run.training.folds} networks keeps the weights of its own best step"
     best_epoch = state.best_epoch + 1  # messages count from 1, states from 0
     if state.stopped and not is_over_time:

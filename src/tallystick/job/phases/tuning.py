@@ -77,7 +77,7 @@ def say_left_out(job: Job, party: str, allowed: Collection[str]) -> None:
     """Say which of the contract's tuning.keys a party does not allow to tune."""
     for key in job.contract.tuning.keys:
         if key not in allowed:
-            job.logbook.watcher.say(f"tuning.keys.{key}: tuning.allow of {party} does not name it; left out")
+            job.logbook.watcher.say(f"tuning.keys.{key}: tuning.allow of {party} does not name it, so it is left out")
 
 
 def most_trials(contract: Contract, party: PartyFile) -> int:
@@ -219,7 +219,7 @@ def search(job: Job, tunable: Mapping[str, TunedKey], most: int, *, at_once: int
             keep()
     over = keep()
     if len(over) < most:
-        watcher.say(f"all there is to try was tried, in {len(over)} trials")
+        watcher.say(f"all possible values were tried, in {len(over)} trials")
         watcher.progress("trials", len(over), len(over))
     return over
 

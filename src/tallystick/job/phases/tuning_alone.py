@@ -53,7 +53,7 @@ def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
     say_left_out(job, job.name, tunable)
     for key in ONLY_TOGETHER:
         if tunable.pop(key, None) is not None:
-            job.logbook.watcher.say(f"tuning.keys.{key}: makes no difference to own columns alone; left out")
+            job.logbook.watcher.say(f"tuning.keys.{key}: makes no difference to own columns alone, so it is left out")
     if not tunable:
         raise ConfigError("tuning.keys: what is left makes no difference to own columns alone; tune it with a partner")
     defense = RunDefense.of(job.contract, job.folder)

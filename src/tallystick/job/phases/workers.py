@@ -55,7 +55,7 @@ def _shared(
         )
     if any(isinstance(part, FoldedBottom | FoldedLabelModel) for part in module.modules()):
         job.logbook.watcher.say(
-            f"note: training_workers = {workers} is left aside: networks side by side (training.folds) train in one process"
+            f"note: training_workers = {workers} has no effect: networks side by side (training.folds) train in one process"
         )
         return nullcontext()
     cluster = job.party.training_cluster
@@ -84,7 +84,8 @@ def compare_workers(job: Job, *, goes_on: bool) -> None:
     began = int(str(noted.get("training_workers", 1)))
     if goes_on and began != workers:
         job.logbook.watcher.say(
-            f"note: training began with training_workers = {began} and goes on with {workers}: its last bits are those of neither"
+            f"note: training began with training_workers = {began} and goes on with {workers}: its last bits differ from a "
+            "run with either number"
         )
     elif not goes_on and (noted or workers > 1):
         job.folder.note(WORKERS, {"training_workers": workers})

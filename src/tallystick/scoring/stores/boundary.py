@@ -37,7 +37,7 @@ class Boundary:
             # Polars' panics are no Exception; what asks for the end passes.
             if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
                 raise
-            text = f"the store of rows failed unexpectedly ({type(error).__name__}); look at what it holds"
+            text = f"the store of rows failed unexpectedly ({type(error).__name__}); check its content"
             self._tell(text)
             raise StoreError(text) from None
         if self._said:

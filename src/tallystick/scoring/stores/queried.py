@@ -89,7 +89,7 @@ class QueriedStore:
                     f"serving.store.query: {name} refuses it ({why}); run it in the database's own client, with one key as its "
                     "parameter"
                 ) from None
-            raise StoreError(f"serving.store: {name} does not answer the query ({why}); see whether it is up") from None
+            raise StoreError(f"serving.store: {name} does not answer the query ({why}); check that it is running") from None
         except DataError as error:
             raise StoreError(f"serving.store: {error}") from None
         finally:
@@ -97,11 +97,13 @@ class QueriedStore:
         if KEY not in names:
             raise StoreError(f'serving.store.query: gives no column "{KEY}"; let it name the key so')
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise StoreError(f"serving.store.query: gives several columns {twice[0]!r}; name each column once in place of *")
+            raise StoreError(f"serving.store.query: gives several columns {twice[0]!r}; name each column once instead of *")
         frame = pl.DataFrame(columns)
         places = {key: place for place, key in enumerate(as_text(frame.get_column(KEY)).to_list())}
         if len(places) < frame.height:
-            raise StoreError("serving.store.query: gives several rows of one key; let it give one, by DISTINCT ON (key), say")
+            raise StoreError(
+                "serving.store.query: gives several rows for one key; let it give one, for example by DISTINCT ON (key)"
+            )
         place_B = np.array([places.get(key.decode(), -1) for key in keys], dtype=np.int64)
         return self._found(frame, place_B)
 
@@ -125,7 +127,9 @@ class QueriedStore:
         name = self._database.name
         self._left = [thread for thread in self._left if thread.is_alive()]
         if len(self._left) >= MOST_LEFT:
-            raise StoreError(f"serving.store: {name} owes {MOST_LEFT} answers, and is asked no more until one ends")
+            raise StoreError(
+                f"serving.store: {name} has not answered {MOST_LEFT} queries, and gets no more until one of them ends"
+            )
         connection, self._connection = self._connection, None
         call: Future[tuple[Any, list[str], list[pl.Series]]] = Future()
 

@@ -50,7 +50,7 @@ class RedisStore:
         try:
             return self._found(self._client.mget([self._prefix + key for key in keys]))
         except self._errors as error:
-            raise StoreError(f"serving.store: Redis does not answer ({type(error).__name__}); see whether it is up") from None
+            raise StoreError(f"serving.store: Redis does not answer ({type(error).__name__}); check that it is running") from None
 
     def _found(self, texts: Sequence[bytes | str | None]) -> StoredRows:
         is_found_B = np.array([text is not None for text in texts], dtype=np.bool_)
@@ -61,7 +61,7 @@ class RedisStore:
             frame = frame_of(rows, self._columns, self._schema)
             return StoredRows(is_found_B=is_found_B, features_E=self._encoder.encode(frame).unpacked())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise StoreError("serving.store: what Redis holds under a key is no JSON object of columns") from None
+            raise StoreError("serving.store: a value in Redis is not a JSON object of columns") from None
         except FeatureError as error:
             raise StoreError(f"serving.store: a row in Redis does not fit the trained columns: {error}") from None
 
