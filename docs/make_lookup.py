@@ -43,7 +43,7 @@ SHORT = {
     "union.labels": "what a label is that the label party lacks: [imputers](methods.md#imputers-of-a-union)",
     "union.features": "what features are that the feature party lacks: [imputers](methods.md#imputers-of-a-union)",
     "defense[].method": "which method",
-    "unaligned.method": "how they train, and get a score: [methods](methods.md#rows-without-a-partners-row)",
+    "unaligned.method": "how they are trained on, and scored: [methods](methods.md#rows-without-a-partners-row)",
 }
 APART = ("alignment.similarity", "model.merge")
 CONTRACT = {

@@ -26,12 +26,12 @@ class DimensionConfig(Model):
     unit: Text | None = Field(
         default=None, description="unit of a number, such as degree or euro; each party file must state the same (units)"
     )
-    scale: Positive = Field(default=1.0, description="so many units count as 1 in a distance (numbers)")
-    weight: Positive = Field(default=1.0, description="what this dimension counts beside the others")
+    scale: Positive = Field(default=1.0, description="number of units that count as 1 in a distance (numbers)")
+    weight: Positive = Field(default=1.0, description="weight of this dimension in the distance")
     low: Coordinate | None = Field(default=None, description="least value that any party has (numbers, unless clear)")
     high: Coordinate | None = Field(default=None, description="greatest value that any party has (numbers, unless clear)")
     metres: Positive | None = Field(
-        default=None, description="metres in one unit, where the key is a place: then the report says in metres what was located"
+        default=None, description="metres in one unit, if the key is a place; the report then gives located places in metres"
     )
     normalise: tuple[Step, ...] = Field(default=(), description="steps applied to text, as for alignment.keys")
 
@@ -62,8 +62,8 @@ class SimilarityNoiseConfig(Model):
     epsilon: Annotated[float, Field(strict=True, ge=1e-6, le=MOST_EPSILON)] = Field(
         default=1.0, description="budget of the noise on keys, for two keys at most radius apart, 1e-6 to 100"
     )
-    delta: Share = Field(default=1e-6, description="chance that it does not hold (gaussian)")
-    radius: Positive = Field(default=1.0, description="how far apart the keys are that the budget makes alike, after scale")
+    delta: Share = Field(default=1e-6, description="chance that the guarantee does not hold (gaussian)")
+    radius: Positive = Field(default=1.0, description="distance, after scale, within which the budget makes keys alike")
 
 
 class SimilarityConfig(Model):
@@ -74,7 +74,7 @@ class SimilarityConfig(Model):
     )
     neighbors: Small = Field(description="K: rows of a feature party that each row is linked to; no feature party may have fewer")
     keep: Small | None = Field(
-        default=None, description="of these only so many with the highest noisy similarity are kept; null is all"
+        default=None, description="of these keep this many, with the highest noisy similarity; null keeps all"
     )
     least_similarity: Annotated[float, Field(strict=True, gt=0, le=1)] | None = Field(
         default=None,
@@ -99,7 +99,7 @@ class SimilarityConfig(Model):
         default=4096, description="bits of a text's filter, a multiple of 8"
     )
     block: Annotated[int, Field(strict=True, ge=0, le=100)] = Field(
-        default=0, description="rows are compared only if the first so many characters of their first text agree; 0 compares all"
+        default=0, description="compare rows only if this many first characters of their first text agree; 0 compares all"
     )
     noise: SimilarityNoiseConfig = Field(default_factory=SimilarityNoiseConfig, description="noise on similarities, and on keys")
 

@@ -61,10 +61,9 @@ Alternatives = Annotated[
     Field(
         min_length=2,
         max_length=MOST_KEYS,
-        description="any of several keys links a row, in the order of trust: each is a list of names from keys, which are "
-        "joined. Two rows go together by the first of these that both have, if it is equal; by a later one never. nulls is then "
-        "about rows without any of them, and a value that stands in several rows is, by duplicates, that of one or of none. "
-        "null: all keys must be equal",
+        description="alternative keys, the most trusted first; each is a list of names from keys, which are joined. Two rows "
+        "are linked if the first alternative that both have is equal, and never by a later one. nulls is then about rows "
+        "without any alternative, and duplicates about a value in several rows. null: all keys must be equal",
     ),
     AfterValidator(_different),
 ]
@@ -72,8 +71,9 @@ Nulls = Annotated[Literal["drop", "error"], Field(description="rows with a null 
 Duplicates = Annotated[
     Literal["first", "drop", "error"],
     Field(
-        description="rows with the same key: keep the first, leave all of them out, or stop; to keep all would tell a feature "
-        "party by their number which of its ids are common, but the label party's file may say under repeats which row counts"
+        description="rows with the same key: keep the first, leave all of them out, or stop. To keep all is not possible, "
+        "because their number would show a feature party which of its ids are common; the label party's file may say under "
+        "repeats which row counts"
     ),
 ]
 MostRows = Annotated[
@@ -116,9 +116,9 @@ class IntersectionConfig(AlignmentKeys):
     protocol: Protocol = "auto"
     security: Literal["semi-honest", "malicious"] = Field(
         default="semi-honest",
-        description="which peers it withstands: those that follow the protocol, or also others, for about twice the processor "
-        "time and messages, by a protocol that nobody outside has reviewed; one that cheats can bring 50 ids more "
-        "than it says, or 1.36 times as many if it says more than 4,096",
+        description="peers that it withstands: those that follow the protocol, or also others, at about twice the processor "
+        "time and messages, by a protocol that nobody outside has reviewed; a cheating peer can bring 50 ids more than it "
+        "says, or 1.36 times as many if it says more than 4,096",
     )
     keys: KeyColumns
     alternatives: Alternatives = None

@@ -60,7 +60,7 @@ class Contract(Model):
     )
     unaligned: UnalignedConfig = Field(
         default_factory=NoneConfig,
-        description="what the label party's rows without a partner's row are good for (intersection only)",
+        description="how the label party's rows without a partner's row are used (intersection only)",
     )
     target: TargetConfig = Field(default_factory=BinaryTarget, description="what is predicted")
     split: SplitConfig = Field(default_factory=SplitConfig, description="training, validation and test rows")
@@ -86,11 +86,11 @@ class Contract(Model):
         default=None, description="whether `tallystick serve` may answer requests one by one, and how; null allows none"
     )
     overlap: OverlapConfig | None = Field(
-        default=None, description="whether `tallystick overlap` may count common ids, and who is told; null allows it to nobody"
+        default=None, description="whether `tallystick overlap` may count common ids, and who learns the count; null forbids it"
     )
     explore: ExploreConfig | None = Field(
         default=None,
-        description="whether `tallystick explore` may estimate the gain, on a sample; null allows it to nobody",
+        description="whether `tallystick explore` may estimate the gain, on a sample; null forbids it",
     )
     seed: int = Field(
         default=1, strict=True, ge=0, le=100_000_000_000_000, description="seed of everything random that the parties share"

@@ -7,10 +7,10 @@ from pydantic import Field
 from tallystick.reading import Variant, Width, usual
 
 _METHOD = "attention, FedSim's cnn, its mlp in place of that, the average, or the most similar link alone (top1)"
-_WEIGHT = "what a link weighs: a learnt function of its similarity, the similarity, or all equal"
-_SIGNED = "what a link weighs: a learnt function of its similarity, or all equal; a similarity may be negative, which is no share"
+_WEIGHT = "weight of a link: a learnt function of its similarity, the similarity, or all equal"
+_SIGNED = "weight of a link: a learnt function of its similarity, or all equal; the similarity itself may be negative"
 Sort = Annotated[bool, Field(strict=True, description="read the links from the least to the most similar")]
-Dropout = Annotated[float, Field(strict=True, ge=0, lt=1, description="share of numbers that a merge leaves out in training")]
+Dropout = Annotated[float, Field(strict=True, ge=0, lt=1, description="share of numbers that dropout leaves out in training")]
 Hidden = Annotated[Width, Field(description="width of the layer after the links")]
 
 

@@ -105,8 +105,8 @@ class EncryptionConfig(Model):
     )
     clear: tuple[Text, ...] = Field(
         default=(),
-        description="names of run folders that may lie open although there is a key, such as runs from before it; `serving` is "
-        "the secret of serving",
+        description="names of run folders that may be unencrypted although there is a key, such as runs from before it; "
+        "`serving` is the secret of serving",
     )
 
 
@@ -125,10 +125,11 @@ class SequenceConfig(Model):
 
     separator: Text | None = Field(default=None, description="between the items of a column of text; null for a column of lists")
     length: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
-        default=20, description="most items of a row that count: its last ones, 1 to 1,000"
+        default=20, description="most items of a row that count, the last ones; 1 to 1,000"
     )
     target: Text | None = Field(
-        default=None, description="own column with the item that the row is about; items are then weighed by how they go with it"
+        default=None,
+        description="own column with the item that the row is about; items are then weighted by how well they fit it",
     )
 
 
@@ -193,7 +194,7 @@ class Tls(Model):
     ca: FilePath = Field(description="certificate of the CA that signed the peers' certificates")
     certificate: FilePath = Field(description="this party's certificate")
     key: FilePath = Field(description="this party's private key")
-    key_password: Secret | None = Field(default=None, description="what the private key's file is encrypted with, where it is")
+    key_password: Secret | None = Field(default=None, description="password of the private key's file, if it is encrypted")
 
 
 class Peer(Model):
@@ -207,7 +208,7 @@ class HttpProxy(Model):
 
     address: Address = Field(description="host:port of an HTTP proxy that peers are dialled through, by CONNECT")
     credentials: SecretInFile | None = Field(
-        default=None, description="user:password for it, where it wants one; a path is that of a file that holds it"
+        default=None, description="user:password for it, if it asks for one; a path names a file with it"
     )
 
 
@@ -253,7 +254,7 @@ class PrivacyConfig(Model):
     delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")
     allow: tuple[ExactUse, ...] = Field(
         default=(),
-        description="what may be sent of exact labels under a cap, which no cap can count: "
+        description="uses of exact labels that are allowed under a cap, although no cap can count them: "
         + "; ".join(f"{name}: {what}" for name, what in EXACT_USES.items()),
     )
 
@@ -265,7 +266,7 @@ class ReportOptions(Model):
         default=(), description="own columns whose groups of test rows are measured apart; they need not be features"
     )
     smallest_group: int = Field(
-        default=100, strict=True, ge=20, le=1_000_000_000, description="rows that a group needs; a smaller one is not shown"
+        default=100, strict=True, ge=20, le=1_000_000_000, description="least rows of a group; smaller groups are not shown"
     )
     cost_false_positive: Cost = Field(default=1.0, description="cost of flagging a negative (binary targets)")
     cost_false_negative: Cost = Field(default=1.0, description="cost of missing a positive, in the same unit")
@@ -287,7 +288,7 @@ class PartyFile(Model):
         default_factory=dict, description="contract's key name to the unit of the own column (similarity only)"
     )
     repeats: RepeatsConfig | None = Field(
-        default=None, description="which of several rows with one key counts; null does as alignment.duplicates says"
+        default=None, description="which row counts if several have one key; null follows alignment.duplicates"
     )
     label: Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=16), AfterValidator(each_once)] | None = Field(
         default=None, description="label column (label party only), or those of a multilabel target"
@@ -313,7 +314,7 @@ class PartyFile(Model):
     tls: Tls | None = Field(default=None, description="certificates for mutual TLS")
     listen: Address | None = Field(default=None, description="host:port to listen on (label party and helper)")
     peers: dict[Name, Peer] = Field(default_factory=dict, description="parties that this one dials")
-    proxy: HttpProxy | None = Field(default=None, description="HTTP proxy on the way to all peers; null dials them directly")
+    proxy: HttpProxy | None = Field(default=None, description="HTTP proxy to all peers; null dials them directly")
     runs: FilePath = Field(default=Path("runs"), validate_default=True, description="folder for run folders")
     loggers: LoggersConfig = Field(default_factory=LoggersConfig, description="loggers beside the report; none if left out")
     encryption: EncryptionConfig = Field(default_factory=EncryptionConfig, description="encryption of run folders")
@@ -322,7 +323,7 @@ class PartyFile(Model):
         default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases"
     )
     tuning: TuningPermission = Field(default_factory=TuningPermission, description="what this party lets `tallystick tune` try")
-    report: ReportOptions = Field(default_factory=ReportOptions, description="what the label party's report goes into")
+    report: ReportOptions = Field(default_factory=ReportOptions, description="further figures of the label party's report")
     overlap_groups: Text | None = Field(
         default=None,
         description="own column by whose groups common ids are counted, where overlap.groups in the contract names this party; "

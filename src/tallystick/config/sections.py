@@ -152,7 +152,7 @@ class QuantileTarget(TargetKeys):
     type: Literal["quantile"] = Field(description="kind of label")
     levels: Annotated[tuple[Level, ...], Field(min_length=1, max_length=99), AfterValidator(_ascending)] = Field(
         default=(0.1, 0.5, 0.9),
-        description="chances that a label is at most the predicted number, ascending; each has a score of its own",
+        description="probabilities that a label is at most the predicted number, ascending; each level has its own score",
     )
 
     classes: ClassVar[int] = 2
@@ -216,7 +216,7 @@ class NetworkModel(Model):
     )
     numeric: Literal["auto", "plain", "piecewise-linear", "periodic"] = Field(
         default="auto",
-        description="what a built-in bottom puts beside each number: plain: nothing; piecewise-linear: a function that is "
+        description="what a built-in bottom adds to each number: plain: nothing; piecewise-linear: a function that is "
         "linear within up to 128 bins, 12 wide, with a linear term, whose weights begin at zero (Gorishniy et al. "
         "2022, 3.2.1); periodic: sines and cosines at learnt frequencies, 12 wide (3.2.2); auto: each party takes "
         "piecewise-linear from 400 training rows on, and plain below",
@@ -280,13 +280,13 @@ LEAST_FOLDED, FULL, FULL_ALONE = 200, 2_000, 10_000
 
 
 _GRADIENTS = (
-    "what goes back over the cut: gradients, by which bottom models learn and labels can be read; or nothing: each row's "
-    "embedding crosses once, of a bottom model that stays as it is, and the label party then trains alone; or shared: nothing "
-    "crosses in the clear either way, and a linear head is trained on secret shares, with a helper"
+    "what is sent back over the cut: gradients, from which bottom models learn and labels can be read; or nothing: each row's "
+    "embedding crosses once, from an untrained bottom model, and the label party then trains alone; or shared: nothing "
+    "crosses in the clear, and a linear head is trained on secret shares, with a helper"
 )
 _MODE = (
-    "lossless, or overlapping the parties with stale cut gradients; auto: the label party measures the round trip before "
-    "training, and takes pipelined from 5 ms on, with as many batches in flight as fill it"
+    "lossless, or the parties overlap, with stale cut gradients; auto: the label party measures the round trip before "
+    "training, and chooses pipelined from 5 ms on, with enough batches in flight to fill it"
 )
 Folds = Annotated[
     Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] | Literal["auto"],
@@ -301,8 +301,8 @@ Folds = Annotated[
 Compression = Annotated[
     CompressionName,
     Field(
-        description="how the numbers of a training step are written for the wire, both ways: whole; bfloat16 in two bytes each; "
-        "int8 in one and four bytes a row. What validates, tests and predicts is written whole. It is no defence"
+        description="how the numbers of a training step are sent, in both directions: unchanged; bfloat16 with two bytes "
+        "each; int8 with one, and four bytes a row. Validation, test and prediction are sent unchanged. It is no defence"
     ),
 ]
 Staleness = Annotated[
@@ -344,7 +344,11 @@ class TrainingKeys(Model):
     )
     weight_decay: float = Field(default=0.0, strict=True, ge=0, le=100, description="weight decay of every party")
     clip: float | None = Field(
-        default=None, strict=True, ge=1e-9, le=1e9, description="largest norm of the gradients of a party's weights; null is any"
+        default=None,
+        strict=True,
+        ge=1e-9,
+        le=1e9,
+        description="largest norm of the gradients of a party's weights; null sets no limit",
     )
     ema: float | None = Field(
         default=0.995,
@@ -587,7 +591,7 @@ class ImportanceConfig(Model):
         "party; the falls by column number go to the label party, or to both it and the party whose columns they are",
     )
     repeats: int = Field(default=5, strict=True, ge=1, le=100, description="shuffles per column")
-    rows: int = Field(default=10_000, strict=True, ge=1, le=1_000_000, description="most validation rows that it is measured on")
+    rows: int = Field(default=10_000, strict=True, ge=1, le=1_000_000, description="most validation rows used for it")
 
 
 class EvaluationConfig(Model):
@@ -601,7 +605,7 @@ class EvaluationConfig(Model):
     own_columns_boosting: bool = Field(
         default=True,
         strict=True,
-        description="let that baseline be gradient boosting where it validates better (needs scikit-learn: pip install "
+        description="use gradient boosting for that baseline if it validates better (needs scikit-learn: pip install "
         "'tallystick[quality]')",
     )
     privacy: PrivateRelease | None = Field(

@@ -15,10 +15,10 @@ FeaturePartyAsks = Literal["embedding", "agreed-batch"]
 Way = LabelPartyAsks | FeaturePartyAsks
 
 WAYS: dict[Way, str] = {
-    "key": "the row's key crosses, and finds the row in the feature party's store",
+    "key": "the row's key crosses, and the feature party finds the row by it",
     "position": "the row's place in an alignment that is made when the sides meet",
-    "window": "the same among a window of other rows, the same ones each time, drawn by the label party",
-    "ahead": "all aligned rows are embedded when the sides meet, or on shares scored by `predict`; a request crosses nothing",
+    "window": "the same among a window of other rows, which the label party draws once",
+    "ahead": "all aligned rows are embedded when the sides meet, or on shares scored by `predict`; a request sends nothing",
     "embedding": "the feature party asks: it sends the row's embedding alone and gets the score",
     "agreed-batch": "the feature party asks: it sends embeddings of a batch that both sides cut alike, and gets all scores",
 }
@@ -80,7 +80,7 @@ class Redis(Model):
         description="redis://user@host:port/database, rediss:// for TLS or unix:// for a socket"
     )
     password: Secret | None = Field(default=None, description="of the user, where the server wants one")
-    prefix: str = Field(default="", description="what stands before the key")
+    prefix: str = Field(default="", description="text before the key")
 
 
 def _adbc_database(database: str, info: ValidationInfo) -> str:
@@ -124,7 +124,7 @@ class AnswersConfig(Model):
     """Limits of the journal of answers that `tallystick monitor` reads."""
 
     days: Count = Field(default=90, description="days after which a day's file is removed")
-    mib_a_day: int = Field(default=64, strict=True, ge=1, le=1 << 20, description="size that a day's file stays under, in MiB")
+    mib_a_day: int = Field(default=64, strict=True, ge=1, le=1 << 20, description="largest size of a day's file, in MiB")
     requests: Annotated[float, Field(strict=True, gt=0, le=1)] = Field(
         default=1.0, description="share of requests that are kept, drawn at random; 64 MiB hold some 300,000"
     )
@@ -176,9 +176,9 @@ class ServingOptions(Model):
     max_rows: int = Field(default=1024, strict=True, ge=1, le=100_000, description="most rows of one request")
     max_body_kib: int = Field(default=1024, strict=True, ge=1, le=1 << 20, description="largest body of a request, in KiB")
     requests_per_second: Count | None = Field(
-        default=None, description="requests that are taken in a second, on average; null is any"
+        default=None, description="requests accepted per second, on average; null sets no limit"
     )
-    max_waiting: Count = Field(default=4096, description="rows that may wait for a partner; more are told to come again")
+    max_waiting: Count = Field(default=4096, description="rows that may wait for a partner; more are refused with Retry-After")
     gather_ms: int = Field(
         default=0,
         strict=True,

@@ -88,11 +88,11 @@ class StoreConfig(Model):
         default=None, description="server of the store's protocol, such as https://minio.example:9000; null is the cloud's own"
     )
     region: Text | None = Field(default=None, description="of an s3:// bucket")
-    account: Text | None = Field(default=None, description="of an abfs://container/path that does not name it")
+    account: Text | None = Field(default=None, description="account of an abfs://container/path that does not name it")
     access_key: Secret | None = Field(default=None, description="id of the key for s3://")
     secret_key: Secret | None = Field(default=None, description="secret of the key for s3://, the account's key for abfs://")
     session_token: Secret | None = Field(default=None, description="token of a key for s3:// that holds for some hours")
-    anonymous: bool = Field(default=False, description="ask without a key, for what everybody may read (s3://, gs://)")
+    anonymous: bool = Field(default=False, description="read without a key what everybody may read (s3://, gs://)")
 
     def secret(self, name: str) -> str | None:
         """Read one of the secrets. Raises ConfigError where it cannot be had."""

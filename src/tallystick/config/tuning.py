@@ -44,7 +44,9 @@ class TunedKey(Model):
     values: tuple[Any, ...] = Field(default=(), max_length=100, description="what it may be set to, such as [64, 128, 256]")
     low: Bound | None = Field(default=None, description="or the smallest number that it may be set to")
     high: Bound | None = Field(default=None, description="and the largest")
-    log: bool = Field(default=False, strict=True, description="whether numbers are tried evenly by their logarithm (low above 0)")
+    log: bool = Field(
+        default=False, strict=True, description="whether numbers are tried evenly on a logarithmic scale (low above 0)"
+    )
 
     @model_validator(mode="after")
     def _values_or_bounds(self) -> "TunedKey":
@@ -105,8 +107,8 @@ class TuningPermission(Model):
     trials: Count | None = Field(default=None, description="most trials that this party takes part in; null is the contract's")
     at_once: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
         default=1,
-        description="with --alone: trials that may run at a time, each named without what the others come to; the values follow "
-        "this number, and not compute, which runs them",
+        description="with --alone: trials that may run at the same time, each chosen without the others' results; the chosen "
+        "values depend on this number, and not on compute, which runs them",
     )
 
     @model_validator(mode="after")

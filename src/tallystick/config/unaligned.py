@@ -36,12 +36,12 @@ class MethodFacts:
     dispensable: bool = False
 
 
-_HELP = "how they train, and get a score"
+_HELP = "how they are trained on, and scored"
 Epochs = Annotated[
     Count,
     Field(
-        description="most epochs of what comes before the joint model: a model on unaligned rows, stopped after the first that "
-        "their validation rows find no better; a generator of embeddings; or self-supervision, which takes a tenth of them"
+        description="most epochs before the joint model: of a model on unaligned rows, stopped after the first epoch that "
+        "does not validate better; of a generator of embeddings; or of self-supervision, which takes a tenth of them"
     ),
 ]
 JointEpochs = Annotated[
@@ -64,13 +64,15 @@ WarmRate = Annotated[
 ]
 Dropout = Annotated[
     float,
-    Field(strict=True, ge=0, lt=1, description="share of the joint top's inputs that each step leaves out, at random"),
+    Field(strict=True, ge=0, lt=1, description="share of the joint top's inputs that each step drops at random"),
 ]
-LabelCondition = Annotated[bool, Field(strict=True, description="whether the label too conditions what is made up, as in FedAds")]
+LabelCondition = Annotated[
+    bool, Field(strict=True, description="whether generated embeddings depend on the label, too, as in FedAds")
+]
 Masked = Annotated[float, Field(strict=True, gt=0, lt=1, description="share of a row's cells that each of its two views hides")]
 MaskedBy = Annotated[
     Literal["missing", "other-row"],
-    Field(description="what stands in a hidden cell: nothing, or another row's cell"),
+    Field(description="content of a hidden cell: nothing, or another row's cell"),
 ]
 SelfSupervisionRate = Annotated[
     float, Field(strict=True, gt=0, le=100, description="learning rate of self-supervision, as a multiple of the usual")
