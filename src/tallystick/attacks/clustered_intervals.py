@@ -1,4 +1,4 @@
-"""Intervals of a mean AUC over batches in which the same rows come again: their scores hang together.
+"""Compute intervals of a mean AUC over batches that share rows, so that their scores are correlated.
 
 Shapes: M groups, N rows of a group, O observations of a row in a group, T rows in all.
 """
@@ -22,7 +22,7 @@ class GroupInfluence:
     Args:
         auc: of the group.
         rows_N: which rows these are.
-        moves_N: what each adds to the difference of the AUC and what it estimates (DeLong et al. 1988): 0 in sum.
+        moves_N: each row's contribution to the AUC's error (DeLong et al. 1988); the sum is 0.
         smaller: rows of the smaller class.
     """
 
@@ -33,17 +33,17 @@ class GroupInfluence:
 
 
 def half_width(groups: Sequence[GroupInfluence], *, level: float, signs: Sequence[int] | None = None) -> float:
-    """Return half of the interval of the groups' mean AUC: rows are drawn anew, with all that is seen of each, and so are
-    batches.
+    """Return half of the interval of the groups' mean AUC, as if rows, with all their observations, and batches were drawn
+    again.
 
-    DeLong's variance, clustered by row (Obuchowski 1997) and by batch, as Cameron, Gelbach and Miller (2011) add the two up;
-    Student's quantile, for as many as the fewer of batches and of rows of the smaller class are. What a batch's rows have in
-    common, such as a known row's gradient, counts from FEW_GROUPS batches on.
+    DeLong's variance, clustered by row (Obuchowski 1997) and by batch, added up after Cameron, Gelbach and Miller (2011). The
+    factor is Student's quantile for the smaller of two numbers: batches, and rows of the smaller class. What a batch's rows
+    share, such as a known row's gradient, counts from FEW_GROUPS batches on.
 
     Args:
         groups: at least one.
         level: coverage.
-        signs: of each group, -1 where its AUC is turned round; none is if left out.
+        signs: for each group, -1 if its AUC is inverted; by default none is.
     """
     share = 1 / len(groups)
     turned = [1] * len(groups) if signs is None else signs

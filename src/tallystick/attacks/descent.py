@@ -1,4 +1,4 @@
-"""Adam for attacks that learn by gradients."""
+"""Provide Adam for attacks that learn by gradients."""
 
 from collections.abc import Iterable
 from math import cos, pi
@@ -13,13 +13,13 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 class Descent:
     """Adam (Kingma and Ba 2015) with weight decay apart from the gradients, at a rate that falls to 0 by a cosine if told when.
 
-    By the function behind PyTorch's class of that name: its first object imports PyTorch's compiler, a tenth of a small run's
-    processor time.
+    It calls the function behind PyTorch's class Adam, because the first object of that class imports PyTorch's compiler, which
+    takes a tenth of a small run's processor time.
 
     Args:
-        weights: updated in place, by the gradients that they have.
+        weights: updated in place by their gradients.
         rate: of the first step.
-        steps: after which the rate would be 0; None: it stays.
+        steps: after which the rate would be 0; None keeps the rate constant.
         decay: of weights, in units of the rate.
     """
 
@@ -40,7 +40,7 @@ class Descent:
         self.taken += 1
         adam(
             self.weights,
-            [each.contiguous() for each in gradients],  # the fused kernel goes by places in memory, whatever the strides
+            [each.contiguous() for each in gradients],  # the fused kernel ignores strides
             self.means,
             self.squares,
             [],

@@ -1,4 +1,6 @@
-"""Hold what attacks found, a class for each kind of fact: an evaluation measures it, an audit says of whom, a report shows it."""
+"""Hold what attacks found, with a class for each kind of fact. An evaluation measures it, an audit adds the parties, a report
+shows it.
+"""
 
 from typing import Literal, get_args
 
@@ -12,16 +14,16 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def above_guess(auc: float, chance: float) -> float:
-    """Return how far an AUC lies above a guess, as if a guess had 0.5: certainty is 0.5 above, whatever a guess has."""
+    """Return how far an AUC is above a guess, rescaled so that a guess is 0 and certainty 0.5."""
     return (auc - chance) / (2 * max(1 - chance, 1e-9))
 
 
 class AttackResult(Finding, frozen=True, kw_only=True):
     """Success of one attack in telling one class from the other: AUC 0.5 is guessing, 1 is certainty.
 
-    ``auc`` is of scores as the attacker turns them; ``symmetric_auc`` is max(a, 1 - a) per batch, for one who cannot tell which
-    way is which; ``balanced_accuracy`` is (TPR + TNR) / 2 of hard guesses. Where the label is a number there is ``spearman`` in
-    their place, the rank correlation, whichever way round, and ``r_squared`` of the best straight line.
+    ``auc`` is that of scores as the attacker orients them; ``symmetric_auc`` is max(a, 1 - a) per batch, for an attacker who
+    cannot orient them; ``balanced_accuracy`` is (TPR + TNR) / 2 of hard guesses. If the label is a number, they are replaced by
+    ``spearman``, the absolute rank correlation, and ``r_squared`` of the best straight line.
     """
 
     name: str
@@ -32,29 +34,29 @@ class AttackResult(Finding, frozen=True, kw_only=True):
     symmetric_auc: float | None = None
     symmetric_low: float | None = None
     symmetric_high: float | None = None
-    symmetric_chance: float = 0.5  # what symmetric_auc is for a guess
+    symmetric_chance: float = 0.5  # symmetric_auc of a guess
     balanced_accuracy: float | None = None
-    chance: float = 0.5  # what auc is for a guess; above 0.5 where the evaluator had to name clusters
+    chance: float = 0.5  # auc of a guess; above 0.5 if the evaluator had to name clusters
     spearman: float | None = None
-    spearman_low: float | None = None  # may be below 0, the other way round
+    spearman_low: float | None = None  # may be below 0, for the opposite order
     spearman_high: float | None = None
-    spearman_chance: float = 0.0  # what spearman is for a guess
+    spearman_chance: float = 0.0  # spearman of a guess
     r_squared: float | None = None
     rows: int | None = None  # that were ranked
-    tpr_at_fpr_0: float | None = None  # share of positives that it names without one false alarm
-    tpr_at_fpr_001: float | None = None  # share that it names with one false alarm in a thousand negatives
+    tpr_at_fpr_0: float | None = None  # share of positives found without a false alarm
+    tpr_at_fpr_001: float | None = None  # share found with one false alarm in a thousand negatives
     upper_bound: bool = False  # needs labels that no attacker has
     note: str = ""
-    label: str = ""  # which of several labels it is after
+    label: str = ""  # which of several labels it attacks
 
     @property
     def title(self) -> str:
-        """Return its name, with the label where there are several."""
+        """Return its name, with the label if there are several."""
         return f"{self.name} of label {self.label}" if self.label else self.name
 
     @property
     def reads(self) -> CutReads:
-        """Return what of the cut it reads, as its view says."""
+        """Return which messages of the cut it reads."""
         of_cut: CutReads = next(reads for reads in get_args(CutReads) if f"from {reads}" in self.view)
         return of_cut
 
@@ -105,14 +107,14 @@ class LocatedKeys(Finding, frozen=True, kw_only=True):
         name: of the attack.
         attacker: who could make it.
         located: whose keys.
-        placed: targets that were placed.
+        placed: number of placed targets.
         median, low, high: median distance from the truth, with a 95 % bootstrap interval.
-        tenth: a tenth of the targets are placed at least so well.
+        tenth: the best tenth of the targets are placed within this distance.
         chance: median distance of a guess that knows no more than where keys of that side lie in general: another key at random.
         unit: of the distances, such as m.
         dimensions: of the keys, in which the distance is taken.
-        bounds: of the placed ones, those of which only a bound is known, as similarity saturates there.
-        note: what stood in for what only the other side has; empty where nothing had to.
+        bounds: number of placed targets with only a bound, because similarity saturates there.
+        note: what replaced data that only the other side has; empty if nothing had to.
     """
 
     name: str
@@ -137,11 +139,11 @@ class NamedKeys(Finding, frozen=True, kw_only=True):
         name: of the attack.
         attacker: who could make it.
         located: whose keys.
-        named: keys that it named.
-        right: share of these whose text it is.
+        named: number of named keys.
+        right: share of the named keys with the right text.
         low, high: 95 % interval of the share (Wilson's).
-        chance: what naming every key by the most frequent text would give.
-        note: what stood in for what only the other side has; empty where nothing had to.
+        chance: the share if every key were given the most frequent text.
+        note: what replaced data that only the other side has; empty if nothing had to.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Ridge regression in its dual form, its penalty and its kernel chosen by the exact leave-one-out error.
+"""Fit ridge regression in its dual form, and choose its penalty and kernel by the exact leave-one-out error.
 
 Shapes: N rows, K known rows, D inputs, S fitted targets, F features or fits, P penalties, R eigenvalues that are not 0.
 """
@@ -21,10 +21,10 @@ NO_WORD = 1e-3  # of all weights of an average, below which a fit is left out
 
 
 def kernel_ridge(x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, bandwidths: Sequence[float] = ()) -> Tensor:
-    """Fit centred targets on the known rows, each by the kernel and penalty of least error, and guess all rows', (S, N).
+    """Fit centred targets on the known rows, each with the kernel and penalty of least error, and predict all rows, (S, N).
 
-    The error of row i, left out, is a_i / (G^-1)_ii for G the Gram matrix with the penalty on its diagonal and a = G^-1 y. A
-    target that every fit predicts worse than its mean does is guessed by that: 0.
+    The error of row i, left out, is a_i / (G^-1)_ii for G the Gram matrix with the penalty on its diagonal and a = G^-1 y. If
+    every fit of a target is worse than its mean, the prediction is the mean: 0.
 
     Args:
         x_KD: known rows' inputs.

@@ -1,4 +1,4 @@
-"""Running sums per row over a whole training: what an attacker who kept everything has, in bounded memory.
+"""Keep running sums per row over a whole training: what an attacker who kept everything would have, in bounded memory.
 
 Shapes: N chosen rows, B rows of a step's batch, D cut width.
 """
@@ -15,11 +15,11 @@ from tallystick.attacks.second_moments import HALVES, SecondMoments, StepRows, s
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
 
-PENDING_STEPS, PENDING_NUMBERS = 16, 2**19  # that are summed together, at most
+PENDING_STEPS, PENDING_NUMBERS = 16, 2**19  # the most steps that are summed together
 
 
 class _Step(NamedTuple):
-    """A step that is not summed yet: its number in the epoch, the rows of its batch, and what crossed, float32."""
+    """A step that is not summed yet: its number in the epoch, the rows of its batch, and the messages, float32."""
 
     number: int
     rows_B: Tensor
@@ -29,7 +29,7 @@ class _Step(NamedTuple):
 
 @dataclass(kw_only=True)
 class RowSums:
-    """Of each chosen row the sum of what crossed the cut, how often it did, and its last cut embedding.
+    """For each chosen row, the sum of its messages over the cut, their number, and its last cut embedding.
 
     A peer sees every row in every epoch. Few attacks need each sighting by itself: noise that is drawn anew averages out, and a
     label never changes. In a feature party's view (``received`` is "cut_gradient") gradients are summed; each batch's are
@@ -124,7 +124,7 @@ class RowSums:
         return self.rows_N[self.count_N > 0]
 
     def add(self, rows_B: Tensor, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
-        """Take a step in, whose tensors nobody changes from then on.
+        """Add a step. Nobody may change its tensors later.
 
         It is summed with those that follow: small ones cost calls, not arithmetic, and between two steps of a training nothing
         of what a call needs is at hand.
@@ -139,7 +139,7 @@ class RowSums:
             self.settle()
 
     def settle(self) -> None:
-        """Sum the steps that were taken in since the last time."""
+        """Sum the steps that were added since the last time."""
         steps, self._pending = self._pending, []
         if not steps:
             return
@@ -191,7 +191,7 @@ class RowSums:
             self.white_count_N.index_add_(0, place_S, (square_S != 0).to(place_S.dtype))
 
     def epoch_ended(self, epoch: int) -> None:
-        """Say that the steps since belong to this epoch."""
+        """End an epoch: the steps since the last end belong to it."""
         self.settle()
         self.epochs = (*self.epochs, epoch)
         self._moments.epoch_ended()

@@ -1,4 +1,4 @@
-"""Measure how much an attack found out: its scores against the truth, which only the evaluator sees.
+"""Measure how much an attack found, by comparing its scores with the truth, which only the evaluator sees.
 
 Shapes: N rows of a group, M groups, C classes, R bootstrap replicates, F figures, L levels of a score.
 """

@@ -1,1 +1,1 @@
-"""Attacks on the label party's view: which of a feature party's columns can be rebuilt from its cut embeddings?"""
+"""Rebuild a feature party's columns from cut embeddings, which are in the label party's view."""

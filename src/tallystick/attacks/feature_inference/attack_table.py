@@ -1,4 +1,4 @@
-"""The feature inference attacks by name: an attack is a file here and a row in this table."""
+"""List the feature inference attacks by name: each is a file here and a row in this table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,14 +34,14 @@ class FeatureInferenceAttack:
     Args:
         attack: rebuilds columns.
         description: what it does, in a line.
-        own_columns: reads the label party's own columns, so a feature party cannot measure it at home; a simulation can.
+        own_columns: reads the label party's own columns, so a feature party cannot measure it; a simulation can.
         from_shuffled: reads embeddings with columns shuffled (``FeatureView.contrast_NCD``), with and without known rows.
-        quick: a moment's work: what an audit runs that nobody asked for.
-        quickly: what such an audit runs in its place, which finds about as much in less time; None: the same.
-        behind_noise: finds more than the others behind noise or levels alone; a run without these does not run it.
-        from_start: knows no row, but the bottom model as it was before training (``FeatureView.first``).
-        from_marginals: knows no row, but how each column is distributed (``FeatureView.marginals``).
-        from_others: knows no row, but other people's, who are not among the rows (``FeatureView.others``).
+        quick: takes only a moment, so the quick audit runs it.
+        quickly: the attack that a quick audit runs instead, which finds about as much in less time; None if it runs this one.
+        behind_noise: finds more than the others only if embeddings have noise or levels; other runs do without it.
+        from_start: knows no row, but the initial bottom model (``FeatureView.first``).
+        from_marginals: knows no row, but the distribution of each column (``FeatureView.marginals``).
+        from_others: knows no row, but rows of other people (``FeatureView.others``).
     """
 
     attack: FeatureAttack
@@ -57,21 +57,21 @@ class FeatureInferenceAttack:
 
     @property
     def several_looks(self) -> bool:
-        """Tell whether it does nothing that another of the table does not, if a row crossed once."""
+        """Tell whether it adds nothing to the other attacks if each row crossed only once."""
         if isinstance(self.attack, KernelRidge):
             return self.attack.reads in ("mean", "looks")
         return isinstance(self.attack, (CourseAttack, WeightedMean))
 
     @property
     def parts(self) -> tuple[FeatureAttack, ...]:
-        """Return the attacks of the table whose guesses it reads."""
+        """Return the attacks whose guesses this attack reads."""
         if isinstance(self.attack, SimulatorDecoding):
             return (START,)
         return self.attack.parts if isinstance(self.attack, WeightedMean) else ()
 
     @property
     def knows_no_row(self) -> bool:
-        """Tell whether it does without the columns of any row that was sent."""
+        """Tell whether it needs no columns of a row that was sent."""
         return self.from_start or self.from_marginals or self.from_others
 
 

@@ -1,5 +1,4 @@
-"""An inverse that is learnt from made-up rows. Shapes: N rows, K known rows, M made-up rows, P components, T targets,
-H hidden units."""
+"""Learn an inverse from made-up rows. Shapes: N rows, K known rows, M made-up rows, P components, T targets, H hidden units."""
 
 from dataclasses import dataclass
 
@@ -19,12 +18,13 @@ HIDDEN, PENALTY = 128, 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapInversion:
-    """Learn how known rows are embedded, embed thousands of made-up rows so, and learn the way back from these.
+    """Learn how known rows are embedded, embed thousands of made-up rows in the same way, and learn the inverse from these.
 
-    In no paper that we know. The way there has many rows' worth of structure to lean on, for columns make embeddings and not the
-    other way round; the way back then has as many rows as it likes. Made-up rows are known ones, drawn anew with a little noise
-    on each column (a smoothed bootstrap). Kernel ridge regression embeds them in the first components of the course. To this it
-    adds errors drawn from those of known rows that it was not fitted to, so the way back knows what is noise.
+    In no paper that we know. Few known rows are enough to learn the map from columns to embeddings, because columns determine
+    embeddings and not the other way round. With it any number of rows can be made to learn the inverse. Made-up rows are known
+    rows, drawn with replacement, with a little noise on each column (a smoothed bootstrap). Kernel ridge regression embeds them
+    in the first components of the course. It adds errors drawn from those of known rows that were left out of the fit, so the
+    inverse learns what is noise.
 
     Args:
         rows: M, at least 1.
@@ -68,7 +68,7 @@ class BootstrapInversion:
 
 
 def _embedded(y_KT: Tensor, z_KP: Tensor, y_MT: Tensor) -> Tensor:
-    """Embed rows of these columns, as the known rows say."""
+    """Embed rows with these columns, as learnt from the known rows."""
     if not len(y_KT):
         return torch.zeros(len(y_MT), z_KP.shape[1], dtype=z_KP.dtype)
     mean_P = z_KP.mean(dim=0)

@@ -1,4 +1,4 @@
-"""Columns told from embeddings that crossed with one column shuffled, which measuring a column's importance sends.
+"""Rebuild columns from embeddings with one column shuffled, which the measurement of column importance sends.
 
 Shapes: N rows, K known rows, C columns, D cut width, F numeric columns, G categorical columns, Q quantiles.
 """
@@ -18,13 +18,13 @@ from tallystick.errors import ConfigError, DataError
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledColumnsAttack:
-    """Read each column off what an embedding loses when that column is shuffled.
+    """Rebuild each column from the change of an embedding when that column is shuffled.
 
-    In no paper that we know. All other columns of the row stay, so the mean loss over the repeats is what the row's own cell
-    added, less what a cell adds on average; the order of the shuffle is not needed. Of a bottom that begins with a linear layer
-    it is a straight line, bent by what comes after. With known rows Gaussian kernels on the first components read the cell
-    off it. With none, a number's rows are ranked along the first principal component (``upward`` says which way) and each rank is
-    given its quantile; of a category, rows fall into clusters, named by their sizes.
+    In no paper that we know. All other columns of the row stay, so the mean change over the repeats is the contribution of the
+    row's own cell minus that of an average cell; the order of the shuffle is not needed. If the bottom begins with a linear
+    layer, this lies on a straight line, which later layers bend. With known rows, Gaussian kernels on the first components map
+    it to the cell. Without known rows, a number's rows are ranked along the first principal component (``upward`` gives the
+    direction) and each rank gets its quantile; a category's rows form clusters, named by their sizes.
 
     Args:
         bandwidths: of the kernels, in units of the median distance of known rows; above 0.
@@ -40,7 +40,7 @@ class ShuffledColumnsAttack:
         """Guess every row's columns. Raises DataError for a view without shuffled columns, or with neither rows nor marginals."""
         if view.contrast_NCD is None:
             raise DataError("feature attack: no column was shuffled, and this attack reads nothing else")
-        lefts = (centred(left_ND) for left_ND in view.contrast_NCD.unbind(dim=1))  # one after the other, for they take room
+        lefts = (centred(left_ND) for left_ND in view.contrast_NCD.unbind(dim=1))  # one at a time, to save memory
         if len(view.known_K):
             fit_targets = Targets.of(view.columns_K)
             mean_T = fit_targets.y_KT.mean(dim=0)
@@ -48,7 +48,7 @@ class ShuffledColumnsAttack:
             targets = [*torch.split(numbers_KF, 1, dim=1), *codes]
             guesses = []
             for left_ND, y_KT in zip(lefts, targets, strict=True):
-                # The first principal components, greatest first, each of its own deviation
+                # the first principal components, largest first, each with its own deviation
                 z_NP = principal_components(left_ND, min(8, left_ND.shape[1])).flip(1)
                 widths = sorted({min(width, z_NP.shape[1]) for width in (1, 2, 4, 8)})
                 known_KP = z_NP[view.known_K]
@@ -78,9 +78,10 @@ class ShuffledColumnsAttack:
 
 
 def upward(left_NCD: Tensor, numeric_NF: Tensor) -> Tensor:
-    """Turn what shuffling took away of each number so that its first principal component ascends with the number.
+    """Orient the change by shuffling of each number so that its first principal component ascends with the number.
 
-    That bit per column is granted to who knows no row: a single row that is known by its lowest or its highest value tells it.
+    An attacker who knows no row is given this bit per column: one row known to have the lowest or the highest value would give
+    it.
     """
     turned_NCD = left_NCD.clone()
     for place, value_N in enumerate(numeric_NF.double().T):

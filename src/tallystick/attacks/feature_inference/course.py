@@ -1,4 +1,4 @@
-"""Columns told from the whole course of a row's embeddings, as if all rows had been embedded by the same weights.
+"""Rebuild columns from all embeddings of a row over the training, as if the same weights had embedded all rows.
 
 Shapes: N rows, K known rows, P principal components, T targets.
 """
@@ -17,20 +17,21 @@ MANY = 100
 
 @dataclass(frozen=True, kw_only=True)
 class CourseAttack:
-    """Undo what the bottom model moved between two batches of an epoch, keep what rows vary in, and fit curves to the known rows.
+    """Remove the change of the bottom model between batches, keep the directions in which rows vary, and fit curves to the
+    known rows.
 
-    In no paper that we know; semi-supervised, for rows that are not known tell of the embeddings. In an epoch each batch meets
-    other weights, and the label party knows which batch a row was in. How a look changes with its batch's time is learnt from all
-    rows (``aligned``), and taken off. What is left varies in few directions: each principal component is given one deviation,
-    whatever its share, and Gaussian kernels on the first few, on a few more, up to ``share`` of the known rows' number, are
-    fitted to the known rows. Their guesses are averaged, each weighed by what leaving one row out says for it.
+    In no paper that we know; semi-supervised, because unknown rows show how embeddings vary. In an epoch each batch meets other
+    weights, and the label party knows which batch a row was in. How an embedding changes with its batch's time is learnt from
+    all rows (``aligned``), and subtracted. The rest varies in few directions: each principal component is scaled to deviation
+    1, and Gaussian kernels on the first few, on a few more, up to ``share`` of the known rows' number, are fitted to the known
+    rows. Their guesses are averaged, weighted by their leave-one-out errors.
 
-    Where fewer than three looks were kept, as of a wide cut, the components are those of the mean embeddings: among what varies
-    little is then most of the noise.
+    If fewer than three embeddings per row were kept, as for a wide cut, the components are those of the mean embeddings, whose
+    small components are mostly noise.
 
     Args:
         bandwidths: of the kernels, in units of the median distance of known rows; above 0.
-        of_many: the same for more than 100 known rows, of which each kernel takes the cube; None: no others.
+        of_many: the same for more than 100 known rows, because a kernel's time grows with their cube; None uses ``bandwidths``.
         share: of components per known row, at most; above 0.
     """
 

@@ -1,9 +1,9 @@
-"""Measure how well each column can be rebuilt: every attack on a label party's view, against columns that only their owner has.
+"""Measure how well each column can be rebuilt: run every attack on a label party's view, and compare with the true columns.
 
 Shapes: N rows, K known rows, F numeric columns, G categorical columns.
 
-The feature party runs it, at home: it sent the embeddings and has the columns, so nothing has to cross for it. What it cannot
-know are the label party's own columns, which would help: a simulation that has both sides measures that too.
+The feature party runs this alone: it sent the embeddings and has the columns, so nothing has to cross. It lacks the label
+party's own columns, which would help; a simulation has both sides and measures that, too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ KNOWN = (20, 200)
 DRAWS = 3
 MOST_ROWS = 5000
 OTHERS = 1000
-SURE = 0.01  # chance that some column is said to come back where embeddings have nothing to do with columns
-RANKED_NUMBERS = 2**20  # about so many scores of categories are sorted at once
-LEAST_OF_CATEGORY = 5  # rows that have a category, and that have not, to judge how they are ranked
+SURE = 0.01  # chance to report that a column can be rebuilt although embeddings are independent of columns
+RANKED_NUMBERS = 2**20  # about this many scores of categories are sorted at a time
+LEAST_OF_CATEGORY = 5  # rows with a category, and without it, that are needed to judge their ranking
 NO_ROW_KNOWN = "no attack here can run without a known row, so what an attacker without one finds was not measured"
 KnownRows: TypeAlias = Mapping[int, Sequence[Tensor]]
 """By number of known rows, which rows these are: int64 (K,), one tensor per draw."""
@@ -40,7 +40,7 @@ KnownRows: TypeAlias = Mapping[int, Sequence[Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureLeaks:
-    """All columns, and what could not be measured, in sentences."""
+    """Findings for all columns, and sentences on what could not be measured."""
 
     columns: tuple[RebuiltColumn, ...]
     not_measured: tuple[str, ...] = ()
@@ -62,18 +62,17 @@ def evaluate_feature_inference(
     attacks: Mapping[str, FeatureInferenceAttack] | None = None,
     seed: int = 0,
 ) -> FeatureLeaks:
-    """Rebuild every column from embeddings with a few known rows, and say how much of it came out.
+    """Rebuild every column from embeddings with a few known rows, and measure how much of it was rebuilt.
 
     Threat model: an honest-but-curious label party that keeps all it receives and knows some rows' columns from elsewhere. No
-    guarantee: every figure is a floor. Of more than 5,000 rows, 5,000 evenly spread ones are attacked, unless it is said which
-    are known: then all are.
+    guarantee: every figure is a floor. At most 5,000 evenly spread rows are attacked; all rows if the known ones are given.
 
     Args:
         sent_embeddings: each row's cut embeddings, and what the label party has beside them.
         columns: the truth, row by row.
         marginals: whether attackers are measured, too, who know no row, but how each column of these rows is distributed, or
             1,000 of these rows (at most half) as other people's, of whom nothing was sent.
-        known: how many rows the attacker knows, one figure per column for each; or which.
+        known: how many rows the attacker knows, with a figure per column for each number; or the known rows themselves.
         draws: of the known rows, at least 1.
         attacks: by name; by default all that can be run with what is given.
         seed: of the known rows and of attacks that draw.
@@ -89,17 +88,17 @@ def evaluate_feature_inference(
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedAttack:
-    """One attack, with one draw of the rows that it knows: none of the others need be over.
+    """One attack, with one draw of the rows that it knows. It does not depend on the other attacks of the plan.
 
     Args:
         known: how many rows it knows.
         name: the attack's.
         row: the attack.
         view: what it reads.
-        truth: the columns of the rows that it is judged by.
+        truth: the columns of the rows on which it is measured.
         rest_N: which of the view's rows these are.
         seed: of its draws.
-        is_read_later: whether a later attack of the plan reads what it finds.
+        is_read_later: whether a later attack of the plan reads its guesses.
     """
 
     known: int
@@ -113,11 +112,11 @@ class PlannedAttack:
 
     @property
     def key(self) -> tuple[int, int, str]:
-        """Return what tells it from the others of its plan."""
+        """Return the key that identifies it within its plan."""
         return self.known, self.seed, self.name
 
     def __call__(self) -> Reconstruction | str:
-        """Rebuild the columns, or say why that could not be."""
+        """Rebuild the columns, or say why that was not possible."""
         try:
             rebuilt = self.row.attack(self.view, generator=torch.Generator().manual_seed(self.seed))
         except UNSOLVED as error:
@@ -129,7 +128,7 @@ class PlannedAttack:
 
 @dataclass(frozen=True, kw_only=True)
 class _Round:
-    """All attacks that know so many rows, or why there are none, and what of columns cannot be measured."""
+    """All attacks that know a given number of rows, or why there are none, and which columns cannot be measured."""
 
     known: int
     attacks: Sequence[PlannedAttack] = ()
@@ -184,9 +183,9 @@ class AttackPlan:
         )
 
     def leaks(self, reconstruct: Callable[[PlannedAttack], Reconstruction | str], *, groups: int = 1) -> FeatureLeaks:
-        """Measure what the attacks found by the truth.
+        """Compare what the attacks found with the truth.
 
-        ``groups`` of rows are attacked beside each other, and each is a chance to find something by luck.
+        ``groups`` is how many groups of rows are attacked: in each, something may be found by luck.
         """
         measured: list[RebuiltColumn] = []
         unmeasured: list[str] = []
@@ -244,7 +243,7 @@ class AttackPlan:
             planned = self._planned(all_rows, 0, view_by_start, columns, everything_N, seed=self.seed)
             missing: dict[str, str] = {}
             by_others = {name: row for name, row in possible.items() if row.from_others}
-            # Which rows play other people, whom the attacker knows and nobody sent, and which are left
+            # the rows that stand in for other people, whom the attacker knows and nobody sent, and the remaining rows
             rows = len(columns)
             order = torch.from_numpy(np.random.default_rng([self.seed, 11]).permutation(rows))
             count = min(OTHERS, rows // 2)
@@ -311,7 +310,7 @@ class AttackPlan:
 
 
 def attacked_rows(rows: int) -> Tensor:
-    """Return which of so many rows are attacked: at most 5,000, evenly spread."""
+    """Choose the attacked rows: at most 5,000, evenly spread."""
     return torch.linspace(0, rows - 1, min(rows, MOST_ROWS), dtype=torch.float64).round().long()
 
 
@@ -334,7 +333,7 @@ class _Tally:
         self.errors: dict[tuple[str, str], list[float]] = {}  # standard errors of the values
         self.accuracies: dict[tuple[str, str], list[float]] = {}
         self.majorities: dict[str, list[float]] = {}
-        self.aucs: dict[tuple[str, str], list[float]] = {}  # of the category that is ranked best, where one is beyond luck
+        self.aucs: dict[tuple[str, str], list[float]] = {}  # for the best-ranked category, if it is beyond luck
         self.cosines: dict[tuple[str, str], list[float]] = {}  # of vectors
         self.missing: dict[str, str] = {}
         self.judged: dict[int, tuple[ColumnValues, list[_JudgedCategories]]] = {}  # by truth, of each categorical column
@@ -354,14 +353,14 @@ class _Tally:
                 continue
             total = sum(squares[place] for place in judged)
             error = errors[judged[0]] if len(judged) == 1 else float(_error(gain_NF[:, judged].sum(dim=1)))
-            # 1 less the squared error over that of the mean, and its standard error
+            # 1 minus the squared error divided by that of the mean, and its standard error
             self._keep(name, attack, sum(sums[place] for place in judged) / total, error * len(truth) / total)
             if name not in truth.numeric:
                 truth_NV, guess_NV = truth.numeric_NF[:, judged].double(), reconstruction.numeric_NF[rest_N][:, judged].double()
                 mean_V = truth_NV.mean(dim=0)
                 cosine_N = torch.nn.functional.cosine_similarity(truth_NV - mean_V, guess_NV - mean_V, dim=1)
                 self.cosines.setdefault((name, attack), []).append(float(cosine_N.mean()))
-        if id(truth) not in self.judged:  # the same for all attacks that are judged by these rows
+        if id(truth) not in self.judged:  # the same for all attacks measured on these rows
             self.judged[id(truth)] = truth, [_JudgedCategories.of(truth, g) for g in range(len(truth.categorical))]
         columns = self.judged[id(truth)][1]
         ranked_G = _ranked(reconstruction.scores, reconstruction.codes, rest_N, columns)
@@ -426,7 +425,7 @@ class _Tally:
 
     def means(self) -> dict[str, float]:
         """Average each attack's figures over the columns, each at least 0."""
-        attacks = dict.fromkeys(attack for _, attack in self.values)  # in their order: of a tie the first is shown
+        attacks = dict.fromkeys(attack for _, attack in self.values)  # in order: of equal attacks the first is shown
         return {
             attack: float(np.mean([max(0.0, float(np.mean(v))) for (_, each), v in self.values.items() if each == attack]))
             for attack in attacks
@@ -482,11 +481,12 @@ class _JudgedCategories:
 def _ranked(
     scores: Sequence[Tensor], codes: Sequence[Tensor], rest_N: Tensor, columns: Sequence[_JudgedCategories]
 ) -> dict[int, tuple[float, float]]:
-    """Find of each column the category whose rows are ranked highest: 2 AUC - 1 of it, and its standard error for a guess (Mann
+    """Find, for each column, the category whose rows are ranked best: its 2 AUC - 1, and its standard error for a guess (Mann
     and Whitney 1947).
 
-    A rare category can be ranked well and never be guessed. Only what luck gives to the best category of the column in one of a
-    hundred audits is beyond luck; a column of which no category is is left out. ``rest_N`` are the judged of all rows.
+    A rare category can be ranked well and never be guessed. A category is beyond luck if chance would reach its figure for the
+    column's best category in at most one of a hundred audits; a column without such a category is left out. ``rest_N`` are the
+    judged rows.
     """
     best_G: dict[int, tuple[float, float]] = {}
     parts: list[tuple[int, Tensor, NDArray[np.int64]]] = []  # which column's, scores of its judged categories, and their codes
@@ -503,11 +503,11 @@ def _ranked(
 def _best_ranked(
     parts: Sequence[tuple[int, Tensor, NDArray[np.int64]]], rest_N: Tensor, columns: Sequence[_JudgedCategories]
 ) -> dict[int, tuple[float, float]]:
-    """Do it for some columns at once: their categories are sorted in one call, for small ones cost calls."""
+    """Do this for some columns together: one call sorts all their categories, because many small calls are slow."""
     score_JM = torch.cat([score_JM for _, score_JM, _ in parts])
     code_J = np.concatenate([each for _, _, each in parts])
     column_J = np.repeat([g for g, _, _ in parts], [len(each) for _, _, each in parts])
-    # In float32, which is sorted in half the time, and centred first, for little may be added to a large mean
+    # in float32, which is sorted in half the time; centred first, because small differences may be added to a large mean
     score_JN = (score_JM - score_JM.mean(dim=1, keepdim=True)).float().index_select(1, rest_N).numpy()
     sorted_JN = np.sort(score_JN, axis=1)
     is_ranked_J = sorted_JN[:, 0] < sorted_JN[:, -1]
@@ -528,7 +528,7 @@ def _best_ranked(
             right[number] = below + (sorted_N.searchsorted(mine, side="right").sum() if has_ties_J[place] else below + len(mine))
         mine_J = mine_of_C[code_J[place_J]].astype(np.float64)
         others_J = rows - mine_J
-        auc_J = (right / 2 - mine_J * mine_J / 2) / (mine_J * others_J)  # of pairs within a category half is right
+        auc_J = (right / 2 - mine_J * mine_J / 2) / (mine_J * others_J)  # half of the pairs within a category count as right
         gain_J, error_J = 2 * auc_J - 1, np.sqrt((rows + 1) / (3 * mine_J * others_J))
         gain_J = np.where(gain_J > -ndtri(SURE / int(column.is_judged_C.sum())) * error_J, gain_J, -np.inf)
         best = int(gain_J.argmax())

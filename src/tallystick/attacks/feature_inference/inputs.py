@@ -1,6 +1,6 @@
-"""Prepare what reconstruction attacks read and aim at, as matrices.
+"""Prepare the inputs and targets of reconstruction attacks, as matrices.
 
-The course is that of a row's embeddings over a training, as if all rows had been embedded by the same weights.
+The course is a row's embeddings over a training, adjusted as if the same weights had embedded all rows.
 
 Shapes: N rows, K known rows, D inputs or cut width, T targets, S of them that are fitted; C codes of a column, J of them fitted;
 L looks of a row, E = L D, P principal components.
@@ -17,8 +17,8 @@ from torch import Tensor
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, Reconstruction
 
 LEAST_LOOKS = 3
-COMPONENTS = 128  # of many epochs, a narrow cut's last directions tell of columns, too
-GUIDES = 16  # components of the other looks that tell of a row how it moves
+COMPONENTS = 128  # with many epochs, a narrow cut's last directions depend on columns, too
+GUIDES = 16  # components of the other looks that show how a row moves
 DEGREE, PASSES = 3, 2
 ROWS_PER_WEIGHT = 10
 SHRUNK = 1e-4

@@ -1,4 +1,4 @@
-"""Ridge regression in its dual form, linear or with a Gaussian kernel: the quick reconstructions.
+"""Rebuild columns quickly, by ridge regression in its dual form, linear or with a Gaussian kernel.
 
 Shapes: N rows, K known rows, D inputs, T targets, S of them that are fitted.
 """
@@ -15,11 +15,11 @@ from tallystick.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class KernelRidge:
-    """Fit ridge regression from embeddings to columns on the known rows, and read all other rows off it.
+    """Fit ridge regression from embeddings to columns on the known rows, and predict all other rows by it.
 
-    What "the cut embedding is a linear map of the columns" amounts to for an attacker with a few rows; with ``bandwidths`` a
-    Gaussian kernel, for what is bent. Penalty and bandwidth are chosen for each target by the exact leave-one-out error
-    (``kernel_ridge``). A category is guessed by the greatest of its indicators' regressions.
+    The linear form assumes that the cut embedding is a linear map of the columns; ``bandwidths`` choose a Gaussian kernel, for
+    curved maps. Penalty and bandwidth are chosen for each target by the exact leave-one-out error (``kernel_ridge``). A
+    category is guessed by the greatest of its indicators' regressions.
 
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.

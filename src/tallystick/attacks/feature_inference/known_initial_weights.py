@@ -1,4 +1,4 @@
-"""The first batch solved by the bottom model that sent it, where its starting weights are no secret.
+"""Solve the first batch with the bottom model that embedded it, if its starting weights are public.
 
 Shapes: N rows, B rows of the first batch, D cut width, T unknowns of a row: its numbers, then the embeddings of its categories.
 """
@@ -13,23 +13,22 @@ from tallystick.attacks.feature_inference.view import ColumnValues, FeatureAttac
 from tallystick.errors import DataError
 
 STEPS, STRIDE, SETTLED = 30, 1e-4, 1e-9
-CHUNK = 64  # rows that are solved together
+CHUNK = 64  # rows solved together
 LATER = KernelRidge(reads="looks", bandwidths=(0.3, 1.0, 3.0))
-PRIOR = 1e-10  # weight of a guess at the mean: it settles what a narrow cut leaves open, and moves nothing that is told
+PRIOR = 1e-10  # weight of a guess at the mean: it decides what a narrow cut leaves open, and changes nothing else
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownStartAttack:
     """Solve every row of the first batch for the columns whose embedding was sent, then learn the other rows by them.
 
-    Knows no row. The first batch is embedded by weights that nobody has trained yet; if these follow from what all parties know,
-    the label party has the function and its value (``FeatureView.first``). A unit of the last layer that is above 0 says what
-    stood before its ReLU, one at 0 only that it was not above; Gauss-Newton steps with damping find the row, exactly where the
-    cut is wider than the columns are many. A category is the one whose starting embedding is nearest. The rows of the first batch
-    are then known rows, by which ``rest`` rebuilds the others. Where weights start from a secret it solves for a model that was
-    never used, and finds nothing.
+    Knows no row. Untrained weights embed the first batch. If these follow from what all parties know, the label party has the
+    function and its value (``FeatureView.first``). A unit of the last layer above 0 shows its input to the ReLU, a unit at 0
+    only that this was not above 0; Gauss-Newton steps with damping find the row, exactly if the cut has more units than there
+    are columns. A category is the one whose starting embedding is nearest. The rows of the first batch are then known rows, by
+    which ``rest`` rebuilds the others. If weights start from a secret, it solves for the wrong model, and finds nothing.
 
-    Of the other rows the embeddings of later epochs serve: in the first one, each batch met other weights.
+    For the other rows it uses embeddings of later epochs: in the first epoch, each batch met other weights.
 
     Args:
         rest: rebuilds the other rows.
@@ -56,7 +55,7 @@ class KnownStartAttack:
 
 
 def read_off(first: FirstBatch, value_BT: Tensor, names: ColumnValues) -> ColumnValues:
-    """Return the columns that these unknowns are. ``names`` says what they are called."""
+    """Convert unknowns to columns, with these ``names``."""
     widths = [first.numeric, *(table_CE.shape[1] for table_CE in first.tables)]
     numeric_BF, *embedded = torch.split(value_BT, widths, dim=1)
     codes = [torch.cdist(each, table_CE.double()).argmin(dim=1) for each, table_CE in zip(embedded, first.tables, strict=True)]

@@ -1,4 +1,4 @@
-"""Columns told from embeddings by how each is distributed, and by no row at all.
+"""Rebuild columns from embeddings by the columns' distributions, without a known row.
 
 Shapes: N rows, D inputs, P principal components, Q quantiles, S starts, F numeric columns, G categorical columns, C categories.
 """
@@ -18,10 +18,10 @@ Floats = NDArray[np.float32]
 Order = NDArray[np.int64]
 QUANTILES = 101
 TINY = 1e-30
-LEAST_VARIANCE = 1e-6  # of a principal component, in units of the first one's
-STILL = 1e-4  # a direction that moved by less stays
-FEWER = ((32, 3), (8, 8), (3, 25))  # how many directions of the best are kept after so many steps, on some of the rows
-ALIKE = 0.999  # cosine of two directions that go on to the same one
+LEAST_VARIANCE = 1e-6  # least deviation of a principal component, in units of the first one's
+STILL = 1e-4  # a direction that moved by less counts as settled
+FEWER = ((32, 3), (8, 8), (3, 25))  # how many of the best directions are kept after this many steps, on some of the rows
+ALIKE = 0.999  # cosine from which two directions count as the same
 
 
 def marginals_of(columns: ColumnValues) -> Marginals:
@@ -39,14 +39,14 @@ def marginals_of(columns: ColumnValues) -> Marginals:
 
 @dataclass(frozen=True, kw_only=True)
 class MarginalMatching:
-    """Look for the directions of the embeddings along which rows are distributed as a column is.
+    """Search for directions of the embeddings along which rows have a column's distribution.
 
-    Knows no row, but how each column is distributed. Embeddings are projected on their principal components and made uncorrelated
-    and of deviation 1, in which a column that is told by them is about a direction. From many starts (components, both ways, and
-    random ones) rows are ranked along a direction, each is given the quantile of its rank, and the direction is fitted to these
-    values anew; the direction whose values fit best stays. A normal distribution fits many directions, and the sign of a
-    symmetric one is open, so the attack is good at what is skewed, has gaps or heavy values, and no bound for anybody who knows
-    how columns go together. Categories are looked for one by one, by their shares.
+    Knows no row, but the distribution of each column. Embeddings are projected on their principal components, uncorrelated and
+    with deviation 1; in these a column that embeddings contain is roughly a direction. From many starts (components, both ways,
+    and random ones) rows are ranked along a direction, each is given the quantile of its rank, and the direction is fitted to
+    these values again; the direction that fits best is kept. A normal distribution fits many directions, and the sign of a
+    symmetric one is open. So the attack works for columns that are skewed or have gaps or heavy values, and an attacker who
+    knows how columns depend on each other may find more. Categories are searched one by one, by their shares.
 
     After the moment-matching of blind source separation (Hyvärinen and Oja 2000, for what is told without a distribution) and,
     for binary columns, Ye et al. (2022), arXiv 2210.06771.
@@ -170,7 +170,7 @@ class _Highest:
 
 
 class _Search:
-    """Look for the directions along which rows are distributed as values by rank are: of many starts fewer and fewer go on."""
+    """Search for directions along which rows have the distribution of values by rank: from many starts, only the best go on."""
 
     def __init__(self, z_NP: Tensor, starts_PS: Tensor, *, rows: int, steps: int) -> None:
         self.z_NP, self.steps, self.starts_SP = z_NP, steps, starts_PS.T.numpy().astype(np.float32)
@@ -180,7 +180,7 @@ class _Search:
         self.order_SN = np.argsort(self.starts_SP @ np.ascontiguousarray(self.some_NP.T), axis=1)  # the same for all columns
 
     def __call__(self, values: _RankedNumbers | _Highest) -> Tensor:
-        """Return the column's values (N,) along the best direction, as far from its mean as they fit."""
+        """Return the column's values (N,) along the best direction, shrunk to the mean according to the fit."""
         along_SP = self.starts_SP
         order_SN: Order | None = self.order_SN
         for left, steps in FEWER:

@@ -1,4 +1,4 @@
-"""A small network from embeddings to columns. Shapes: N rows, K known rows, D inputs, T targets."""
+"""Rebuild columns by a small network from embeddings to columns. Shapes: N rows, K known rows, D inputs, T targets."""
 
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ class InversionNetwork:
     """Train a decoder of one hidden layer on the known rows: squared error of numbers, cross-entropy of categories.
 
     He et al. 2019 (Model inversion attacks against collaborative inference), section 4.3: the inverse network, with known rows
-    in place of queries, for tables in place of images.
+    instead of queries, for tables instead of images.
 
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.

@@ -1,4 +1,4 @@
-"""Columns told by a simulated bottom model, which learns from other people's rows alone.
+"""Rebuild columns by a simulated bottom model, which learns from other people's rows alone.
 
 Shapes: N rows, O other people's rows, B rows of a batch, P principal components, T targets, I of them that are read, H hidden
 units, Q quantiles, S directions.
@@ -20,15 +20,15 @@ from tallystick.attacks.feature_inference.view import FeatureView, Reconstructio
 from tallystick.errors import ConfigError, DataError
 
 LEAST_PEOPLE = 100
-COMPONENTS, SPARE = 32, 2  # principal components of the course: at most so many, and so many more than what is read
-LEAST_SHARE = 0.02  # of a category that the simulated model reads
-FARTHEST = 5.0  # deviations from the mean, of what it reads
+COMPONENTS, SPARE = 32, 2  # principal components of the course: at most this many, and this many more than the targets
+LEAST_SHARE = 0.02  # least share of a category that the simulated model reads
+FARTHEST = 5.0  # its inputs are cut at this many deviations from the mean
 BATCH, HIDDEN, PAIRED_STEPS, PAIRED_RATE, RATE = 256, 64, 100, 1e-2, 5e-3
 MOST_TAUGHT = 1500  # of the guessed rows, in a round
 DIRECTIONS, DIRECTIONS_PER_STEP = 512, 32
 OTHER_SEED = 1_000
 START = MarginalMatching(reads="course")
-JITTER, PENALTY = 0.1, 0.03  # of the decoder: it must not count on more than the simulated model is right
+JITTER, PENALTY = 0.1, 0.03  # of the decoder: it must not trust the simulated model beyond its accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class SimulatorDecoding:
     kernel ridge regression, and reads the received embeddings. What it reads teaches the next simulated model.
 
     After SDAR (Zhu et al. 2023, arXiv 2310.10483), which compares embeddings by a discriminator and guides the simulator by the
-    task's loss. A narrow cut, or much noise on embeddings, leads it astray.
+    task's loss. It fails for a narrow cut, or much noise on embeddings.
 
     Args:
         rounds: of simulating and decoding, at least 1.
@@ -130,7 +130,9 @@ class _Distribution:
 
 
 class _SimulatedBottom:
-    """A line and a network of one hidden layer, added. Its slopes are written out, for automatic ones take most of the time."""
+    """The sum of a linear map and a network with one hidden layer. Its gradients are written out, because automatic ones take
+    most of the time.
+    """
 
     def __init__(self, reads: int, width: int, *, generator: torch.Generator) -> None:
         self.weights: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Inversion of a stand-in for the bottom model.
+"""Rebuild columns by inverting a stand-in for the bottom model.
 
 Shapes: N rows, K known rows, M rows to guess, D inputs, T targets, A own columns.
 """
@@ -14,7 +14,7 @@ from tallystick.attacks.feature_inference.view import FeatureView, Reconstructio
 from tallystick.errors import ConfigError
 
 FOLDS = 5
-OWN_PENALTIES = (0.1, 1.0, 10.0)  # on what own columns tell of the others
+OWN_PENALTIES = (0.1, 1.0, 10.0)  # penalty of the regression of other columns on own columns
 TINY = 1e-6
 
 
@@ -22,17 +22,16 @@ TINY = 1e-6
 class SurrogateInversion:
     """Learn a stand-in for the bottom model from the known rows, columns to embeddings, and invert it for all others.
 
-    Generative inversion: He et al. 2019, section 4.4, invert a shadow model; Luo et al. 2021 let own columns aid a
-    generator of the others. Here both are linear and Gaussian, where the likeliest columns have a closed form: what own columns
-    (or the known rows' mean) lead to expect, corrected by what the embedding says against it. A few columns make many
-    coordinates, so a few rows fit the stand-in well where the way back has more unknowns than rows, and it knows
-    what is noise.
+    Generative inversion: He et al. 2019, section 4.4, invert a shadow model; Luo et al. 2021 let own columns aid a generator of
+    the others. Here both are linear and Gaussian, where the likeliest columns have a closed form: the expectation from own
+    columns (or the known rows' mean), corrected by the embedding. A few columns determine many coordinates, so a few rows fit
+    the stand-in well, while a direct inverse has more unknowns than rows; and the stand-in knows what is noise.
 
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.
         own_columns: whether the label party's own columns help, where the view has them.
         penalties: on the stand-in's squared weights, tried; above 0.
-        doubts: factors on its squared errors, tried; above 0. It is a line, and the bottom model bends.
+        doubts: factors on its squared errors, tried; above 0. It is linear, and the bottom model is not.
     """
 
     reads: Reads = "mean"
@@ -80,7 +79,7 @@ class SurrogateInversion:
 class _Surrogate:
     """x = centre + y W + noise, and y = own V + spread, both fitted by ridge regression to the known rows.
 
-    Rare categories make far more targets than there are known rows or coordinates, so nothing here is T wide and T high.
+    Rare categories make far more targets than known rows or coordinates, so no matrix here is T by T.
     """
 
     def __init__(self, y_KT: Tensor, x_KD: Tensor, own_KA: Tensor, *, penalty: float) -> None:
@@ -90,7 +89,7 @@ class _Surrogate:
         if own_KA.shape[1]:
             fits = [_ridge(own_KA, y_KT, each) for each in OWN_PENALTIES]
             own_AT, left_KT = min(fits, key=lambda fit: float(fit[1].square().sum()))
-            if float(left_KT.square().sum()) < float(y_KT.square().sum()):  # own columns tell something
+            if float(left_KT.square().sum()) < float(y_KT.square().sum()):  # own columns help
                 self.own_AT, spread_KT = own_AT, left_KT
         self.weight_TD, error_KD = _ridge(y_KT, x_KD, penalty)
         self.variance_D = error_KD.square().mean(dim=0).clamp(min=TINY)
@@ -98,11 +97,11 @@ class _Surrogate:
         shrunk = 0.5 * min(1.0, targets / rows)  # of the spread's covariance, towards its diagonal
         alone_T = shrunk * spread_KT.square().mean(dim=0) + TINY
         together_TD = spread_KT.T @ (spread_KT @ self.weight_TD) * ((1 - shrunk) / rows)
-        self.covariance_TD = together_TD + alone_T[:, None] * self.weight_TD  # of targets with what they add to embeddings
+        self.covariance_TD = together_TD + alone_T[:, None] * self.weight_TD  # of targets and their effect
         self.explained_DD = self.weight_TD.T @ self.covariance_TD
 
     def inverse(self, x_MD: Tensor, own_MA: Tensor, *, doubt: float) -> Tensor:
-        """Return the likeliest targets of rows, if the noise is so many times that of the fit."""
+        """Return the likeliest targets of rows, if the noise is this multiple of the fit's."""
         own_MA = own_MA - self.own_A
         against_MD = x_MD - self.x_D
         if own_MA.shape[1]:

@@ -1,4 +1,4 @@
-"""A plan's attacks as tasks on an engine: each has a seed of its own, so that it finds the same wherever and whenever it runs."""
+"""Run a plan's attacks as tasks on an engine. Each has its own seed, so it finds the same on any worker, in any order."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ WORTH_CELLS = 75_000
 def leaks_on(engine: Engine, plan: AttackPlan, *, groups: int = 1) -> FeatureLeaks:
     """Run the plan's attacks, which are named as in the table. Use the engine if that is quicker.
 
-    An attack by starting weights reads a model that stays in this process.
+    Attacks by starting weights run in this process, because their model stays here.
     """
     if len(plan.columns) * (len(plan.columns.numeric) + len(plan.columns.categorical)) < WORTH_CELLS:
         return plan.leaks(PlannedAttack.__call__, groups=groups)

@@ -1,4 +1,5 @@
-"""Hold what a label party could rebuild a feature party's columns from: received cut embeddings, and a few known rows.
+"""Hold the data from which a label party could rebuild a feature party's columns: received cut embeddings, and a few known
+rows.
 
 Shapes: N rows, K known rows, D cut width, F numeric columns, G categorical columns, A columns of its own, C categories,
 J of them that an attack looks for, L looks, E = L D.
@@ -26,7 +27,7 @@ class ColumnValues:
         numeric: F names.
         categorical: G names.
         categories: how many codes each categorical column has.
-        vectors: of the first numeric columns, the vector that each is a number of; empty where it is a column.
+        vectors: for the first numeric columns, the vector to which each belongs; empty for a plain column.
     """
 
     numeric_NF: Tensor
@@ -61,7 +62,7 @@ class ColumnValues:
 
     @property
     def numbers(self) -> dict[str, list[int]]:
-        """Return where the numbers of each numeric column stand, those of a vector together."""
+        """Return the places of each numeric column's numbers, those of a vector together."""
         places: dict[str, list[int]] = {}
         for place, name in enumerate(self.numeric):
             places.setdefault((self.vectors[place] if place < len(self.vectors) else "") or name, []).append(place)
@@ -70,7 +71,7 @@ class ColumnValues:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstBatch:
-    """Rows that were embedded first, and the bottom model as it was then, if it follows from what every party knows.
+    """The rows that were embedded first, and the initial bottom model, if it follows from what every party knows.
 
     Args:
         rows_B: int64, which of the view's rows these are.
@@ -109,16 +110,16 @@ class Marginals:
 
 @dataclass(frozen=True, kw_only=True)
 class SentEmbeddings:
-    """Embeddings that a label party was sent of the same rows, in one training or in several, and what it has beside them.
+    """The embeddings of the same rows that a label party received, in one training or in several, and what else it has.
 
     Args:
-        last_BD: each row's last embedding.
-        mean_BD: its mean one.
-        looks_BE: those of several epochs, side by side.
-        looks_at_BL: the step of each of these epochs that the row was embedded in; None where that is not known.
-        contrast_BCD: by how much less the embedding was with each of the C columns shuffled; None where none was.
-        own_BA: the label party's own columns, as numbers; None if it has none, or they are not at hand.
-        first: the first batch and the bottom model that embedded it, as far as the contract tells; its attacks know no row.
+        last_BD: the last embedding of each row.
+        mean_BD: the mean embedding of each row.
+        looks_BE: the embeddings of several epochs, side by side.
+        looks_at_BL: the step within each of these epochs at which the row was embedded; None if unknown.
+        contrast_BCD: how much the embedding fell with each of the C columns shuffled; None if none was.
+        own_BA: the label party's own columns, as numbers; None if it has none, or they are not available.
+        first: the first batch and the bottom model that embedded it, if these follow from the contract.
     """
 
     last_BD: Tensor
@@ -131,7 +132,7 @@ class SentEmbeddings:
 
     @classmethod
     def of(cls, step: StepView) -> "SentEmbeddings":
-        """Return what sums by row show as a step."""
+        """Build it from sums by row."""
         assert step.mean_BD is not None
         assert step.looks_BE is not None
         return cls(last_BD=step.received_BD, mean_BD=step.mean_BD, looks_BE=step.looks_BE, looks_at_BL=step.looks_at_BL)
@@ -149,11 +150,11 @@ class SentEmbeddings:
         )
 
     def beside(self, other: "SentEmbeddings") -> "SentEmbeddings":
-        """Put both trainings' embeddings beside each other, as further columns.
+        """Join both trainings' embeddings, as further columns.
 
         Looks at the same steps become one wider look, and others are further looks.
 
-        Of further looks the narrower cut's are filled up with zeros.
+        Further looks of a narrower cut are padded with zeros.
         """
         at = [each.looks_at_BL for each in (self, other) if each.looks_at_BL is not None]
         assert len(at) == 2, "sums by row say when each look was"
@@ -178,14 +179,14 @@ class FeatureView:
 
     Args:
         last_ND: each row's last cut embedding, of the most trained bottom model.
-        mean_ND: its mean over the training, in which noise that was drawn anew averages out; equal to ``last_ND`` for one look.
+        mean_ND: the mean over the training, which averages fresh noise out; equal to ``last_ND`` for one look.
         looks_NE: its embeddings of several epochs side by side: each epoch's model shows the columns from another side.
-        known_K: int64, which rows it knows.
-        columns_K: these rows' columns.
+        known_K: int64, the known rows.
+        columns_K: the columns of the known rows.
         own_NA: its own columns of all rows, as numbers; None if it has none, or the attack is measured where they are not known.
         first: the first batch and the model that embedded it, for an attack that knows no row; None if that cannot be made.
-        marginals: how each column is distributed, for another one; None where that is not known.
-        others: columns of people who are not among the rows, for an attack that knows no row; None where there is no such table.
+        marginals: the distribution of each column, for an attack that knows no row; None if unknown.
+        others: columns of other people, who are not among the rows, for an attack that knows no row; None without such a table.
         looks_at_NL: of each of the looks the step of its epoch that the row was embedded in, from 0: between two steps the bottom
             model moves. None: not known, or there was one look only.
         contrast_NCD: by how much less a row's embedding was on average with each of the C columns shuffled, numbers first; None
@@ -240,14 +241,12 @@ class FeatureView:
                 )
 
     def guess(self, attack: "FeatureAttack", *, seed: int) -> "Reconstruction":
-        """Return what an attack guesses, from ``guesses`` if it was run by itself before. It is not kept longer."""
+        """Return an attack's guess. If it ran before, take the guess out of ``guesses``."""
         earlier = self.guesses.pop((attack, seed), None)
         return earlier if earlier is not None else attack(self, generator=torch.Generator().manual_seed(seed))
 
     def of_rows(self, index: Tensor, *, others: ColumnValues, marginals: Marginals) -> "FeatureView":
-        """Return what was received of some rows alone, of which none is known, beside a table of other people and its
-        distributions.
-        """
+        """Return the view of some rows, none of them known, with a table of other people and its distributions."""
         own_NA, looks_at_NL = (None if each is None else each[index] for each in (self.own_NA, self.looks_at_NL))
         return FeatureView(
             last_ND=self.last_ND[index],

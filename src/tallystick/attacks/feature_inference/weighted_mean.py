@@ -1,4 +1,4 @@
-"""A mean of other attacks' guesses, weighed by known rows that were left out.
+"""Average other attacks' guesses, weighted by how well each guesses known rows that were left out.
 
 Shapes: N rows, K known rows, A attacks, T targets.
 """
@@ -14,16 +14,16 @@ from tallystick.errors import ConfigError
 
 SWEEPS = 100
 _READS: tuple[Reads, ...] = ("mean", "course")  # of what the averaged attacks read
-LEAST_GAIN = 1e-3  # share of the variance that an attack is taken to tell at least
+LEAST_GAIN = 1e-3  # least share of the variance that an attack is assumed to explain
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedMean:
-    """Average attacks that err differently, which behind noise beats each of them.
+    """Average attacks with different errors. If there is noise, this beats each of them.
 
-    Stacking (Wolpert 1992; Breiman 1996). Known rows are left out fold by fold, and each attack guesses them by the others. Of
-    each target the weights, at least 0, are those of least squared error on these guesses, drawn towards weights by what each
-    attack tells alone; then the attacks are given all known rows, and their guesses are averaged.
+    Stacking (Wolpert 1992; Breiman 1996). Known rows are left out fold by fold, and each attack guesses them by the others. For
+    each target the weights, at least 0, minimise the squared error of these guesses, and are shrunk towards weights that follow
+    from each attack's own error. Then the attacks get all known rows, and their guesses are averaged.
 
     Args:
         parts: the attacks; at least one.

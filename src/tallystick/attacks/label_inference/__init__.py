@@ -1,1 +1,1 @@
-"""Label inference attacks: what a feature party can read off its view about the label party's labels, and how well."""
+"""Infer the label party's labels from a feature party's view, and measure how well that works."""

@@ -1,4 +1,4 @@
-"""The label inference attacks by name: an attack is a file here and a row in this table."""
+"""List the label inference attacks by name: each is a file here and a row in this table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,20 +41,21 @@ class LabelInferenceAttack:
 
     Args:
         attack: scores rows of a view.
-        description: what it does, in a line for people who have never heard of it; reports show it beside the name.
-        reads: what it reads of a step; of gradients and embeddings together, the gradients.
-        knows: which labels the attacker is told.
+        description: what it does, in a line for readers who do not know it; reports show it with the name.
+        reads: which messages of a step it reads; gradients if it reads gradients and embeddings.
+        knows: which labels the attacker knows.
         binary: whether it is for two classes.
         multiclass: whether it can tell more than two classes apart.
         numbers: whether it is for targets that are numbers.
-        over_training: reads one vector per row, and may be given the whole training's (``RowSums``) in place of single steps.
+        over_training: reads one vector per row, and may get that of the whole training (``RowSums``) instead of single steps.
         with_embeddings: needs the own embeddings beside the gradients.
-        tells_of_both: what it finds may come from these embeddings alone.
+        tells_of_both: its findings may come from these embeddings alone.
         with_model: trains the attacker's own bottom model on its own columns (``View.own_model``).
-        from_start: simulates the label party's model as it was before training (``View.start``).
+        from_start: simulates the label party's initial model (``View.start``).
         from_flip: undoes randomised response of a known chance (``View.flip``).
-        quick: one vector per row and a moment's work: what an audit runs that nobody asked for.
-        upper_bound: needs labels that no attacker has; says that much is there to be found, and another classifier may find more.
+        quick: reads one vector per row and takes only a moment, so the quick audit runs it.
+        upper_bound: needs labels that no attacker has; it shows the least that there is to find, and another classifier may
+            find more.
     """
 
     attack: Attack
@@ -74,7 +75,7 @@ class LabelInferenceAttack:
     quick: bool = False
 
     def allows(self, classes: int) -> bool:
-        """Tell whether it can be used on a target of so many classes. 0 stands for a number."""
+        """Tell whether it can be used on a target of this many classes; 0 means a number."""
         if classes == 0:
             return self.numbers
         return self.multiclass if classes > 2 else self.binary
@@ -417,7 +418,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
 
 
 def _unflipped(name: str, row: LabelInferenceAttack) -> LabelInferenceAttack:
-    """Return the attack on what a row that knows no label reads, taken for replaced labels and un-flipped."""
+    """Return the attack that takes another attack's guesses for replaced labels and un-flips them."""
     return LabelInferenceAttack(
         attack=UnflippedAttack(reader=row.attack),
         description=f"what {name} reads is taken for replaced labels; a model of them is un-flipped, the row's own label added",

@@ -1,4 +1,4 @@
-"""Auxiliary labels: those that an attacker knows, drawn from the truth by the evaluation before the attack sees the view.
+"""Choose the auxiliary labels that an attacker knows. The evaluation draws them from the truth before the attack sees the view.
 
 Shapes: N rows of the run, B rows of a step's batch.
 """
@@ -18,7 +18,7 @@ class AuxiliaryLabels(Protocol):
     """Decides which labels the attacker knows."""
 
     def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
-        """Put the known labels, and no others, into the view."""
+        """Return the view with the known labels, and no others."""
         ...
 
     def describe(self) -> str:
@@ -28,14 +28,14 @@ class AuxiliaryLabels(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class NoLabels:
-    """No label at all."""
+    """No label."""
 
     def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:  # noqa: ARG002
-        """Leave the view as it is."""
+        """Return the view unchanged."""
         return view
 
     def describe(self) -> str:
-        """Say so."""
+        """Describe this."""
         return "no label"
 
 
@@ -43,7 +43,7 @@ class NoLabels:
 class LabelsPerBatch:
     """In every batch, some random rows of each class that is looked for: the positive one, or each of several.
 
-    A batch with fewer such rows gives all it has, and then has none left to score: the evaluator skips it and counts it.
+    If a batch has no more such rows, all of them are known and none is left to score: the evaluator skips it and counts it.
 
     Args:
         count: labels per batch and class, at least 1.
@@ -67,7 +67,7 @@ class LabelsPerBatch:
         return replace(view, known_labels=tuple(labels))
 
     def describe(self) -> str:
-        """Say how many."""
+        """Say how many labels are known."""
         return f"{self.count} label{'s' if self.count > 1 else ''} in every batch"
 
 
@@ -98,7 +98,7 @@ class FewLabels:
         return _reveal(view, torch.cat(samples), labels_N)
 
     def describe(self) -> str:
-        """Say how many."""
+        """Say how many labels are known."""
         return f"{self.count} labels"
 
 
@@ -125,13 +125,13 @@ class FewKnownNumbers:
         return replace(view, known_numbers=known_N)
 
     def describe(self) -> str:
-        """Say how many."""
+        """Say how many labels are known."""
         return f"{self.count} numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TheseLabels:
-    """The labels of these rows, known in every step: so that two views are attacked by somebody who knows the same.
+    """The labels of these rows, known in every step, so that two views can be attacked with the same knowledge.
 
     Args:
         rows_T: int64, distinct, as the view numbers them.
@@ -140,11 +140,11 @@ class TheseLabels:
     rows_T: Tensor
 
     def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:  # noqa: ARG002
-        """Draw nothing."""
+        """Reveal these labels; nothing is drawn."""
         return _reveal(view, self.rows_T, labels_N)
 
     def describe(self) -> str:
-        """Say how many."""
+        """Say how many labels are known."""
         return f"{len(self.rows_T)} labels"
 
 
@@ -168,7 +168,7 @@ class ShareOfLabels:
         return _reveal(view, _sample(observed_N, round(self.share * int(observed_N.sum())), rng), labels_N)
 
     def describe(self) -> str:
-        """Say how many."""
+        """Say how many labels are known."""
         return f"{self.share:.0%} of all labels"
 
 
@@ -182,7 +182,7 @@ class ClassOrder:
         return replace(view, class_order=count_C.argsort(descending=True, stable=True))
 
     def describe(self) -> str:
-        """Say so."""
+        """Describe this."""
         return "which class is how frequent"
 
 

@@ -1,4 +1,4 @@
-"""Average several epochs: noise that is drawn anew each time averages out.
+"""Average several epochs, so that fresh noise averages out.
 
 Shapes: B rows of a step's batch, N rows of the run.
 """
@@ -21,7 +21,7 @@ class OverEpochs:
     not. A batch's scores are centred and divided by their deviation, so that batches count alike. Binary targets only.
 
     Args:
-        attack: scores batches; of one epoch's view it tells the same by itself, and no row is scored here.
+        attack: scores batches. With one epoch it finds the same alone, and no row is scored here.
     """
 
     attack: Attack

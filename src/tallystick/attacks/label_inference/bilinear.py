@@ -1,4 +1,4 @@
-"""The bilinear probe: a gradient whose direction turns with its row's embedding, told by half of all labels.
+"""Probe gradients whose direction depends on the row's embedding, with half of all labels known.
 
 Shapes: N rows of a run, G gradient components, E embedding components.
 """

@@ -1,4 +1,4 @@
-"""Cluster assignment: as many clusters as classes, and the smaller one is the rarer class.
+"""Sort rows into as many clusters as classes, and take the smaller one for the rarer class.
 
 Shapes: B rows of a step's batch, D columns, N rows of a run, C classes.
 """

@@ -1,4 +1,4 @@
-"""Several attacks on one view, put together: their ranks added, and the surest rows taken as labels of a model for all.
+"""Combine several attacks on one view: add their ranks, and use the clearest rows as labels for a model of all rows.
 
 Shapes: N rows seen, P parts, F inputs of the model, D cut width.
 """
@@ -21,14 +21,14 @@ PENALTY = 1e-2
 
 @dataclass(frozen=True, kw_only=True)
 class CombinedAttack:
-    """Add up several attacks' ranks of each row, and learn from the surest rows what the others are.
+    """Add several attacks' ranks of each row, and learn from the clearest rows how to score the others.
 
-    In no paper; self-training after Scudder (1965). The parts agree where the label is, and err each in its own way. Their ranks
-    are weighed by the first principal component of what they have in common, which turns those round that point the other way;
-    as a whole the parts' own orientation stands, by which class is rarer. How rare it is follows from the parts: the median, over
-    these, of the smaller one of two clusters of scores. The highest and the lowest rows are then pseudo-labels of a logistic
-    head on the parts' scores and the first principal components of the mean gradients (and embeddings), in five folds, so that no
-    row's score rests on its own pseudo-label.
+    In no paper; self-training after Scudder (1965). The parts agree about the label, and their errors differ. Their ranks are
+    weighted by the first principal component of what they share, which inverts parts that point the other way; the orientation
+    as a whole is that of the parts, by which class is rarer. How rare it is follows from the parts: the median, over these, of
+    the smaller one of two clusters of scores. The highest and the lowest rows are then pseudo-labels of a logistic head on the
+    parts' scores and the first principal components of the mean gradients (and embeddings), in five folds, so that no row's
+    score rests on its own pseudo-label.
 
     Knows no label, only which class is rarer, as its parts do. Binary targets only.
 

@@ -1,4 +1,4 @@
-"""The direction of a cut gradient, compared with that of rows whose label the attacker knows.
+"""Compare the direction of a cut gradient with that of rows whose label the attacker knows.
 
 Shapes: B rows of a step's batch, N rows of the run, D cut width, H hint rows, C classes.
 """
@@ -17,7 +17,7 @@ from tallystick.errors import ConfigError, DataError
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionAttack:
-    """The more a row's cut gradient points the way of a known positive row's, the more likely it is positive.
+    """Score a row by how closely its cut gradient points in the direction of a known positive row's.
 
     Li et al. 2022 (Marvell), section 3.2. Reads cut gradients and knows a few labels in every batch (View.known_labels), and of
     these rows the undefended gradients if View.clean_hints has them, as in Marvell's evaluation. Several hints are averaged as

@@ -1,4 +1,4 @@
-"""Second moments by direction: noise that one class gets everywhere shows where the other is silent.
+"""Compare energy by direction: noise that one class gets in all directions shows where the other class has little variance.
 
 Shapes: B rows of a step's batch, N rows of the run, H halves of the directions.
 """

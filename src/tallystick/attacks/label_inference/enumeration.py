@@ -1,4 +1,4 @@
-"""Label enumeration: what would each label have sent back, and which of these is it that came?
+"""Simulate the gradient of each possible label, and compare it with the gradient that came.
 
 Shapes: B rows of a step's batch, D cut width, C classes, K clusters, N rows seen.
 """

@@ -1,4 +1,4 @@
-"""Targets that are numbers, told by a few known ones: curves from embeddings, or what came back, to the target.
+"""Infer targets that are numbers from a few known ones: fit curves from embeddings, or from gradients, to the target.
 
 Shapes: N rows of the run, K known rows, F inputs, P principal components.
 """

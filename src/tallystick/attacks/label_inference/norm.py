@@ -1,4 +1,4 @@
-"""The length of a cut gradient.
+"""Score rows by the length of their cut gradients.
 
 Shapes: B rows of a step's batch, D cut width.
 """
@@ -14,7 +14,7 @@ from tallystick.attacks.view import Scores, View
 
 @dataclass(frozen=True, kw_only=True)
 class NormAttack:
-    """The longer a row's cut gradient, the more likely the row is positive.
+    """Score a row by the length of its cut gradient: positive rows have longer ones.
 
     Li et al. 2022 (Marvell), section 3.1; FedAds, section 5.2.1, attack (1): where positives are rare, a model is less sure of
     their label than of a negative row's. Reads cut gradients, knows no label. Binary targets only.

@@ -1,4 +1,4 @@
-"""Attacks on labels that come from other packages: an entry point names a row of the table, and a process of its own runs it."""
+"""Run attacks on labels from other packages: an entry point names a row of the table, and a separate process runs it."""
 
 import json
 import os
@@ -22,8 +22,8 @@ LIMIT_S = 600.0  # of loading all rows, and of each attack
 def outside_attacks() -> tuple[Mapping[str, LabelInferenceAttack], Mapping[str, str]]:
     """Load the attacks that installed packages name in the entry point group ``tallystick.label_attacks``, and the unusable ones.
 
-    Threat model: whoever installs a package trusts its code, which runs with all rights of this user. Its process is handed a
-    view and the labels that its row declares, never the others; one that does not end is ended after ten minutes. No guarantee.
+    Threat model: whoever installs a package trusts its code, which runs with all rights of this user. Its process gets a view
+    and the labels that its row declares, never others, and is stopped after ten minutes. No guarantee.
 
     Returns:
         rows by name, and by name why one cannot be used: it cannot be loaded, is no row or one with a wrong entry, or has the
@@ -70,7 +70,7 @@ class OutsideAttack:
         try:
             facts, tensors = unframed(answer)
             scores = None if "error" in facts else answered_scores(facts, tensors)
-        except Exception as error:  # whatever foreign code wrote
+        except Exception as error:  # foreign code may have written anything
             raise DataError(f"it gave no scores: {type(error).__name__}: {error}") from None
         if scores is None:
             raise DataError(str(facts["error"]))

@@ -1,4 +1,4 @@
-"""The process in which an attack from outside runs: it is told which one, given a view, and answers with scores.
+"""Run an attack from outside in this process: read its number and a view, and answer with scores.
 
 Shapes: B rows of a step's batch, N scored rows.
 
@@ -76,7 +76,7 @@ def answered_scores(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
 def main() -> None:
     """Describe the attacks from the given number on, or run the one that the message on standard input asks for."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what foreign code prints is no answer
+    os.dup2(2, 1)  # output of foreign code is not an answer
     if len(sys.argv) > 1:
         for number, point in list(enumerate(points()))[int(sys.argv[1]) :]:
             answers.write(json.dumps({"number": number} | _described(point)).encode() + b"\n")
@@ -84,7 +84,7 @@ def main() -> None:
     else:
         _run(sys.stdin.buffer.read(), answers)
     answers.flush()
-    os._exit(0)  # threads that foreign code began do not hold the end up
+    os._exit(0)  # threads of foreign code must not delay the end
 
 
 def _run(message: bytes, answers: BinaryIO) -> None:

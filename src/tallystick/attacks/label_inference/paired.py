@@ -1,4 +1,4 @@
-"""Whitened energy over pairs of epochs: what of a row's gradients comes back from one epoch to the next.
+"""Score rows by whitened energy over pairs of epochs: the part of a row's gradients that repeats from epoch to epoch.
 
 Shapes: B rows of a step's batch, N rows seen twice or more, D cut width.
 """

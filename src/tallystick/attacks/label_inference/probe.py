@@ -1,4 +1,4 @@
-"""The supervised probe: what somebody with half of all labels finds. More than an attacker has, and still a floor.
+"""Train a supervised probe with half of all labels. That is more than an attacker has, and still a floor.
 
 Shapes: N rows of a run, B rows of a minibatch, D cut width, C classes, O outputs (1 for two classes, else C).
 """

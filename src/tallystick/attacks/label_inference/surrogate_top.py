@@ -1,4 +1,4 @@
-"""A surrogate top model: which labels, and which model of the attacker's own, would have sent these gradients back?
+"""Fit a surrogate top model and labels that together would have sent these gradients.
 
 Shapes: N rows seen, S rows of a fitting step, D cut width, C classes, H hidden units, K = C + H.
 """

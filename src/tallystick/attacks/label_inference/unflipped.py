@@ -1,4 +1,4 @@
-"""Randomised response undone: the label that was put in place of the true one is read, and what rows like it have is un-flipped.
+"""Undo randomised response: read the replaced label, and correct the prediction from similar rows for the flips.
 
 Shapes: B rows of a step's batch, N rows seen, D cut width, F inputs.
 """

@@ -1,1 +1,1 @@
-"""Attacks on linking by similar keys: where does the other side's key lie?"""
+"""Locate the other side's keys in a linkage by similar keys."""

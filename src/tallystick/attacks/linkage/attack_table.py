@@ -1,4 +1,4 @@
-"""The attacks on linking by similarity: an attack is a file here and a row in this table."""
+"""List the attacks on linking by similarity: each is a file here and a row in this table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ V = TypeVar("V", bound=LinkageView)
 
 @dataclass(frozen=True, kw_only=True)
 class LinkageAttackRow(Generic[V]):
-    """An attack, the view that it reads, how it works, in a line for the report, and how many keys it must know."""
+    """An attack, the view that it reads, a line on how it works for the report, and how many keys it must know."""
 
     attack: LinkageAttack[V]
     view: type[V]

@@ -1,4 +1,4 @@
-"""Locate a row of which only the set of its nearest known places is known. Shapes: N positions, M numbers, G grid points."""
+"""Locate a row by the set of its nearest known places. Shapes: N positions, M numbers, G grid points."""
 
 from dataclasses import dataclass
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Measure how far off an attacker is who says where keys lie: what a report's linkage section holds.
+"""Measure how far an attacker's guessed places are from the keys, for a report's linkage section.
 
 Shapes: T targets that were placed, D dimensions.
 """
@@ -22,7 +22,7 @@ def measure_located(
         name: of the attack.
         located: what it gave.
         truth_MD: true keys of all targets, in the scale of the view.
-        unit_D: what one of that scale is in the unit of the answer, such as metres, per dimension.
+        unit_D: size of one step of that scale in the unit of the answer, such as metres, per dimension.
         rng: of the bootstrap and the guesses.
     """
     if not len(located.targets_T):
@@ -65,7 +65,7 @@ def evaluate_linkage(
     *,
     seed: int = 0,
 ) -> dict[str, LocatedKeys]:
-    """Attack a view by every attack that reads such a one, and measure how far off it is.
+    """Run every attack that reads such a view, and measure how far its places are from the keys.
 
     No guarantee: no attack here found more, another may. Args: the view, the true keys of its targets in the view's scale, the
     unit of the answer per dimension, and the seed of what they draw.

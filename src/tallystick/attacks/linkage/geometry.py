@@ -1,4 +1,4 @@
-"""Locate keys of which a helper has only encodings. Shapes: T targets, D dimensions, H keys known to the helper."""
+"""Locate keys from the encodings that a helper sees. Shapes: T targets, D dimensions, H keys known to the helper."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Name the text behind a key of which only encodings, similarities or links are known.
+"""Name the text behind a key from its encoding, its similarities or its links.
 
 Every attack here has a list of texts that the other side's are among, such as a telephone book, and says which one each key is.
 
@@ -247,7 +247,7 @@ TEXT_ATTACKS: Mapping[str, TextAttackRow[Any]] = MappingProxyType(
 
 
 def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = quietly) -> dict[str, NamedKeys]:
-    """Attack a view by every attack that reads such a one, and measure by the truth, -1 where a target is not to be counted.
+    """Run every attack that reads such a view, and compare with the truth, which is -1 for targets that do not count.
 
     No guarantee: no attack here found more, another may.
     """

@@ -1,4 +1,4 @@
-"""Locate a row whose noisy distances to many known places are known. Shapes: P pairs of a number, D dimensions."""
+"""Locate a row by its noisy distances to many known places. Shapes: P pairs of a number, D dimensions."""
 
 from dataclasses import dataclass
 

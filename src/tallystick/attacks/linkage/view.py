@@ -1,4 +1,4 @@
-"""Hold what each seat has of a linkage by similarity, and where an attacker says that keys lie.
+"""Hold the views of a linkage by similarity, and an attacker's guessed places of keys.
 
 Shapes: N rows of the label party, M of a feature party, K links, D dimensions, T targets.
 """
@@ -19,7 +19,7 @@ OnProgress = Callable[[int, int], None]
 
 
 def quietly(completed: int, total: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

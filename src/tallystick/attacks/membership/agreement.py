@@ -1,4 +1,4 @@
-"""Does what one party sends of a row agree with what the other has of that row itself: its label, its columns?
+"""Test whether what one party sends about a row agrees with the other's own label or columns of that row.
 
 Shapes: B rows of a step's batch, D cut width, N rows of the union, M rows that the label party has, A own columns as numbers,
 P parts that the embedding is predicted from.

@@ -1,4 +1,4 @@
-"""Rows with values that no other row has, by one who rebuilt the columns.
+"""Find rows with unique values, for an attacker who rebuilt the columns.
 
 Shapes: N rows, C columns of the party that sent.
 """
@@ -16,7 +16,7 @@ from tallystick.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class UniqueCells:
-    """In how few rows do a row's values stand? A made-up row that copies cells of real ones has none for itself.
+    """Score a row by how rare its values are. A made-up row that copies cells of real rows has no unique value.
 
     Not in the paper. Needs no known row, but every row's columns without error, which no view holds: who rebuilds them from
     embeddings has them. Each value counts 1 / (rows that have it), and the sum over columns, or over pairs of them, is the score.

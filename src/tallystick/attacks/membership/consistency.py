@@ -1,4 +1,4 @@
-"""Compare the things received for one row in consecutive epochs.
+"""Compare the messages about one row in consecutive epochs.
 
 Shapes: B rows of a step's batch, D cut width, N rows of the union.
 """
@@ -15,7 +15,7 @@ from tallystick.attacks.view import Scores, View
 
 @dataclass(frozen=True, kw_only=True)
 class Consistency:
-    """Attack by how alike the things are that are received for one row in consecutive epochs. A row drawn anew each time is not.
+    """Score a row by how similar its messages in consecutive epochs are. A row with fresh draws is dissimilar.
 
     Not in the paper. Aimed at sampled, random and Gaussian features with fresh draws (embeddings drift, synthetic rows jump), and
     at fresh labels. A run of one epoch gives it nothing to see: it then scores no rows.

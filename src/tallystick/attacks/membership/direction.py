@@ -1,4 +1,4 @@
-"""Compare which way a row's cut gradient points, in one epoch and over several.
+"""Compare the direction of a row's cut gradient, in one epoch and over several.
 
 Shapes: B rows of a step's batch, D cut width, N rows of the union.
 """
@@ -29,7 +29,8 @@ class GradientDirection:
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionFlips:
-    """Does a row's gradient change sides between epochs? A real label never changes. One drawn anew each step does.
+    """Score a row by whether its gradient changes sides between epochs. A real label never changes; a label with fresh draws
+    does.
 
     Not in the paper, whose attacks look at one batch at a time. Aimed at random-pred and random-pos with fresh draws.
     A run of one epoch gives it nothing to see: it then scores no rows.

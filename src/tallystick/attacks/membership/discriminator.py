@@ -1,4 +1,4 @@
-"""A discriminator learned from rows whose presence at the other side the attacker knows.
+"""Train a discriminator on rows whose presence at the other side the attacker knows.
 
 Shapes: B rows of a step's batch, D cut width, P features per observation, S observations of known rows, N rows.
 """

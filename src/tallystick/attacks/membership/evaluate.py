@@ -1,4 +1,4 @@
-"""Every membership attack on one party's view, evaluated: what a report's membership section holds.
+"""Evaluate every membership attack on one party's view, for a report's membership section.
 
 Shapes: B rows of a step's batch, U rows of the union, N rows that some step shows.
 
@@ -29,7 +29,7 @@ class MembershipLeaks:
 
     Args:
         found: metrics of each attack that had something to see.
-        not_measured: why the others had not: the names that share a reason, with commas between, and the reason.
+        not_measured: the reasons for the others, each with the names of the attacks that share it.
     """
 
     found: Mapping[str, AttackMetrics]

@@ -1,4 +1,4 @@
-"""Rows with nearly the same embedding as another row nearby.
+"""Find rows with nearly the same embedding as another row nearby.
 
 Shapes: B rows of a step's batch, D cut width, N rows of the union.
 """

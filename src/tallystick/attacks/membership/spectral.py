@@ -1,4 +1,4 @@
-"""The spectral membership attack: how far a row lies along its batch's main direction.
+"""Score rows by how far they lie along their batch's main direction.
 
 Shapes: B rows of a step's batch, D cut width, N rows of the union.
 """

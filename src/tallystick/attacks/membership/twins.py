@@ -1,4 +1,4 @@
-"""Rows that look like another one at every stage of training.
+"""Find rows that look like another row at every stage of training.
 
 Shapes: B rows of a step's batch, D cut width, N rows of the union.
 """
@@ -16,7 +16,8 @@ _TINY = torch.finfo(torch.float32).tiny
 
 @dataclass(frozen=True, kw_only=True)
 class TwinEmbeddings:
-    """Does another row look alike at every stage of training? A synthetic row moves with its donor wherever their batches are.
+    """Score a row by how similar the most similar other row is during training. A synthetic row moves with its donor, even in
+    other batches.
 
     Not in the paper. Copies that never share a batch differ by what the bottom model learned between the two; standardising
     each batch takes out most of that. Compares each row's last observation with everyone else's, by cosine. Aimed at sampled
