@@ -1,4 +1,4 @@
-"""Tables of SQLite, Snowflake, BigQuery, Flight SQL and any other database that has an ADBC driver, which hands over Arrow."""
+"""Read tables of SQLite, Snowflake, BigQuery, Flight SQL and other databases through their ADBC drivers, which return Arrow."""
 
 import importlib
 import importlib.resources
@@ -28,12 +28,12 @@ def read_by_driver(
 ) -> "pa.Table":
     """Run a query through the installed driver ``adbc_driver_NAME``, and return its rows.
 
-    Nothing is committed where the driver has transactions. Where it has none, a query that changes rows changes them.
+    If the driver has transactions, nothing is committed. If it has none, a query that changes rows changes them.
 
     Args:
         driver: the name.
         query: in the database's language.
-        options: of the driver, such as its ``uri``; secrets among them.
+        options: of the driver, such as its ``uri``; they may be secret.
         of_query: options of the statement.
 
     Raises DataError if the driver is not installed. Raises DriverError, with the driver's own words, which may quote options
@@ -48,7 +48,9 @@ def read_by_driver(
 
 
 def driver_errors(driver: str, *, use: str) -> tuple[type[Exception], ...]:
-    """Return what an installed driver may raise. Raises DataError for one that is not installed, as ``use`` in the party file."""
+    """Return the errors that an installed driver may raise. Raises DataError, naming the key ``use``, if the driver is not
+    installed.
+    """
     import pyarrow as pa
 
     try:
@@ -63,7 +65,7 @@ def driver_errors(driver: str, *, use: str) -> tuple[type[Exception], ...]:
 
 
 def lasting_connection(driver: str, options: Mapping[str, str]) -> Any:
-    """Connect through an installed driver, in a transaction where it has them. Raises its errors."""
+    """Connect through an installed driver, in a transaction if it has them. Raises the driver's errors."""
     import adbc_driver_manager.dbapi as dbapi
 
     package = f"adbc_driver_{driver}"
@@ -93,12 +95,12 @@ class DriverError(Exception):
 
 
 def sqlite_options(file: Path) -> dict[str, str]:
-    """Return the driver's options for a SQLite file that is opened for reading alone."""
+    """Return the driver's options that open a SQLite file read-only."""
     return {"uri": f"file:{quote(str(file))}?mode=ro"}
 
 
 def read_sqlite(file: Path, query: str) -> "pa.Table":
-    """Run a query on a SQLite file. Raises what read_by_driver does."""
+    """Run a query on a SQLite file. Raises what read_by_driver raises."""
     table = read_by_driver("sqlite", query, sqlite_options(file), of_query=WHOLE_TABLE)
     rounded = [place for place, column in enumerate(table.columns) if is_rounded(column)]
     if rounded:
@@ -116,7 +118,9 @@ def read_sqlite(file: Path, query: str) -> "pa.Table":
 
 
 def is_rounded(column: Any) -> bool:
-    """Tell whether text has numbers such as 1.250000e+00: so SQLite's driver writes a fraction beside text, in seven digits."""
+    """Tell whether text has numbers such as 1.250000e+00: SQLite's driver writes fractions in a column with text so, with seven
+    digits.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Arrow's types as Polars has them: one adapter for every reader. Polars alone panics at some types."""
+"""Convert Arrow's types to Polars', for every reader. Without this Polars panics at some types."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,22 +19,23 @@ DROP = ", or list it under drop in the party file"
 
 
 def unreadable_errors() -> tuple[type[BaseException], ...]:
-    """Return what Arrow and Polars raise for a column that they cannot read."""
+    """Return the errors that Arrow and Polars raise for a column that they cannot read."""
     import pyarrow as pa
 
     return pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError, OverflowError
 
 
 def every_column(_: str) -> bool:
-    """Ask for all columns: whatever cannot be read of one is an error."""
+    """Ask for all columns, so that any unreadable column is an error."""
     return True
 
 
 def as_polars(table: "pa.Table", *, asks_for: Callable[[str], bool] = every_column) -> pl.DataFrame:
     """Return an Arrow table as a Polars frame.
 
-    Time stamps with a fixed offset move to UTC. UUIDs become text. Other extension types give what they store, run-end encodings
-    plain columns, and decimals of 256 bits those of 128. Nulls stand in for a column that cannot be read and is not asked for.
+    Time stamps with a fixed offset move to UTC. UUIDs become text. Other extension types become their storage types, run-end
+    encodings plain columns, and decimals of 256 bits decimals of 128. A column that cannot be read and is not asked for becomes
+    nulls.
 
     Raises DataError, naming the column and its type, for intervals, maps, unions, decimals too long for 128 bits, times of day
     beyond midnight, and whatever Polars cannot hold.
@@ -67,7 +68,7 @@ def as_polars(table: "pa.Table", *, asks_for: Callable[[str], bool] = every_colu
 
 
 def _nulls(name: str, column: Any) -> pl.Series:
-    """Return as many nulls, of the column's type where Polars has that: another piece of the table may be readable."""
+    """Return as many nulls, of the column's type if Polars has it, because another piece of the table may be readable."""
     try:
         kind = pl.Series(pl.from_arrow(_adapted(column.slice(0, 0)))).dtype
     except unreadable_errors():
@@ -83,7 +84,7 @@ def uuid_text(column: pl.Series) -> pl.Series:
 
 
 def _adapted(column: Any) -> Any:
-    """Return a column in a type that Polars reads."""
+    """Convert a column to a type that Polars reads."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -97,7 +98,7 @@ def _adapted(column: Any) -> Any:
         return _adapted(column.cast(kind.value_type))
     if pa.types.is_timestamp(kind) and kind.tz is not None and (kind.tz[:1] in "+-" or kind.tz == "Z"):
         return _adapted(column.cast(pa.timestamp(kind.unit, "UTC")))
-    if pa.types.is_timestamp(kind) and kind.unit == "s":  # Polars multiplies without looking whether the product fits
+    if pa.types.is_timestamp(kind) and kind.unit == "s":  # Polars multiplies without an overflow check
         return column.cast(pa.timestamp("ms", kind.tz))
     if pa.types.is_duration(kind) and kind.unit == "s":
         return column.cast(pa.duration("ms"))
@@ -113,7 +114,7 @@ def _adapted(column: Any) -> Any:
 
 
 def holds_interval(kind: Any) -> bool:
-    """Tell whether a type is of intervals or unions, or holds such: at these Polars panics."""
+    """Tell whether a type contains intervals or unions, at which Polars panics."""
     import pyarrow as pa
 
     if isinstance(kind, pa.BaseExtensionType):
@@ -123,7 +124,7 @@ def holds_interval(kind: Any) -> bool:
 
 
 def _lists_of(views: Any) -> Any:
-    """Return list views as lists, whose items are copied. Arrow's own cast gives lists that end nowhere beside a null."""
+    """Convert list views to lists, copying their items. Arrow's own cast gives wrong ends next to a null."""
     import pyarrow as pa
 
     is_null = views.is_null().to_numpy(zero_copy_only=False)

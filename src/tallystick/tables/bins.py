@@ -1,4 +1,4 @@
-"""Bins of a number for its piecewise-linear encoding: label-free, and aware of ties. Shapes: N values, T bins."""
+"""Choose bins of a number for its piecewise-linear encoding, without labels and with regard to ties. Shapes: N values, T bins."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ def bin_edges(values_N: NDArray[np.floating], *, bins: int = MAX_BINS) -> tuple[
         values_N: finite numbers of the training rows.
         bins: T, at least 1.
 
-    Gives no edges for fewer than two distinct values.
+    Return no edges for fewer than two distinct values.
     """
     values, counts = np.unique(values_N, return_counts=True)
     if len(values) < 2:

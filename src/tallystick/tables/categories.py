@@ -1,9 +1,9 @@
-"""Categories: which of a column's values get a code of their own, by the training rows, and the codes of cells.
+"""Choose which values of a column get a code of their own, by the training rows, and encode cells.
 
 Code 0 is missing. Code 1 is every category that is unseen in training, rarer than ``encoding.min_count``, or beyond
-``encoding.max_categories``. Codes from 2 are the categories by falling frequency. Values are compared as text, spelt as keys are.
-A column keeps having new values if at least one training row in a hundred has a value that no other has (Good 1953). There
-``min_count: auto`` asks for more rows, because a network learns categories of a few rows by heart.
+``encoding.max_categories``. Codes from 2 are the categories by falling frequency. Values are compared as text, spelt as keys
+are. A column keeps having new values if at least one training row in a hundred has a value that no other has (Good 1953). There
+``min_count: auto`` asks for more rows, because a network memorises categories of a few rows.
 
 Shapes: N rows.
 """
@@ -20,8 +20,8 @@ from tallystick.tables.column_formats import Form
 from tallystick.tables.text import as_text
 
 MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
-UNSEEN_SHARE = 0.01  # encoding.min_count = auto asks more rows of a category where so many new rows would have an unseen one
-ENCODED_AT_A_TIME = 2**18  # rows whose cells are spelt out at a time
+UNSEEN_SHARE = 0.01  # from this share of rows with an unseen category, encoding.min_count = auto asks for more rows of a category
+ENCODED_AT_A_TIME = 2**18  # rows whose cells are written as text at a time
 
 
 class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,14 +29,14 @@ class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     categories: tuple[str, ...]
-    min_count: int = 1  # training rows that each of them has
+    min_count: int = 1  # training rows of each category
     form: Form = "text"
-    built_for: int | None = None  # categories when the network was built, where later trainings brought more
-    missing: bool = True  # training rows had missing cells, as far as is known
+    built_for: int | None = None  # number of categories when the network was built, if later trainings added more
+    missing: bool = True  # whether training rows had missing cells, if known
 
     @property
     def tables(self) -> tuple[int, int]:
-        """Return how many codes there are, and how many the network was built for."""
+        """Return the number of codes, and the number for which the network was built."""
         return FIRST_CATEGORY + len(self.categories), FIRST_CATEGORY + (self.built_for or len(self.categories))
 
     def encode(self, column: pl.Series) -> NDArray[np.int64]:
@@ -62,7 +62,9 @@ def count_values(columns: Iterable[pl.Series]) -> pl.DataFrame:
 
 
 def kept_categories(counts: pl.DataFrame, encoding: EncodingConfig, *, cells: int) -> tuple[tuple[str, ...], int]:
-    """Choose the values that get a code of their own, by falling frequency, and how often each must occur among the ``cells``."""
+    """Choose the values that get a code of their own, by falling frequency. Also return how often each must occur among the
+    ``cells``.
+    """
     if encoding.min_count != "auto":
         least = encoding.min_count
     else:
@@ -83,7 +85,7 @@ def kept_categories(counts: pl.DataFrame, encoding: EncodingConfig, *, cells: in
 def fit_categorical(
     name: str, cells: Iterable[pl.Series], encoding: EncodingConfig, *, rows: int, form: Form = "text"
 ) -> CategoricalColumn | None:
-    """Fit on the cells of so many training rows, in any order, or None for a column that is constant there."""
+    """Fit on the cells of the training rows, in any order. Return None for a constant column."""
     counts = count_values(cells)
     if counts.height == 1:
         return None
@@ -93,10 +95,10 @@ def fit_categorical(
 
 
 def usual_count(rows: int) -> int:
-    """Return how many rows ``min_count: auto`` asks of a category, in a column that does not keep having new values."""
+    """Return how many rows a category needs under ``min_count: auto``, in a column that does not keep having new values."""
     return min(max(rows // 5000, 4), 10)
 
 
 def cells_at_a_time(column: pl.Series) -> Iterator[pl.Series]:
-    """Yield a column in parts of as many cells as are written out at once."""
+    """Yield a column in parts of as many cells as are written as text at a time."""
     return (column[start : start + ENCODED_AT_A_TIME] for start in range(0, max(len(column), 1), ENCODED_AT_A_TIME))

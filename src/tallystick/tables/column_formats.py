@@ -1,4 +1,6 @@
-"""Forms: how a feature column's cells were read in training. Every later table's cells are brought into this form, or refused."""
+"""Remember the form in which training read a feature column's cells. Cells of later tables are converted to this form, or
+refused.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -36,7 +38,7 @@ MOST_DIGITS = 38  # of a whole number of any type
 
 
 def form_of(kind: pl.DataType, *, use: Literal["numeric", "categorical"]) -> Form:
-    """Say which form a column of this type has. Text that is listed as numeric is read as numbers."""
+    """Return the form of a column of this type. Text that is listed as numeric is read as numbers."""
     if kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
         return "number" if use == "numeric" else "text"
     if isinstance(kind, pl.Datetime):
@@ -51,14 +53,14 @@ def has_form(kind: pl.DataType, form: Form) -> bool:
 
 
 def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) -> pl.Series:
-    """Return a column in the form that it had in training.
+    """Convert a column to the form that it had in training.
 
     Args:
         column: cells of a later table.
-        form: how the training read them.
-        categories: of a column of text, which tell whether cells of another type spell them as they were spelt.
+        form: in which the training read them.
+        categories: of a column of text. They show whether cells of another type are spelt as they were.
 
-    Raises FeatureError, naming the column, what was trained and what is found, for cells that do not fit, and for times beyond
+    Raises FeatureError, naming the column, the trained and the present form, for cells that do not fit, and for times beyond
     the years 1 to 9999.
     """
     kind = column.dtype

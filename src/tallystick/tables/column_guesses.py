@@ -1,4 +1,4 @@
-"""Guess from a table's header which column names a row and which is to be predicted. A person reads the guess."""
+"""Guess from a table's header which column is the key and which is the label. A person reads the guess."""
 
 import re
 from collections.abc import Sequence
@@ -27,10 +27,11 @@ MOST_CLASSES = 20
 
 
 def guess_columns(frame: Frame, *, similar: bool, is_label: bool) -> FoundColumns:
-    """Take the one column whose name says that it is the key, and the label. Where several or none do, neither is taken.
+    """Return the only column whose name looks like a key, and the only one that looks like a label. Return none if several or
+    none do.
 
     Args:
-        frame: the table, of whose rows the label's alone are read, to tell classes from a number.
+        frame: the table. Only the label's cells are read, to distinguish classes from a number.
         similar: whether rows are linked by a text, such as a name, and not by a key.
         is_label: whether the table has a label.
     """

@@ -1,7 +1,7 @@
-"""The columns of a party's training rows, one at a time: of a large table no more than the numbers of one is ever held.
+"""Read the columns of a party's training rows one at a time, so that only one column of a large table is in memory.
 
-An encoder is fitted on these, to the same bits wherever the table lies: numbers come in the order of the training rows, and
-cells that are counted need no order.
+An encoder is fitted on these, with the same bits for a table in memory and in a file: numbers come in the order of the training
+rows, and cells that are counted need no order.
 
 Shapes: M training rows, S distinct rows of the table, as they lie.
 """
@@ -31,7 +31,7 @@ def numbers_of(frame: Frame, name: str) -> Floats:
 
 
 class TrainingColumns:
-    """The columns of these rows of a frame, which are checked on all of its rows.
+    """The columns of some rows of a frame. They are checked on all of its rows.
 
     Args:
         frame: the table.
@@ -55,12 +55,12 @@ class TrainingColumns:
                 values_S[first : first + piece.height] = numbers_of(piece, name)
                 first += piece.height
         except DataError:
-            numbers_of(self.frame, name)  # which counts what is wrong over all rows
+            numbers_of(self.frame, name)  # this counts the wrong cells of all rows
             raise
         return values_S[self._place_M]
 
     def cells(self, name: str) -> Iterator[pl.Series]:
-        """Yield a column's cells in parts, each cell as often as its row is a training row, in any order."""
+        """Yield a column's cells in parts, in any order, each cell as often as its row is a training row."""
         if not self._is_large:
             yield require_column(self.frame, name, use="feature").gather(self.rows)
             return

@@ -1,4 +1,4 @@
-"""Values that no row has for itself: numbers drawn within narrow bins, rare codes pooled.
+"""Replace unique values: draw numbers within narrow bins, and pool rare codes.
 
 Shapes: N rows it is fitted on, B rows of a batch, F numeric columns, G columns of codes, T bins of a column, C codes.
 """
@@ -22,7 +22,7 @@ LEAST_CODES = 10  # rows that have a code that stays
 class NumberBins(msgspec.Struct, frozen=True, kw_only=True):
     """Bins of one numeric column: bin t begins at ``starts[t]``, and its numbers are drawn from ``lows[t]`` to ``highs[t]``.
 
-    A number that enough rows have is a bin of its own, from itself to itself. Numbers below the first bin belong to it.
+    A number that enough rows have is a bin with that single value. Numbers below the first bin belong to it.
     """
 
     starts: tuple[float, ...]
@@ -31,17 +31,16 @@ class NumberBins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
-    """Common values: they replace all that stands in a few rows only of a party's encoded columns. They are fitted on its rows.
+    """Common values, which replace values of a few rows in a party's encoded columns. They are fitted on its rows.
 
-    Made-up rows that copy cells of real ones are told by them: a number that one row has is no copied one. So real rows and
-    made-up rows alike get a number drawn within the bin of theirs. A bin has a hundred and twenty-eighth of the rows, and at
-    least 8. A number that so many rows have stays as it is. Where fewer rows lie between two such numbers they get one of them.
-    A code that fewer than 10 rows have becomes that of unseen ones. No formal guarantee: what several columns say together
-    stays what it is.
+    Made-up rows copy cells of real rows, and that can give them away: a number that only one row has was not copied. So each
+    row, real or made up, gets a number drawn within the bin of its own. A bin has a 128th of the rows, and at least 8. A number
+    that so many rows have stays. If fewer rows lie between two such numbers, they get one of them. A code of fewer than 10 rows
+    becomes the code of unseen categories. No formal guarantee: combinations of several columns stay as they are.
     """
 
     numbers: tuple[NumberBins, ...]
-    codes: tuple[tuple[int, ...], ...]  # of each column what each code becomes; the last entry is for all later codes
+    codes: tuple[tuple[int, ...], ...]  # the new code of each code, by column; the last entry is for all later codes
 
     @classmethod
     def fit(cls, features: Features) -> "CommonValues":
@@ -58,7 +57,7 @@ class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
                 while before_V[heavy] - before_V[first] >= least:
                     begins.append(first)
                     first = int(np.searchsorted(before_V, before_V[first] + least))
-                begins.append(heavy)  # what is left below it begins no bin, so it belongs to the one before
+                begins.append(heavy)  # the rows left below it begin no bin, so they belong to the one before
                 first = heavy + 1
             begins_T = np.array(begins[:-1] or [0])
             starts_T, heavy_T = value_V[begins_T], heavy_V[begins_T]
@@ -81,14 +80,14 @@ class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Blur:
-    """Common values for batches. ``offset_F`` sets the columns apart, where a row has one number for all of them."""
+    """Common values for batches. A row has one number for all columns; ``offset_F`` makes the columns differ."""
 
     starts_FT: Tensor
     lows_FT: Tensor
     highs_FT: Tensor
     offset_F: Tensor
-    code_C: Tensor  # what each code becomes, column after column
-    first_G: Tensor  # where a column's codes begin there
+    code_C: Tensor  # the new codes, column after column
+    first_G: Tensor  # the place at which a column's codes begin
     last_G: Tensor
 
     @classmethod
@@ -107,7 +106,7 @@ class Blur:
         )
 
     def __call__(self, rows: Features, uniform_B: Tensor) -> Features:
-        """Return these rows with common values. Each row's number in [0, 1) says where in its bins it stands."""
+        """Return these rows with common values. Each row's number in [0, 1) chooses its place within its bins."""
         device = rows.numeric_NF.device
         at_FB = rows.numeric_NF.cpu().T.contiguous()
         bin_FB = (torch.searchsorted(self.starts_FT, at_FB, right=True) - 1).clamp(min=0)

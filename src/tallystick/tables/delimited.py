@@ -1,6 +1,7 @@
-"""Delimited text, CSV and TSV: what the files leave open is detected where it is certain, and asked for where it is not.
+"""Read delimited text, CSV and TSV. The form of the files is detected if it is certain; if not, an error asks for it.
 
-Open are the separator, the encoding, whether 1,234 is a thousand or a little more than one, and what stands for a missing cell.
+The form is the separator, the encoding, the decimal sign (1,234 may be a thousand or a little more than one), and the words for
+a missing cell.
 """
 
 import codecs
@@ -51,19 +52,19 @@ FEWEST_VALUES, MOST_WORDS, MOST_OF_WORDS = 20, 5, 0.5
 """Other words are taken for such marks in a column of that many different numbers or times: a few words, in less than half of it,
 unless the party file names the words of this column."""
 A_WORD = r"^[^0-9]{2,}$"  # "A" beside numbers may be one of several codes
-UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")  # what pandas calls a column without a name
-SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*')  # Excel's, before the header
+UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")  # pandas' name for a column without a name
+SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*')  # Excel's line before the header
 SEPARATORS = (",", ";", "\t", "|")
 UTF_8 = "utf-8-sig"  # with or without its mark
 SAMPLE_LINES = 50
 SAMPLE_CELLS = 1000
-MOST_CHARACTERS = 1 << 22  # of a header, or of one of the lines that are looked at first
-MOST_OF_A_CELL = (1 << 31) - 1  # characters: Polars has no limit, and Python's own stops at 131,072
+MOST_CHARACTERS = 1 << 22  # length of a header, or of one of the first lines
+MOST_OF_A_CELL = (1 << 31) - 1  # characters: Polars has no limit, and Python's own is 131,072
 csv.field_size_limit(max(MOST_OF_A_CELL, csv.field_size_limit()))
 
 _LAKHS = "[1-9][0-9]?(,[0-9]{2})+,[0-9]{3}"
 _EXPONENT = r"([eE][+-]?[0-9]+)?"
-_INFINITE = "(?i:inf(inity)?)"  # a number to be refused, and no mark of a missing one
+_INFINITE = "(?i:inf(inity)?)"  # a number that is refused, not a mark of a missing cell
 NUMBERS = {
     # 1.234,5 and ,5
     ",": rf"^\s*[+-]?((([0-9]+|[1-9][0-9]{{0,2}}(\.[0-9]{{3}})+)(,[0-9]*)?|,[0-9]+){_EXPONENT}|{_INFINITE})\s*$",
@@ -79,7 +80,7 @@ FORMULA = r'^\s*="([^"]*)"\s*$'
 THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})?\s*$"  # 410 or 8.505
 DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?"
-MOMENT = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([T ]{CLOCK})?$"  # beside moments a day is its midnight
+MOMENT = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([T ]{CLOCK})?$"  # in a column of moments, a day means its midnight
 ZONED = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[T ]{CLOCK}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)$"
 WHOLE_NUMBERS, LONG_NUMBERS = "whole", "long"
 READINGS = {
@@ -101,7 +102,7 @@ FOREIGN_SIGNS = {
     "\uff0e": ".",
     "\u066b": ".",
 }  # Arabic's decimal sign
-LISTED = 5  # columns that a note lists
+LISTED = 5  # most columns that a note lists
 LOOKED_AT = 100_000  # lines in which codes are looked for
 TYPE_NAME = re.compile(
     r"n?(var)?char2?(acter( varying)?)?( ?\(\d+\))?|string|str|text|object|category|categorical|factor|(big|small)?int(eger)?\d*"
@@ -121,8 +122,8 @@ def read_delimited(
     Args:
         paths: at least one file, plain or gzipped.
         form: separator, encoding and decimal sign where the party file names them.
-        text: columns that are kept as they are written.
-        asks_for: tells which columns are asked for; others stay text, and are null in a file that lacks them.
+        text: columns to keep as they are written.
+        asks_for: tells whether a column is asked for. Other columns stay text, and are null in a file that lacks them.
 
     Raises DataError, naming the file, for columns that are named twice or differ from file to file, for text in another encoding,
     and for numbers with commas that may be read in two ways.
@@ -139,7 +140,7 @@ def read_delimited(
             raise DataError(
                 f"{path}: has other columns than {paths[0]}: {other} in only one of them; the files of one table must agree"
             )
-    marked = set(form.missing_in)  # read as text, for a mark may look like a number
+    marked = set(form.missing_in)  # read as text, because a mark may look like a number
     with scratch_folder() as folder:
         plain = [_Plain.of(path, form, separator, folder / str(number)) for number, path in enumerate(paths)]
         if form.missing is not None:
@@ -170,7 +171,7 @@ def read_delimited(
             f"{file.path}: {line} instead of {len(file.names)}, and others may, too; their last columns count as missing, "
             "because Excel leaves empty cells out; an incompletely written file looks the same"
             for file in plain
-            if table.get_column(file.names[-1]).null_count()  # no line can be short otherwise
+            if table.get_column(file.names[-1]).null_count()  # otherwise no line can be short
             and (line := file.line_of(separator, lambda cells: cells < len(file.names))) is not None  # noqa: B023
         )
         cells = {name: look for name, look in looks.items() if name not in text and name not in of_excel}
@@ -220,7 +221,7 @@ def read_delimited(
             own = set(look.marks) - set(MARKS) - set(form.missing_in.get(name, form.missing or ()))
             missing |= {name: tuple(sorted(own))} if own else {}
             continue
-        is_type = len(types) > 1 and name in types  # one such word may be a value
+        is_type = len(types) > 1 and name in types  # a single such word may be a value
         below_header += [name] if name in cells and (is_type or _has_odd_first(table.get_column(name))) else []
         of_text |= {name: form.missing_in.get(name, NULL_WORDS if form.missing is None else form.missing)}
         plain_cells = cs.by_name(name).as_expr()
@@ -260,12 +261,12 @@ def read_delimited(
 
 @dataclass(frozen=True, kw_only=True)
 class _Look:
-    """Kinds of value that the cells of a text column can be read as, and the words among them that mark a missing cell."""
+    """The types as which a text column's cells can be read, and its words that mark a missing cell."""
 
     readings: frozenset[str]
-    marks: tuple[str, ...]  # if it is read as something else than text
+    marks: tuple[str, ...]  # if it is not read as text
     words: tuple[str, ...]  # if it stays text
-    doubtful: tuple[str, ...]  # if it stays text: these stay categories, and may mean a missing cell
+    doubtful: tuple[str, ...]  # if it stays text: these stay categories, but may mean a missing cell
     foreign: bool = False  # some cells have digits or signs beyond ASCII
     has_exponent: bool = False
     has_code: bool = False
@@ -310,7 +311,7 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
 
 
 def _has_odd_first(column: pl.Series) -> bool:
-    """Tell whether a column of text could be read as something else, were it not for its first cell."""
+    """Tell whether only the first cell prevents a column of text from being read as another type."""
     cells = column.head(SAMPLE_CELLS)
     if not any(re.search("[0-9]|true|false", cell, re.IGNORECASE) for cell in cells[1:3].drop_nulls()):
         return False
@@ -325,7 +326,7 @@ def _readings(cells: pl.Series) -> list[str]:
 
 
 def _among(cells: pl.Series, words: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the words that are among the cells."""
+    """Return the words that occur among the cells."""
     return tuple(sorted(set(cells.filter(cells.is_in(pl.Series(words, dtype=pl.String).implode())).unique().to_list())))
 
 
@@ -339,10 +340,9 @@ def _without(text: pl.Expr, words: Sequence[str]) -> pl.Expr:
 
 
 def _plain_text(cells: Spelt, *, foreign: bool) -> Spelt:
-    """Return the cells with the minus sign of a keyboard, without apostrophes or spaces between thousands.
+    """Return the cells with ASCII minus signs, without apostrophes or spaces between thousands.
 
-    Where some cells have ``foreign`` characters, all digits are ASCII's, signs of a number are too, and what cannot be seen is
-    dropped.
+    If some cells have ``foreign`` characters, digits and signs are converted to ASCII, and invisible characters are dropped.
     """
     if foreign:
         cells = ascii_digits(cells.str.replace_all(r"\p{Cf}|\u066c", "")).str.replace_many(FOREIGN_SIGNS)
@@ -363,9 +363,10 @@ def _marks_notes(
     doubtful: dict[str, tuple[str, ...]],
     form: TableConfig,
 ) -> tuple[str, ...]:
-    """Say which words counted as missing beside ``numbers``, those of ``own`` by their place alone, and which beside text.
+    """Say which words counted as missing: in columns of ``numbers``, among them those of ``own``, which only their column
+    marks, and in text.
 
-    Those of ``doubtful`` stay categories of their columns.
+    Words of ``doubtful`` stay categories of their columns.
     """
     notes = []
     known = {name: rest for name, marks in numbers.items() if (rest := tuple(sorted(set(marks) - set(own.get(name, ())))))}
@@ -402,7 +403,7 @@ def _listed(columns: dict[str, tuple[str, ...]]) -> str:
 
 
 def _without_counts(table: LazyTable, plain: "_Plain", path: Path, asks_for: Callable[[str], bool]) -> LazyTable:
-    """Leave out columns without a name that hold nothing or only count rows.
+    """Leave out unnamed columns that are empty or only count rows.
 
     Raises DataError for other columns without a name that are asked for.
     """
@@ -438,13 +439,13 @@ def _counts(cells: pl.Series) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plain:
-    """A file's text as Polars reads it a piece at a time: in UTF-8 and not packed."""
+    """A file's text in the form that Polars reads in pieces: UTF-8, not compressed."""
 
     path: Path
     text: Path  # itself, or a temporary copy
     codec: str
     names: list[str]  # of the columns
-    unnamed: frozenset[str]  # names of those that have none, made up by their place
+    unnamed: frozenset[str]  # generated names of columns without a name
     doubt: str = ""  # about its encoding
 
     @classmethod
@@ -491,7 +492,7 @@ class _Plain:
         return pl.scan_csv(
             self.text,
             separator=separator,
-            infer_schema_length=0 if set(self.names) <= set(text) else None,  # of all rows, which takes as long as reading them
+            infer_schema_length=0 if set(self.names) <= set(text) else None,  # counting rows takes as long as reading
             null_values=[""],
             schema_overrides=dict.fromkeys(long, pl.Float64) | dict.fromkeys(text, pl.String),
             glob=False,
@@ -499,7 +500,7 @@ class _Plain:
         )
 
     def read(self, separator: str, text: Collection[str], folder: Path | None, long: tuple[str, ...] = ()) -> LazyTable:
-        """Read the file. Whole numbers with more digits than any integer type holds (columns ``long``) become floating point."""
+        """Read the file. Whole numbers too long for any integer type (columns ``long``) become floating point."""
         scanned = self.scan(separator, text, long)
         try:
             return store(scanned, folder)
@@ -523,7 +524,7 @@ class _Plain:
             raise
 
     def line_of(self, separator: str, is_such: Callable[[int], bool]) -> str | None:
-        """Say which line is the first whose number of cells is such, and has how many. An empty line has none, and is a row."""
+        """Describe the first line whose number of cells is wrong. An empty line has no cell, and is a row."""
         with self.text.open(encoding="utf-8", errors="replace", newline="") as lines:
             reader = csv.reader(lines, delimiter=separator)
             for cells in reader:
@@ -532,7 +533,7 @@ class _Plain:
         return None
 
     def _too_long(self, separator: str) -> str:
-        """Say what to do about lines of more cells than the header has names, by the first lines."""
+        """Say what to do about lines with more cells than the header has names, judging by the first lines."""
         with self.text.open(encoding="utf-8", errors="replace", newline="") as stream:
             lines = list(itertools.islice(_lines(stream, self.path), SAMPLE_LINES))
         if any(re.search(rf"""(^|{re.escape(separator)})(\s+"|')""", line) for line in lines):
@@ -551,7 +552,7 @@ def _no_header(separator: str) -> str:
 
 
 def _check_quotes(text: Path, separator: str, path: Path) -> None:
-    """Raise DataError, naming the line, where quotes stand otherwise than the format has it, such as behind a backslash.
+    """Raise DataError, naming the line, if quotes break the format, for example behind a backslash.
 
     Polars takes all lines up to the next quote for one cell then.
     """
@@ -623,7 +624,7 @@ def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: P
 
 
 def _codec(path: Path, encoding: str | None) -> str:
-    """Return the codec's name: the one asked for, or UTF-8, or UTF-16 if a byte-order mark says so."""
+    """Return the codec: the one in the party file, or UTF-8, or UTF-16 if there is a byte-order mark."""
     if encoding is not None:
         name = codecs.lookup(encoding).name
         return UTF_8 if name == "utf-8" else name
@@ -638,7 +639,7 @@ def _binary(path: Path) -> BinaryIO:
 
 @contextmanager
 def _open(path: Path, encoding: str | None) -> Iterator[TextIO]:
-    """Read a file as text. Raises DataError, with what to write into the party file, where it is in another encoding."""
+    """Open a file as text. If it is in another encoding, raises DataError, which says what to write into the party file."""
     codec = _codec(path, encoding)
     try:
         with _binary(path) as raw, io.TextIOWrapper(raw, encoding=codec, newline="") as stream:
@@ -648,7 +649,7 @@ def _open(path: Path, encoding: str | None) -> Iterator[TextIO]:
 
 
 def _separator_line(stream: TextIO) -> str | None:
-    """Read Excel's line that names the separator, where the file begins with one, and return the separator."""
+    """If the file begins with Excel's line that names the separator, read it and return the separator."""
     match = SEPARATOR_LINE.fullmatch(stream.readline(10))
     if match is None:
         stream.seek(0)
@@ -679,7 +680,9 @@ def _header(path: Path, encoding: str | None, separator: str) -> list[str]:
 
 
 def _lines(stream: TextIO, path: Path) -> Iterator[str]:
-    """Yield the first lines, up to the length of a table's line: a few packed kilobytes may hold one that fills the memory."""
+    """Yield the first lines, up to the longest allowed length: a few compressed kilobytes may contain a line that fills the
+    memory.
+    """
     while line := stream.readline(MOST_CHARACTERS):
         if len(line) == MOST_CHARACTERS and not line.endswith(("\n", "\r")):
             raise DataError(
@@ -689,10 +692,10 @@ def _lines(stream: TextIO, path: Path) -> Iterator[str]:
 
 
 def _separator(path: Path, encoding: str | None) -> str:
-    """Find the separator that cuts the header, and most of the first lines into as many cells as it has names.
+    """Find the separator that splits the header into names, and most of the first lines into as many cells.
 
-    So a line whose last cells are left out does not count against one. Where several fit as many lines, the one that gives more
-    columns comes first, and then that of the file's ending. Raises DataError where none cuts the header, but one the lines below.
+    A line without its last cells does not count against it. If several fit as many lines, prefer the one with more columns,
+    then that of the file's ending. Raises DataError if none splits the header, but one splits the lines below.
     """
     usual = "\t" if ".tsv" in path.name.lower() else ","
     with _open(path, encoding) as stream:
@@ -706,7 +709,7 @@ def _separator(path: Path, encoding: str | None) -> str:
             rows = [row for row in csv.reader(lines, delimiter=separator, strict=False) if row]
         except csv.Error:
             continue
-        below = Counter(len(row) for row in rows[1:-1] or rows[1:])  # the last row may be cut off inside quotes
+        below = Counter(len(row) for row in rows[1:-1] or rows[1:])  # the last row may end inside quotes
         names = len(rows[0]) if rows else 0
         if names > 1:
             fitting[separator] = (below[names] / max(below.total(), 1), names)
@@ -718,7 +721,7 @@ def _separator(path: Path, encoding: str | None) -> str:
 
 
 def _matches(column: pl.Series, pattern: str) -> bool:
-    """Tell whether there is a value and all values match. A few cells are looked at first."""
+    """Tell whether there is a value and all values match. A few cells are checked first."""
     values = column.drop_nulls()
     return len(values) > 0 and bool(values.head(SAMPLE_CELLS).str.contains(pattern).all() and values.str.contains(pattern).all())
 
@@ -732,12 +735,12 @@ def _decimal(
     separator: str,
     folder: Path,
 ) -> tuple[Literal[",", "."] | None, str]:
-    """Say which sign stands before a fraction, by the columns that can be read in one way only, or None where none tells.
+    """Return the decimal sign, judging by columns that can be read in one way only, or None if no column decides.
 
-    Columns that nothing asks for (``idle_cells``) are looked at where no other tells, and never stop the reading. Where none
-    tells, and all numbers of a column are such as 801.200, a note is returned beside it, else an empty text.
+    Unused columns (``idle_cells``) are checked if no other column decides, and never stop the reading. If no column decides,
+    and all numbers of a column look like 801.200, a note is returned with it, else an empty text.
 
-    Raises DataError where columns contradict each other, and where those with a sign may be read in two ways.
+    Raises DataError if columns contradict each other, or if a column with a sign can be read in two ways.
     """
     path = files[0].path
     comma = {name for name, look in cells.items() if "," in look.readings and look.has_comma | look.has_point}
@@ -790,7 +793,7 @@ def _decimal(
 
 
 def _told_by(idle_cells: Iterable[_Look]) -> Literal[",", "."] | None:
-    """Return the sign before fractions in those columns that have but one, or None where none has, or they contradict."""
+    """Return the decimal sign of the columns that have only one, or None if none has, or they contradict."""
     signs = {
         frozenset(look.readings & {",", "."}) for look in idle_cells if look.has_comma or look.has_point
     }  # a column of text has none
@@ -803,7 +806,7 @@ def _is_whole(column: pl.Series) -> bool:
 
 
 def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
-    """Return numbers as numbers, ISO dates as dates, moments as moments, true and false as such, or None for others."""
+    """Convert cells to numbers, dates, moments or booleans, or return None for other cells."""
     text = _without(cs.by_name(column.name).as_expr(), (*look.marks, "")).str.strip_chars()
     if decimal in look.readings:
         plain = _plain_text(text, foreign=look.foreign).str.replace_all("." if decimal == "," else ",", "", literal=True)

@@ -1,7 +1,7 @@
-"""Delta tables: the files that their log says belong to a version, read with the checks of every Parquet file.
+"""Read Delta tables: the files that belong to a version according to the log, with the checks of every Parquet file.
 
-The log is read by the library ``deltalake``, the rows by Arrow. What a table needs that Arrow does not have (deletion vectors,
-mapped columns) is refused.
+The log is read by the library ``deltalake``, the rows by Arrow. Tables with features that Arrow lacks (deletion vectors, mapped
+columns) are refused.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,16 +22,14 @@ LOG = "_delta_log"
 
 
 def is_delta(place: Path | Store) -> bool:
-    """Tell whether a folder holds a Delta table: then some of its files do not belong to it, and some columns are in none of
-    them.
-    """
+    """Tell whether a folder holds a Delta table, whose files may not all belong to it, and whose columns may be in no file."""
     return (place / LOG).is_dir() if isinstance(place, Path) else place.holds(LOG)
 
 
 def read_delta(place: Path | Store, table: TableConfig, *, reason: Any, asks_for: Callable[[str], bool]) -> LazyTable:
     """Read a version of a Delta table, the latest unless ``table.version`` names one.
 
-    Raises DataError where the library is not installed, or the table is damaged, needs what is not read here, or is too large.
+    Raises DataError if the library is not installed, or the table is damaged, unsupported or too large.
     """
     try:
         from deltalake import DeltaTable
@@ -44,7 +42,7 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any, asks_for
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
     try:
-        # What the library's own S3 client must know
+        # settings of the library's own S3 client
         s3_options, config = None, table.store
         if not isinstance(place, Path):
             if not place.address.startswith("s3://"):
@@ -100,7 +98,7 @@ def _rows(
     for file, partition in files:
         with pieces_of(file, table, reason=reason, asks_for=asks_for) as (_, pieces):
             for piece in pieces:
-                # Values of the partition stand in no file, and those of new columns in no older one
+                # files lack the partition's values, and older files lack new columns
                 columns = []
                 for field in schema:
                     if field.name in piece.schema.names:

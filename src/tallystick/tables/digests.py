@@ -1,4 +1,4 @@
-"""Digests of columns: they tell whether a table has other values than before, without any of these being kept."""
+"""Compute digests of columns, which show whether a table's values have changed without keeping any of them."""
 
 import hashlib
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ CELLS_AT_A_TIME = 1 << 20
 def column_digest(columns: Iterable[pl.Series]) -> str:
     """Return a digest of the cells of columns in their order, the same for the same values of another type.
 
-    Numbers, dates and times count as numbers, all else as text, lists item by item. Raises DataError for cells that are neither.
+    Numbers, dates and times count as numbers, everything else as text, lists item by item. Raises DataError for other cells.
     """
     digest = hashlib.blake2b(digest_size=16)
     for column in columns:

@@ -1,4 +1,4 @@
-"""Doubtful text: columns of text of which most cells look like something else, and what to write to have them as that."""
+"""Find columns of text whose cells mostly look like another type, and say how to read them as that type."""
 
 import html
 
@@ -37,16 +37,16 @@ CODE = r"^\s*\p{L}{1,6}[-_. ]?\d{1,3}\p{L}?\s*$"  # SEPT2 and MARCH1, which are 
 DIGIT_DATES = {8: ("%Y%m%d", "%d%m%Y", "%m%d%Y"), 12: ("%Y%m%d%H%M",), 14: ("%Y%m%d%H%M%S",)}
 """Dates of digits alone, by how many digits they have."""
 YEARS, LAST_YEAR = (1900, 2100), 9999
-FEWEST_NUMBERS = 20  # different cells from which such a column could be one of numbers
+FEWEST_NUMBERS = 20  # from this many different cells such a column may hold numbers
 LOOKED_AT = 100_000  # of these
 SAMPLED = 1000  # of those that could be read twice
 
 
 def text_warning(column: pl.Series) -> str | None:
-    """Say what becomes of a column of text of which most different cells look like something else, and how to mend it.
+    """Warn about a column of text whose different cells mostly look like another type, and say how to mend it.
 
-    These are numbers with a sign, a unit or spaces, such as € 9.50 and <0.01, and dates and times that are not ISO 8601. Cells
-    that differ in spaces or case alone are said, too.
+    These are numbers with a sign, a unit or spaces, such as € 9.50 and <0.01, and dates and times that are not ISO 8601. Also
+    warn about cells that differ only in spaces or case.
     """
     if column.dtype != pl.String:
         return None
@@ -82,7 +82,7 @@ def text_warning(column: pl.Series) -> str | None:
 
 
 def plainly(text: pl.Series) -> pl.Series:
-    """Return text in small letters of one code each, without what is hardly seen: kinds of spaces, &amp;, quotes around it."""
+    """Normalise text: lower case, one code per letter, and without special spaces, &amp; and quotes around it."""
     entities = text.filter(text.str.contains("&#?[0-9A-Za-z]+;")).unique()
     if len(entities):
         text = text.replace(entities, entities.map_elements(html.unescape, return_dtype=pl.String))
@@ -91,7 +91,7 @@ def plainly(text: pl.Series) -> pl.Series:
 
 
 def encoding_warning(column: pl.Series) -> str | None:
-    """Say that cells of a column of text were read by another encoding than they were written in, somewhere on their way here."""
+    """Warn if cells of a column of text were once read with the wrong encoding."""
     if column.dtype != pl.String:
         return None
     cells = column.drop_nulls().unique().head(LOOKED_AT)
@@ -108,7 +108,7 @@ def encoding_warning(column: pl.Series) -> str | None:
 
 
 def _is_read_twice(cell: str) -> bool:
-    """Tell whether this is UTF-8 that was read as Windows-1252: most other text is none once written so."""
+    """Tell whether this is UTF-8 that was read as Windows-1252. Other text is rarely valid UTF-8 when written as Windows-1252."""
     try:
         return cell.encode("cp1252").decode("utf-8") != cell
     except UnicodeError:
@@ -116,9 +116,9 @@ def _is_read_twice(cell: str) -> bool:
 
 
 def spreadsheet_warning(column: pl.Series) -> str | None:
-    """Say that some cells of a column of text look like dates that a spreadsheet made of others, such as 13-Aug of 8-13.
+    """Warn if some cells of a column of text look like dates that a spreadsheet made from other text, such as 13-Aug from 8-13.
 
-    Dates alone, or beside words, are none: there must be ranges among the cells, or most others must be codes such as SEPT2.
+    Dates alone, or among words, do not count: there must be ranges among the cells, or most others must be codes such as SEPT2.
     """
     if column.dtype != pl.String:
         return None
@@ -138,7 +138,9 @@ def spreadsheet_warning(column: pl.Series) -> str | None:
 
 
 def marks_warning(frame: Frame, name: str, party: PartyFile) -> str | None:
-    """Say which cells of a column of text may mean a missing one, and how to have them so. Of a CSV its reader says it."""
+    """Warn about cells of a column of text that may mean a missing cell, and say how to mark them. For a CSV its reader does
+    this.
+    """
     read_from_csv = isinstance(frame, LazyTable) and name in frame.missing
     if frame.schema[name] != pl.String or read_from_csv or (party.table is not None and name in party.table.missing_in):
         return None
@@ -154,7 +156,9 @@ def marks_warning(frame: Frame, name: str, party: PartyFile) -> str | None:
 
 
 def digits_warning(column: pl.Series) -> str | None:
-    """Say that all numbers of a column, or its cells of digits alone, are dates such as 20240131, and how to have them so."""
+    """Warn if all numbers of a column, or all its cells of digits, are dates such as 20240131, and say how to read them as
+    dates.
+    """
     kind = column.dtype
     if not (kind.is_numeric() or kind == pl.String):
         return None
@@ -186,7 +190,7 @@ def digits_warning(column: pl.Series) -> str | None:
 
 
 def dates_mend(column: pl.Series) -> str:
-    """Say what to write into the party file for a column of dates that are no ISO 8601: its format, if all cells fit one."""
+    """Say what to write into the party file for a column of dates that are not ISO 8601: the format, if all cells fit one."""
     formats = likely_formats(column.head(LOOKED_AT))
     lines = [f'`dates: {{{column.name}: "{words}"}}`' for words in formats or ["%d.%m.%Y"]]
     if not formats:

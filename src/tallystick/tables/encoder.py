@@ -1,4 +1,4 @@
-"""The encoder: columns of a table become standardised numbers and category codes, as fitted on a party's training rows.
+"""Encode columns of a table as standardised numbers and category codes, fitted on a party's training rows.
 
 Shapes: N rows, F numeric outputs, G categorical outputs.
 """
@@ -32,16 +32,16 @@ from tallystick.tables.text import as_text
 from tallystick.tables.vectors import vector_of, widths_of
 
 RANK_KNOTS = 1000
-MANY_COLUMNS = 40  # encoding.screening = auto: encoded columns from which some may be closed
+MANY_COLUMNS = 40  # encoding.screening = auto: from this many encoded columns, some may be closed
 ENOUGH_ROWS = 400  # model.numeric = auto: training rows from which numbers get an embedding (docs/results/quality.md)
-SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
+SKEWED = 1.0  # encoding.numeric = auto ranks columns with a larger absolute skewness
 
 
 class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One numeric column: transform, then standardise. Missing becomes 0 (the mean) and, if it is known, an indicator.
 
-    Beyond what training rows had a number counts as the nearest that they had: what a network says there is made up, and one
-    absurd cell would get an absurd score.
+    A number beyond the training rows' range counts as the nearest number in it: outside a network's output is arbitrary, and
+    one absurd cell would get an absurd score.
     """
 
     name: str
@@ -50,13 +50,13 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
     deviation: float
     low: float  # of the training rows, standardised
     high: float
-    indicator: bool  # training rows had missing values
+    indicator: bool  # whether training rows had missing values
     form: Form = "number"
     knots: tuple[float, ...] = ()  # rank: values, ascending
     scores: tuple[float, ...] = ()  # rank: their normal scores
-    edges: tuple[float, ...] = ()  # of its bins, in units of what encode gives; none for a plain number
-    vector: str = ""  # column of vectors of which it is a number
-    whole: bool = False  # no number of the training rows had a fraction; False in an encoder from before this was kept
+    edges: tuple[float, ...] = ()  # edges of its bins, in units of encoded numbers; none for a plain number
+    vector: str = ""  # the vector to which it belongs
+    whole: bool = False  # whether no number of the training rows had a fraction
 
     def encode(self, values_N: Floats) -> Floats:
         """Standardise numbers. NaN becomes 0."""
@@ -67,18 +67,18 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Encoder(msgspec.Struct, frozen=True, kw_only=True):
-    """A party's fitted columns. It holds categories and statistics of its rows: it stays with the party, beside its model."""
+    """A party's fitted columns. It holds categories and statistics of the party's rows, and stays with the party."""
 
     numeric: tuple[NumericColumn, ...]
     categorical: tuple[CategoricalColumn, ...]
     sequences: tuple[SequenceColumn, ...] = ()
-    notes: tuple[str, ...] = ()  # columns left out, and why; what auto chose
+    notes: tuple[str, ...] = ()  # columns left out, with reasons; choices of auto
     numbers: Numbers = "plain"
-    screened: bool = False  # columns that say nothing may be closed: training/screening.py
-    common: CommonValues | None = None  # of a party that makes rows up; ``encode`` gives the values as they are
-    rows: int = 0  # training rows that it was fitted on; 0 in an encoder from before this was kept
-    decimal: Literal[",", "."] | None = None  # sign of the files that it was fitted on; None where none of their numbers told
-    missing: dict[str, tuple[str, ...]] = {}  # words that marked a missing cell in its columns of the files that it was fitted on
+    screened: bool = False  # whether useless columns may be closed: training/screening.py
+    common: CommonValues | None = None  # for a party that makes rows up; ``encode`` returns the unchanged values
+    rows: int = 0  # number of training rows; 0 if unknown
+    decimal: Literal[",", "."] | None = None  # decimal sign of the training's files; None if no number showed it
+    missing: dict[str, tuple[str, ...]] = {}  # words that marked a missing cell in the training's files, by column
 
     @classmethod
     def fit(
@@ -94,7 +94,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     ) -> "Encoder":
         """Fit on the training rows ``rows`` of ``frame``. Columns that are constant there are left out with a note.
 
-        ``numbers`` says how the bottom model shall take numbers; ``auto`` goes by the number of rows. ``sequences`` are columns
+        ``numbers`` says how the bottom model embeds numbers; ``auto`` decides by the number of rows. ``sequences`` are columns
         of lists, and how each is read; ``vectors`` columns whose numbers are columns of the frame (tables/vectors.py).
 
         Raises DataError for an absent column, infinite numbers, text in a numeric column, lists that cannot be read, or no
@@ -105,7 +105,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         encoding = encoding or EncodingConfig()
         for name in (*features.numeric, *features.categorical):
             require_named(frame, name, use="feature")
-        # Read one by one, and checked on all rows: an infinite number is not first met in an epoch's validation.
+        # Read one by one, and checked on all rows, so that an infinite number is not found as late as in validation.
         columns = TrainingColumns(frame, rows)
         numeric = {
             name: _fit_numeric(name, columns.numbers(name), encoding.numeric, form_of(frame.schema[name], use="numeric"))
@@ -127,7 +127,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         listed = [fit_sequence(frame, name, config, rows, encoding) for name, config in (sequences or {}).items()]
         notes += tuple(note for _, note in listed)
         used_numeric = tuple(column for column in numeric.values() if column is not None)
-        # With few rows an embedding learns what is not there.
+        # With few rows an embedding overfits.
         numeric_method = ("piecewise-linear" if len(rows) >= ENOUGH_ROWS else "plain") if numbers == "auto" else numbers
         if numeric_method != "plain":
             used_numeric = tuple(_binned(column, columns.numbers(column.name)) for column in used_numeric)
@@ -156,7 +156,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def screening(self) -> "Encoder":
-        """Return it for a training that can close columns (training/screening.py), which is worth it where there are many."""
+        """Return the encoder for a training that can close columns (training/screening.py), if there are enough columns."""
         encoded = sum(1 + column.indicator for column in self.numeric if not column.vector) + len(self.categorical)
         if encoded < MANY_COLUMNS:
             return self
@@ -173,9 +173,9 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         numbers: Literal["auto"] | Numbers,
         screens: bool = False,
     ) -> "Encoder | None":
-        """Fit a party's columns as its file says, or None where it has none that is of use.
+        """Fit a party's columns as its party file says. Return None if it has no useful column.
 
-        ``screens`` says that the training can close columns, where the file allows it.
+        ``screens`` says that the training can close columns, if the party file allows it.
         """
         columns = feature_columns(frame, party)
         if not (columns.numeric or columns.categorical or party.sequences):
@@ -202,7 +202,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def feature_shape(self) -> FeatureShape:
-        """Return the shape of what encode gives."""
+        """Return the shape of encoded features."""
         return FeatureShape(
             numeric=len(self.numeric_names),
             cardinalities=tuple(column.tables[0] for column in self.categorical),
@@ -235,7 +235,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def packing(self) -> Packing:
-        """Return where each column stands in an encoded row."""
+        """Return the place of each column in an encoded row."""
         return Packing(
             numbers=len(self.numeric),
             indicators=sum(column.indicator for column in self.numeric),
@@ -244,7 +244,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def types(self) -> dict[str, pl.DataType]:
-        """Return a type in which each of its columns, other than sequences, has the form that it had in training."""
+        """Return, for each column except sequences, a type with the form that it had in training."""
         return {column.name: TYPES[column.form] for column in self._columns}
 
     @property
@@ -253,7 +253,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of a table that it reads. A vector is one."""
+        """Return the columns of a table that it reads. A vector is one column."""
         columns = [column.vector or column.name for column in self.numeric] + [column.name for column in self.categorical]
         columns += [column.name for column in self.sequences]
         return tuple(dict.fromkeys([*columns, *(each.target for each in self.sequences if each.target is not None)]))
@@ -269,9 +269,9 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         return {column.name: column.categories for column in self.categorical if column.form == "text"}
 
     def fitted(self, frame: Frame) -> Frame:
-        """Return a table with its columns in the forms that they had in training.
+        """Convert a table's columns to the forms that they had in training.
 
-        Raises FeatureError for a column that is absent, or that does not fit.
+        Raises FeatureError for a column that is absent or does not fit.
         """
         for vector, width in self.vectors.items():
             if (here := widths_of(frame.columns, (vector,))[vector]) != width:
@@ -317,7 +317,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         return beside if frame.rows is None else beside[frame.rows]
 
     def encode(self, frame: Frame) -> PackedFeatures:
-        """Encode rows, a column at a time. Where they are too many for memory, some rows at a time, into a file.
+        """Encode rows, one column at a time. If there are too many for memory, encode some rows at a time, into a file.
 
         Raises DataError for an absent column or infinite numbers, StorageError where the disk is full.
         """
@@ -335,7 +335,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self, frame: Frame) -> None:
-        """Refuse what encode would, without encoding anything."""
+        """Raise the errors of encode, without encoding."""
         frame = self.fitted(frame)
         for column in self.numeric:
             numbers_of(frame, column.name)
@@ -346,7 +346,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
                 pass
 
     def _records(self, frame: Frame, packing: Packing) -> NDArray[np.uint8]:
-        """Pack the rows, in the order of the frame's."""
+        """Pack the rows, in the frame's order."""
         records_NR = np.empty((frame.height, packing.row_bytes), dtype=np.uint8)
         chunks = [slice(start, start + ENCODED_AT_A_TIME) for start in range(0, frame.height, ENCODED_AT_A_TIME)]
         indicator = 0
@@ -375,7 +375,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Encoder":
-        """Read back what to_json wrote. Raises DataError if it is something else."""
+        """Read the output of to_json. Raises DataError if it is something else."""
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError as error:
@@ -383,7 +383,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
-    """Say which columns are features: those that the party file lists, or every other column by its type.
+    """Choose the feature columns: those that the party file lists, or by type all that have no other use.
 
     ``features: auto`` reads numbers, booleans, dates and times as numeric and text as categorical; key, label, weight and
     time columns, sequences and those under ``drop`` are left out. Raises DataError for an absent column, or one of lists that is
@@ -429,7 +429,7 @@ def _notes(
     categorical: Mapping[str, CategoricalColumn | None],
     blocks: Mapping[str, Sequence[NumericColumn]],
 ) -> tuple[str, ...]:
-    """Say why columns are left out, and what ``auto`` came to in the encoding."""
+    """Say why columns are left out, and what ``auto`` chose in the encoding."""
     notes = []
     for name in (name for name, column in (*numeric.items(), *categorical.items()) if column is None):
         cells = require_column(frame, name, use="feature")
@@ -473,13 +473,13 @@ def _fit_numeric(
     rows = len(values_N)
     values = values_N[~np.isnan(values_N)]
     missing = len(values) < rows
-    del values_N  # of a large table a column is much
+    del values_N  # a column of a large table is large
     if len(values) == 0 or (values.min() == values.max() and not missing):
         return None
     if setting != "auto":
         transform = setting
     else:
-        # Ranks where a few values lie so far out that they would set the scale of all others
+        # rank if a few values are so far out that they would determine the scale of all others
         with np.errstate(over="ignore", invalid="ignore"):
             centred = values - values.mean()
             spread = np.sqrt(np.mean(centred**2))
@@ -553,7 +553,7 @@ def _fit_vector(name: str, numeric: Sequence[str], columns: TrainingColumns) -> 
 
 
 def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:
-    """Attach the edges of its bins to a column, computed on what a model sees: numbers in float32."""
+    """Add the edges of its bins to a column, computed on numbers in float32, as a model sees them."""
     values = values_N[~np.isnan(values_N)]
     del values_N
     encoded = np.empty(len(values), dtype=np.float32)

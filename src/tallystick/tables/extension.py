@@ -1,4 +1,4 @@
-"""An earlier run's encoder for the rows of a new training: what it knows stays as it is, and what is new is added.
+"""Extend an earlier run's encoder for the rows of a new training: keep what it knows, and add what is new.
 
 Shapes: N rows.
 """
@@ -29,10 +29,10 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
       A ranked column keeps its ranks, so there it stays where it was.
     - A category keeps its code. Categories that are new, and as frequent as ``encoding`` asks of one, get codes behind these.
       Without ``grows`` they keep sharing the code of unseen ones.
-    - Columns that are new are left out with a note, and so is the fact that a number is missing where none was before: the
-      network has no input for them.
+    - New columns are left out with a note. So is the indicator of a missing number, if none was missing before. The network has
+      no input for either.
 
-    Raises FeatureError for a column that is gone or has become of another kind, and whatever ``Encoder.fit`` does of cells.
+    Raises FeatureError for a column that is gone or has another kind now, and the errors of ``Encoder.fit`` about cells.
     """
     frame = before.fitted(frame)
     now = feature_columns(frame, party)

@@ -1,4 +1,4 @@
-"""Features: a party's encoded columns, ready for a bottom model.
+"""Hold a party's encoded columns, ready for a bottom model.
 
 Shapes: N rows, B rows of a batch, F numeric columns, G categorical columns, R bytes of a packed row.
 """
@@ -23,13 +23,13 @@ CODE_TYPES = (torch.uint8, torch.int16, torch.int32)  # the smallest that holds 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceShape:
-    """Shape of a sequence, as a model must know it: so many columns of codes, all of one table.
+    """Shape of a sequence, for a model: columns of codes that share one embedding table.
 
     Args:
         codes: how many there are; 0 pads.
         length: L, the most items of a row.
-        has_target: whether the code of the target item stands in front of them.
-        built_for: how many codes there were when the network was built; 0 for as many as now.
+        has_target: whether the code of the target item comes before them.
+        built_for: number of codes when the network was built; 0 if it is unchanged.
     """
 
     codes: int
@@ -45,8 +45,7 @@ class SequenceShape:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureShape:
-    """Shape of a party's encoded columns, as a model must know it: how many are numeric, and how many codes each categorical one
-    has.
+    """Shape of a party's encoded columns, for a model: how many are numeric, and how many codes each categorical one has.
 
     Args:
         numeric: F.
@@ -55,10 +54,10 @@ class FeatureShape:
         edges: of each numeric column the edges of its bins, ascending, in the units of the encoded numbers; none for one that
             stays a plain number. For ``periodic`` only whether there are any counts.
         sequences: whose codes stand after those of the categorical columns, one sequence after the other.
-        built_for: codes of each categorical column when the network was built, by which the width of its embedding goes where
-            later trainings brought more; none for as many as now.
-        screened: whether columns that say nothing may be closed, other than sequences (``training/screening.py``).
-        rows: training rows that the columns were fitted on; 0 where nobody says.
+        built_for: codes of each categorical column when the network was built, which decide the width of its embedding if later
+            trainings added more; empty if unchanged.
+        screened: whether useless columns, except sequences, may be closed (``training/screening.py``).
+        rows: number of training rows; 0 if unknown.
     """
 
     numeric: int
@@ -90,8 +89,8 @@ class FeatureShape:
 class Features:
     """Encoded rows as a model takes them: standardised numbers and category codes, and which rows they are.
 
-    A model reads columns alone. ``who_N`` is for noise that is each row's own: a number that tells a row from others with the
-    same columns, wherever it is among them.
+    A model reads only the columns. ``who_N`` is for noise of each row: a number that identifies a row among others with the
+    same columns, at any place.
     """
 
     numeric_NF: Tensor  # float32
@@ -111,7 +110,7 @@ class Features:
 
     @classmethod
     def stacked(cls, parts: "Sequence[Features]") -> "Features":
-        """Stack the rows of all parts. Either all of them know who their rows are, or none does."""
+        """Stack the rows of all parts. Either all parts have ``who_N`` or none."""
         if len(parts) == 1:
             return parts[0]
         whose = [part.who_N for part in parts if part.who_N is not None]
@@ -142,7 +141,7 @@ class FeatureRows(Protocol):
 
 
 class Packing:
-    """Places of the columns in a packed row: numbers of four bytes, indicators of one, codes in as few as hold them.
+    """Places of the columns in a packed row: four bytes for a number, one for an indicator, as few as possible for a code.
 
     Args:
         numbers: columns of numbers.
@@ -196,7 +195,7 @@ class Packing:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedFeatures:
-    """Encoded rows as a party keeps them, in a third to a half of the bytes that a model takes them in.
+    """Encoded rows in the form that a party keeps: a third to a half of the bytes of a model's input.
 
     Args:
         records_MR: the packed rows (M, R), bytes, in memory or in a file that is mapped into it.
@@ -226,7 +225,7 @@ class PackedFeatures:
         return replace(self.packing.unpack(self.records_MR.index_select(0, place_B)), who_N=who_B)
 
     def announce(self, index_B: Tensor) -> None:
-        """Say that these rows are picked soon, so that they are read from a file meanwhile."""
+        """Announce rows that will be picked soon, so that they are read from a file in the background."""
         if self.file is not None:
             self.file.announce(self._places(index_B)[1].numpy())
 

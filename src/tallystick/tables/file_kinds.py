@@ -1,4 +1,4 @@
-"""Files of another kind under the name of a table: what their first bytes are of, and what to do with them."""
+"""Recognise files of another kind by their first bytes, and say what to do with them."""
 
 import gzip
 import re
@@ -30,12 +30,12 @@ KINDS: tuple[tuple[bytes, str, str], ...] = (
 
 
 def refuse_other_kind(path: Path, *, parquet: bool = False) -> None:
-    """Raise DataError, naming its kind, for a file that is no delimited text, or for ``parquet`` no Parquet file."""
+    """Raise DataError, naming the kind, for a file that is not delimited text, or, with ``parquet``, not a Parquet file."""
     with gzip.open(path) if is_gzipped(path) else path.open("rb") as file:
         try:
             head = file.read(HEAD_BYTES)
         except (OSError, EOFError):
-            return  # whoever reads it says so
+            return  # its reader says so
     for begins, what, mend in KINDS:
         is_it = re.match(begins, head, flags=re.DOTALL) is not None
         if is_it and not (parquet and what == "a Parquet file" and not is_gzipped(path)):

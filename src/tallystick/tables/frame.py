@@ -1,4 +1,4 @@
-"""A table of whatever library as a Polars frame."""
+"""Convert a table of any library to a Polars frame."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from tallystick.tables.table import UNNAMED_INDEX
 
 
 def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every_column) -> pl.DataFrame:
-    """Return a table as a Polars frame: of Polars, pandas, PyArrow, DuckDB, or whatever else speaks Arrow's PyCapsule interface.
+    """Convert a table of Polars, pandas, PyArrow, DuckDB or any library with Arrow's PyCapsule interface to a Polars frame.
 
     A named pandas index is a column; an unnamed one is left out. Nulls stand in for a column that cannot be read and is not
     asked for.

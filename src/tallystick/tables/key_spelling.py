@@ -1,6 +1,6 @@
-"""How keys are written: what may keep a side's keys from matching the other side's, or those of the training.
+"""Find spellings that may keep a side's keys from matching the other side's, or those of the training.
 
-A key that is written otherwise is another key, without an error. So it is said, to the side's own eyes: shapes and shares only.
+A key with another spelling is another key, without an error. So this side gets a warning, with shapes and shares only.
 """
 
 import re
@@ -27,7 +27,7 @@ FEWEST_VALUES, FEWEST_ZEROS = 20, 10  # of a later table from which its shapes t
 
 
 def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> tuple[str, ...]:
-    """Say which key columns have a fraction or an exponent, which an id seldom has, or seem to lack zeros in front."""
+    """Warn about key columns that have fractions or exponents, which ids seldom have, or that seem to lack leading zeros."""
     lines = []
     for key in alignment.keys:
         column = require_column(frame, columns[key.name], use="key")
@@ -52,7 +52,7 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
 
 
 def _lost_zeros(keys: pl.Series) -> float:
-    """Return the share of keys of digits alone that are shorter than the longest: 0 where nothing hints at lost zeros in front.
+    """Return the share of keys of digits that are shorter than the longest, or 0 if nothing suggests lost leading zeros.
 
     A hint, for no table shows what it lacks: most have the greatest length, a tenth or so is shorter, as with numbers of a fixed
     length that were read as numbers. Row numbers, which leave no gaps, are none, nor are numbers that end well before they would
@@ -73,7 +73,7 @@ def _lost_zeros(keys: pl.Series) -> float:
 
 
 def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:
-    """Say in lines for this party's own eyes what may keep its keys from matching those of another, by shares and shapes."""
+    """Say, for this party only, what may keep its keys from matching those of another party, by shares and shapes."""
     # A line for each step that the contract does not take and that would change values, one for zeros in front, and one for what
     # most values look like, which people of both sides can compare.
     lines = []
@@ -114,9 +114,10 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
 
 
 def spelling_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> dict[str, Any]:
-    """Return the shapes of each key's values, and the share of values that begin with a zero, to be kept.
+    """Return the shapes of each key's values, and the share of values with a leading zero, for later comparison.
 
-    Each is of ten different values or more, as rows of one person have the same key. The share is None where fewer have a zero.
+    Each shape is of ten different values or more, because rows of one person have the same key. The share is None if fewer have
+    a zero.
     """
     spelling: dict[str, Any] = {}
     for key in alignment.keys:
@@ -139,7 +140,7 @@ def _kept_shapes(shapes: pl.Series) -> pl.DataFrame:
 def later_spelling(
     frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig, spelling: Mapping[str, Any]
 ) -> list[str]:
-    """Say which keys of a later table are written otherwise than those of the training, of which ``spelling_of`` was kept."""
+    """Warn about keys of a later table that are spelt differently from the training's, whose ``spelling_of`` was saved."""
     lines = []
     for key in alignment.keys:
         if key.name not in spelling:
@@ -172,7 +173,7 @@ def later_spelling(
 
 
 def _compared(column: pl.Series, steps: tuple[Step, ...]) -> pl.Series:
-    """Return different values, of at most so many rows spread over the table, as they are matched."""
+    """Return distinct normalised values from at most this many rows, spread over the table."""
     known = column.drop_nulls()
     return normalise(known.gather_every(max(1, len(known) // COMPARED)), steps).drop_nulls().unique(maintain_order=True)
 

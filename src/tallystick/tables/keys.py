@@ -1,4 +1,4 @@
-"""Keys: the ids by which rows are matched, spelt the same way by every party.
+"""Read keys: the ids by which rows are matched, spelt the same way by every party.
 
 Shapes: N rows of the table, R of them that take part, U ids.
 """
@@ -41,8 +41,8 @@ class KeyReport:
     duplicate_rows: int  # rows left out because another row has their key
     used: int  # rows that take part
     by_key: Mapping[str, int] = field(default_factory=dict)  # of several keys, how many rows each may link
-    repeats: str = ""  # in words: what becomes of rows that have one key
-    doubtful: tuple[str, ...] = ()  # in words: key columns whose values look like rounded numbers, or like ones that lost zeros
+    repeats: str = ""  # in words: what happens to rows that share a key
+    doubtful: tuple[str, ...] = ()  # in words: key columns whose values look rounded, or seem to lack leading zeros
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -63,21 +63,21 @@ class KeyReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Unique ids, in the order in which the table first has them, the rows that take part, and the id of each.
+    """Unique ids in order of first occurrence in the table, the rows that take part, and the id of each row.
 
-    Similar keys name no row: then an id is the row's number in the table, and tells the others nothing. Of several keys that may
-    link a row, its id is that of the first that it has, and ``by_key`` has them all.
+    Similar keys do not identify a row: then an id is the row's number in the table, and reveals nothing to others. If several
+    keys may link a row, its id is that of its first key, and ``by_key`` has all of them.
     """
 
     ids: Ids  # U
-    rows_R: NDArray[np.int64]  # of the table, in its order unless they were sorted
-    id_R: NDArray[np.int64]  # which of the ids is each row's; several rows may have one (alignment.duplicates = all)
+    rows_R: NDArray[np.int64]  # row numbers of the table, in its order unless sorted
+    id_R: NDArray[np.int64]  # index of each row's id; several rows may share one (alignment.duplicates = all)
     report: KeyReport
     similar: SimilarKeys | None = None
     by_key: tuple[KeyIds, ...] = ()
 
     def linked_ids(self, rows_M: NDArray[np.int64], alignment: Alignment) -> Ids:
-        """Return the ids of these of the R rows as all parties know them: of a linked row, by the key that linked it."""
+        """Return the ids of these rows, out of the R, as all parties know them: for a linked row, by the key that linked it."""
         if alignment.key_N is None:
             return self.ids_of(rows_M)
         number_R = first_key(self.by_key, len(self.rows_R))
@@ -85,11 +85,11 @@ class Keys:
         return ids_by_key(self.by_key, number_R).gather(rows_M)
 
     def ids_of(self, rows_M: NDArray[np.int64]) -> Ids:
-        """Return the ids of these of the R rows."""
+        """Return the ids of these rows, out of the R."""
         return self.ids.gather(self.id_R[rows_M])
 
     def only(self, is_in_U: NDArray[np.bool_]) -> "Keys":
-        """Return the rows of these ids alone, of keys that are equal or not."""
+        """Return only the rows of these ids."""
         assert self.similar is None, "each row has one id"
         assert not self.by_key, "each row has one id"
         place_U, takes_part_R = np.cumsum(is_in_U) - 1, is_in_U[self.id_R]
@@ -109,15 +109,15 @@ class Keys:
 
 
 def who_of(names: Iterable[bytes]) -> NDArray[np.int64]:
-    """Return a number for each row that tells it from others, in another table too: for noise that is a row's own."""
-    hashes = bytearray()  # joined from a list they would take six times as much
+    """Return a number that identifies each row, in other tables, too: for noise of each row."""
+    hashes = bytearray()  # a joined list would take six times the memory
     for name in names:
         hashes += hashlib.blake2b(name, digest_size=8).digest()
     return (np.frombuffer(hashes, dtype="<u8").astype(np.uint64) >> np.uint64(1)).astype(np.int64)
 
 
 def fingerprint(keys: Keys) -> str:
-    """Return a digest of a table's ids in their order: a kept alignment is of use only for the same table."""
+    """Return a digest of a table's ids in order. A saved alignment can only be used with the same table."""
     digest = hashlib.blake2b(digest_size=16)
     length = Struct(">I").pack
     for ids in (keys.ids, *(key.ids for key in keys.by_key)):
@@ -140,14 +140,14 @@ def read_keys(
     repeats: RepeatsConfig | None = None,
     is_label: bool = True,
 ) -> Keys:
-    """Normalise a table's keys and settle its nulls and duplicates as the contract and the party file say.
+    """Normalise a table's keys, and handle nulls and duplicates as the contract and the party file say.
 
     Args:
         frame: N rows.
         columns: contract's key name to own column.
         alignment: the key columns in order with their steps, and the rules for nulls and duplicates.
-        repeats: what the party file says of rows with one key; it goes before the contract's rule.
-        is_label: whether this is the label party, the only one whose rows may all take part.
+        repeats: the party file's rule for rows that share a key; it overrides the contract's.
+        is_label: whether this is the label party. Only its rows may all take part.
 
     Raises DataError for an absent column, and IdError for more rows than ``max_rows``, for keys that are all null, for duplicates
     that leave nothing, and for any null or duplicate where the rule is ``error``. Rows are named by number, never by content.
@@ -193,7 +193,7 @@ def read_keys(
 
 
 def _require_keys(names: str, is_null_N: pl.Series, alignment: AlignmentConfig) -> int:
-    """Count the rows without a key. Raises IdError where there are only such rows, or where none may be."""
+    """Count the rows without a key. Raises IdError if all rows lack one, or if none may."""
     null_rows = int(is_null_N.sum())
     if null_rows == len(is_null_N):
         raise IdError(f"key ({names}): all {len(is_null_N)} rows are null or empty; check the column and the normalise steps")
@@ -204,7 +204,7 @@ def _require_keys(names: str, is_null_N: pl.Series, alignment: AlignmentConfig) 
 
 @dataclass(frozen=True, kw_only=True)
 class _Counting:
-    """The rows that count for their key, with the columns ``key`` and ``row``, how many keys repeat, and what becomes of them."""
+    """The rows that count for their key (columns ``key`` and ``row``), the number of repeated keys, and what happens to them."""
 
     rows: pl.DataFrame
     duplicated: int
@@ -220,9 +220,9 @@ def _counting_rows(
     repeats: RepeatsConfig | None = None,
     is_label: bool = True,
 ) -> _Counting:
-    """Settle which of the rows of one key count. Raises IdError where keys repeat and may not."""
+    """Choose which rows of a key count. Raises IdError if keys repeat and may not."""
     table = pl.DataFrame({"key": key, "row": pl.int_range(len(key), eager=True)}).drop_nulls("key")
-    distinct = table.get_column("key").n_unique() == table.height  # as most often: spares two tables of all keys
+    distinct = table.get_column("key").n_unique() == table.height  # the usual case: avoids two tables of all keys
     duplicated = 0 if distinct else table.group_by("key").len().filter(pl.col("len") > 1).height
     if repeats is not None:
         rows, words = latest_last(frame, table, repeats).unique("key", keep="last").sort("row"), repeats.words
@@ -244,7 +244,7 @@ def _counting_rows(
 
 
 def _keys_of_any(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConfig) -> Keys:
-    """Read ids by each of several keys: a row takes part that counts for one of them."""
+    """Read ids by each of several keys. A row takes part if it counts for one of them."""
     keys = [_joined(frame, columns, each.columns) for each in alignment.any_of]
     has_key_NK = np.stack([key.is_not_null().to_numpy() for key in keys], axis=1)
     every_name = ", ".join(columns[each.name] for each in alignment.keys)
@@ -293,7 +293,7 @@ def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
 
 
 def key_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> pl.Series:
-    """Return the key of each row as text, null where a row has none: of several that may link a row, all that it has, joined.
+    """Return the key of each row as text, null if it has none. If several keys may link a row, join all that it has.
 
     Raises DataError for an absent column, IdError for floats so large that two ids may have become one.
     """
@@ -309,7 +309,7 @@ def key_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConf
 
 
 def ids_of_persons(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> set[bytes]:
-    """Return every id under which these rows may be known: by all keys together, and by each that may link them alone.
+    """Return every id that may identify these rows: by all keys together, and by each key that may link alone.
 
     Raises as key_of does.
     """
@@ -321,7 +321,7 @@ def ids_of_persons(frame: Frame, *, columns: Mapping[str, str], alignment: Align
 
 
 def _joined(frame: Frame, columns: Mapping[str, str], keys: Sequence[KeyColumn]) -> pl.Series:
-    """Return the joined value of these key columns, null where one of them has none."""
+    """Return the joined value of these key columns, null if one of them is null."""
     parts = []
     for key in keys:
         column = require_column(frame, columns[key.name], use="key")

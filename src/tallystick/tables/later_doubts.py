@@ -1,7 +1,7 @@
-"""Doubts about a later table: what its reader noted, and columns whose cells are none of those that the training saw.
+"""Warn about a later table: notes of its reader, and columns whose cells the training never saw.
 
-A column in another unit or spelling is read without an error: numbers beyond those of the training count as the nearest, and
-words that are new share a code. So it is said. The lines are for this party's own eyes.
+A column in another unit or spelling is read without an error: numbers beyond the training's range count as the nearest, and new
+words share a code. So there is a warning, which only this party sees.
 """
 
 import numpy as np
@@ -18,16 +18,16 @@ from tallystick.tables.table import require_column
 from tallystick.tables.text import as_text
 
 LOOKED_AT = 10_000  # rows, the first ones
-FEWEST, MOST = 20, 0.5  # known cells of a column that is judged; share of numbers that lie beyond those of the training
-MOST_ABSENT = 0.1  # share of cells that are missing, where none was in the training
+FEWEST, MOST = 20, 0.5  # known cells that a judged column needs; share of numbers beyond the training's range
+MOST_ABSENT = 0.1  # share of missing cells, if none was missing in the training
 GROWING = ("date", "moment", "zoned")  # later rows have later times
 ROUNDING = 1e-6  # of a standardised number
 
 
 def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
-    """Say what is doubtful of a table that a trained model is to score. What the training said of its own is not said again.
+    """Warn about a table that a trained model will score, leaving out warnings that the training gave already.
 
-    Raises FeatureError where the table does not fit the encoder.
+    Raises FeatureError if the table does not fit the encoder.
     """
     told = encoder.notes if encoder is not None else ()
     lines = [note for note in frame.notes if note not in told] if isinstance(frame, LazyTable) else []
@@ -95,7 +95,7 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
 
 
 def _alike(unseen: pl.Series, categories: tuple[str, ...]) -> int:
-    """Count the cells that are a category but for how it is spelt."""
+    """Count the cells that differ from a category only in spelling."""
     plain, known = (plainly(text).str.replace(r"^0+([0-9])", "$1") for text in (unseen, pl.Series(categories, dtype=pl.String)))
     return int(plain.is_in(known.implode()).sum()) if len(plain) else 0
 

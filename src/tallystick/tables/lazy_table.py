@@ -1,8 +1,8 @@
-"""A table that is not held in memory: its columns are read when they are asked for, one of a large table at a time.
+"""Read a table that is not held in memory: columns are read when they are asked for, one at a time if the table is large.
 
-What is read from files, of whatever kind, is first copied to a compressed temporary file, a piece at a time. So a table is what
-it was when the job began, whoever writes to its files meanwhile, and all that is held of a large one is the column at hand. Of a
-wide one some neighbours are read together: to ask for one column takes a look at the names of all.
+Files of any kind are first copied to a compressed temporary file, a piece at a time. So a table does not change during a job,
+even if somebody writes to its files, and only the present column of a large table is in memory. In a wide table some
+neighbouring columns are read together, because each read looks at the names of all columns.
 """
 
 import gzip
@@ -38,7 +38,7 @@ SELF = Path("/proc/self/fd")  # Linux: names for open files, also for those whos
 
 
 class _Held:
-    """A file that is closed once nothing holds it any more."""
+    """A file that is closed when nothing refers to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -54,7 +54,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class LazyTable:
-    """Rows of a table, in some order: ``get_column`` reads one of its columns, and indexing picks rows without reading any.
+    """Rows of a table, in some order: ``get_column`` reads one column, and indexing picks rows without reading any.
 
     Args:
         source: the columns, in memory or in a file.
@@ -64,7 +64,7 @@ class LazyTable:
         decimal: the sign before a fraction in the files, where some of their numbers told.
         missing: words that mark a missing cell of the files, beside an empty one: of each column of text, and of those that are
             numbers or times but for words of their own.
-        notes: what reading came to that a person should know.
+        notes: warnings of the reader.
     """
 
     source: pl.LazyFrame
@@ -119,7 +119,7 @@ class LazyTable:
         return column if self.rows is None else column.gather(self.rows)
 
     def forget_columns(self) -> None:
-        """Drop what was read. What is asked for again is read again."""
+        """Drop the columns in memory. They are read again when they are asked for."""
         self.block.columns = {}
 
     def __getitem__(self, rows: "NDArray[np.int64] | NDArray[np.int32] | pl.Series") -> "LazyTable":
@@ -134,7 +134,7 @@ class LazyTable:
         return pl.DataFrame([self.get_column(name) for name in names])
 
     def beside(self, names: Iterable[str], columns: pl.DataFrame) -> "LazyTable":
-        """Select some of the columns, and put beside them others that stay in memory."""
+        """Select some of the columns, and add others that stay in memory."""
         assert self.rows is None, "a table as it was read"
         source = pl.concat([self.source.select(cs.by_name(*names)), columns.lazy()], how="horizontal")
         return replace(self, source=source, rows=None, block=_Block())
@@ -149,9 +149,9 @@ Frame: TypeAlias = pl.DataFrame | LazyTable
 
 
 def in_order(frame: Frame) -> tuple[Frame, "NDArray[np.int32] | None"]:
-    """Return the distinct rows in the order in which they lie, and where each of the frame's rows is among them.
+    """Return the distinct rows in storage order, and the place of each of the frame's rows among them.
 
-    None where the frame has them so. Rows in another order could be read by column only, each column whole.
+    Return None if the frame already has this order. Rows in another order could only be read by whole columns.
     """
     if not isinstance(frame, LazyTable) or frame.rows is None or bool((np.diff(frame.rows) > 0).all()):
         return frame, None
@@ -180,8 +180,8 @@ def slices_of(frame: Frame, rows: int) -> Iterator[Frame]:
 def store(source: pl.LazyFrame, folder: Path | None = None) -> LazyTable:
     """Read a source piece by piece into a file, and give it as a table.
 
-    The file is one that only this process can find and that is gone with it, however it ends; where the system has no such files,
-    one that only its owner may read. With a ``folder`` it lies there, for as long as the folder does.
+    Only this process can find the file, and it disappears with the process; if the system has no such files, only its owner may
+    read it. With a ``folder`` it is kept there, as long as the folder exists.
 
     Raises StorageError where the disk is full, and what Polars raises for a source that cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Names of columns that a table may have, whatever reads it."""
+"""Check the names of a table's columns, for any reader."""
 
 import re
 from collections import Counter
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from tallystick.errors import DataError
 from tallystick.reading import looks_of
 
-PATTERN = re.compile(r"\^.*\$", re.DOTALL)  # what Polars takes for a pattern of names
+PATTERN = re.compile(r"\^.*\$", re.DOTALL)  # Polars reads this as a pattern of names
 
 
 def require_usable(names: Sequence[str], *, source: str) -> None:
-    """Raise DataError, naming the source, for a column name that stands there twice, or that stands for other names."""
+    """Raise DataError, naming the source, for a column name that occurs twice, or that is a pattern of names."""
     if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
     seen: dict[str, str] = {}

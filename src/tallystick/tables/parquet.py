@@ -1,7 +1,7 @@
-"""Parquet files, copied a piece at a time: some kilobytes of one can unpack into any number of rows, values or characters.
+"""Copy Parquet files a piece at a time, because a few kilobytes can unpack into any number of rows, values or characters.
 
-Text that stands in a file's dictionary once may stand in every row of the table. So it is read as the dictionary has it, its
-length is counted row by row, and only what has room is written out.
+Text that is in a file's dictionary once may occur in every row of the table. So it is read in dictionary form, its length is
+counted row by row, and only what fits in memory is written out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, ParquetFile
 
-TEXT_AT_A_TIME = 2**27  # bytes of it that are written out before they are stored
+TEXT_AT_A_TIME = 2**27  # bytes of text that are written out before they are stored
 SHARE_OF_A_COLUMN = 4  # a column that takes more than so manyth of the machine's memory could not be used
 NOT_AS_DICTIONARY = {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}  # encodings that Arrow cannot read as a dictionary
 PREFIXED = "DELTA_BYTE_ARRAY"  # each value may repeat any part of the one before it

@@ -1,4 +1,4 @@
-"""PostgreSQL through Arrow's own driver: the server runs the query, in a transaction that may only read."""
+"""Read PostgreSQL through Arrow's driver: the server runs the query, in a read-only transaction."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The profile of a table: what `tallystick check` shows a party of its own rows before anything is sent.
+"""Profile a table: what `tallystick check` shows a party about its own rows before anything is sent.
 
 A profile holds statistics of private rows. It stays on the party's machine.
 """
@@ -66,7 +66,7 @@ class Profile:
     keys: KeyReport
     columns: tuple[ColumnProfile, ...]
     label_balance: dict[str, float] | None  # class -> share; None for a feature party or a label with many values
-    positive_class: str | None  # of a binary label: the one whose probability a score is
+    positive_class: str | None  # of a binary label: the class whose probability is the score
     positive_classes: dict[str, str]  # the same of each of several labels
     warnings: tuple[str, ...]
 
@@ -76,7 +76,7 @@ class Profile:
 
 
 def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) -> Profile:
-    """Look at a party's table as the job would: keys, types, missing values, label balance, and what looks wrong.
+    """Profile a party's table as the job reads it: keys, types, missing values, label balance, and warnings.
 
     Without a contract, keys are compared as they are written. Raises ConfigError for a party file without keys, DataError for
     absent columns and unusable keys.

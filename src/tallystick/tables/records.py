@@ -1,7 +1,7 @@
-"""Packed rows in memory or, where they are many, in a file that is mapped into it: then only what batches read of it is there.
+"""Keep packed rows in memory or, if there are many, in a memory-mapped file, of which only the rows of batches are loaded.
 
-The file lies where the copy of the table does. Only this process can find it, it has no name, and it is gone with the process,
-however that ends. So an encrypted run folder holds nothing of it. Its content is not encrypted, as that of the copy is not.
+The file is in the same folder as the copy of the table. It has no name, only this process can find it, and it disappears with
+the process. It is never in a run folder. Like the copy, it is not encrypted.
 
 Shapes: N rows, R bytes of a packed row.
 """
@@ -34,10 +34,10 @@ def rows_of_a_piece(row_bytes: int) -> int:
 
 
 class RowFile:
-    """Packed rows in a file without a name, of which batches read some here and some there.
+    """Packed rows in a file without a name. Batches read scattered rows of it.
 
-    The system reads ahead as of a file that is read from end to end, megabytes for each row. Here it is told not to, but which
-    rows a batch will read: it then reads their pages all at once.
+    By default the system reads ahead as if the file were read from end to end, megabytes for each row. This is turned off.
+    Instead it is told which rows a batch will read, and then reads all their pages together.
 
     Args:
         pages: the file, mapped.

@@ -1,4 +1,4 @@
-"""Columns that sum up all rows of one key, where the party file asks for them. Shapes: N rows of the table."""
+"""Summarise all rows of a key in further columns, if the party file asks for it. Shapes: N rows of the table."""
 
 from collections.abc import Callable, Collection, Mapping
 

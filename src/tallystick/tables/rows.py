@@ -1,4 +1,4 @@
-"""Limit the rows of a table before they are in memory: a small file can announce, or unpack into, any number."""
+"""Limit the rows of a table before they are in memory, because a small file can announce, or unpack into, any number."""
 
 from functools import cache
 

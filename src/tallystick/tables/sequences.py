@@ -1,4 +1,4 @@
-"""Sequences: a column whose cells list items becomes so many columns of codes, padded and cut to one length.
+"""Encode sequences: a column whose cells list items becomes columns of codes, padded and cut to one length.
 
 Shapes: N rows, L codes of a sequence.
 """

@@ -1,4 +1,4 @@
-"""Keys for linking by similarity, read from a table and checked. Rows without one are left out as the contract says.
+"""Read and check keys for linking by similarity. Rows without a key are left out as the contract says.
 
 Shapes: N rows of the table, R rows with a key, D numbers of a key.
 """

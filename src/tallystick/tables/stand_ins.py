@@ -1,6 +1,6 @@
-"""Stand-ins: words, numbers and dates that mean a missing cell, such as -999, ? and 9999-12-31.
+"""Recognise words, numbers and dates that mean a missing cell, such as -999, ? and 9999-12-31.
 
-The party file names them, as the file has them. Every reader compares cells with them by the column's own type.
+The party file names them as the table's file writes them. Every reader compares cells with them by the column's own type.
 """
 
 import math
@@ -40,10 +40,10 @@ _NANOSECONDS = {"d": 86_400 * 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 def marks_missing(
     cells: Spelt, kind: pl.DataType, words: Sequence[str], *, decimal: Literal[",", "."] | None = None
 ) -> Spelt | None:
-    """Tell which cells of this type are one of the words for a missing cell, or return None where none of these can be.
+    """Mark the cells of this type that are one of the words for a missing cell, or return None if none can be.
 
-    Cells are compared by their own type: whole numbers as such, however large, for beyond 2^53 floating point does not tell one
-    from its neighbours. ``decimal`` is the sign before a fraction in the words.
+    Cells are compared by their own type: whole numbers as whole numbers, because beyond 2^53 floating point cannot distinguish
+    neighbours. ``decimal`` is the decimal sign of the words.
     """
     values = [value for word in words if (value := _value_named(word.strip(), kind, decimal)) is not None]
     held = pl.concat(values).drop_nulls() if values else pl.Series(dtype=kind)
@@ -54,7 +54,7 @@ def marks_missing(
 
 
 def _value_named(word: str, kind: pl.DataType, decimal: Literal[",", "."] | None) -> pl.Series | None:
-    """Return what a word is as a cell of this type, or None for no such number, date, time or text."""
+    """Convert a word to a cell of this type, or return None if it is no such number, date, time or text."""
     with suppress(ValueError, ArithmeticError, pl.exceptions.PolarsError):
         if kind.is_numeric():
             plain = word.replace(".", "").replace(",", ".") if decimal == "," else word
@@ -82,7 +82,7 @@ def _value_named(word: str, kind: pl.DataType, decimal: Literal[",", "."] | None
 
 
 def stand_in_warning(values: pl.Series) -> str | None:
-    """Say which number or date of a column may mean a missing cell: a common one in several rows, far from all others."""
+    """Warn about a number or date that may mean a missing cell: it is in several rows, and far from all others."""
     kind, known = values.dtype, values.drop_nulls()
     if kind.is_float():
         known = known.filter(known.is_finite())

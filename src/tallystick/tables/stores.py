@@ -1,7 +1,7 @@
-"""Object stores: files at s3://, gs:// and abfs:// addresses, by Arrow's own file systems.
+"""Read files of object stores at s3://, gs:// and abfs:// addresses, through Arrow's file systems.
 
-Credentials come from the environment, or from where ``table.store`` says that they are. What is read of a store passes the same
-checks as a local file.
+Credentials come from the environment, or from the places that ``table.store`` names. Files of a store pass the same checks as
+local files.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Tables: a party's rows.
+"""Read tables: a party's rows.
 
 They come from CSV, TSV or Parquet files, here or in an object store, from a Delta table, or from a query that DuckDB, PostgreSQL,
 SQLite or any database with an ADBC driver runs.
@@ -40,12 +40,12 @@ from tallystick.tables.vectors import with_vectors
 if TYPE_CHECKING:
     import pyarrow as pa
 
-UNNAMED_INDEX = "__index_level_"  # what Arrow calls a pandas index that has no name
+UNNAMED_INDEX = "__index_level_"  # Arrow's name for a pandas index without a name
 ARROW_LACKS = ("TIME WITH TIME ZONE", "UHUGEINT")  # DuckDB drops the zone of the one, and the sign of the other turns
 
 
 class TrainedForms(Protocol):
-    """Forms in which the training read a party's columns: what an encoder keeps of them."""
+    """The forms in which the training read a party's columns, as far as its encoder keeps them."""
 
     @property
     def columns(self) -> Collection[str]:

@@ -1,6 +1,7 @@
-"""Columns that tell the label alone: most often they were written after it was known, and no model will have them in time.
+"""Find columns that alone reveal the label: most often they were written after it was known, and no model will have them in
+time.
 
-What is found depends on exact labels: it is for the label party's own terminal and report.
+The findings depend on exact labels, so only the label party's terminal and report show them.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Cells as text: one spelling for a value, whatever type the column has in one party's file or another's."""
+"""Write cells as text, with one spelling for a value, whatever type the column has in a party's file."""
 
 import sys
 import unicodedata

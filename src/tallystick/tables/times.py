@@ -1,4 +1,4 @@
-"""Times that rows are ordered by: one function for a split by time, the latest row of a key, and the periods of monitoring."""
+"""Read times that order rows: for a split by time, the latest row of a key, and the periods of monitoring."""
 
 import re
 from collections.abc import Mapping

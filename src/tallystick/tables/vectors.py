@@ -1,4 +1,4 @@
-"""Vectors: columns whose cells hold as many numbers each, such as embeddings, become a column for each number.
+"""Read vectors: columns whose cells hold as many numbers each, such as embeddings, become one column per number.
 
 A vector's numbers are one block: each is centred by its own mean, and all are divided by one deviation, so that directions
 keep their lengths beside each other, and cosines of centred vectors stay. None gets an embedding of its own. A missing vector is
