@@ -250,8 +250,8 @@ DAMAGES = {
 }
 SAID = {
     "missing": "it is missing; this bucket, and 2 kept ones after it, are done again",
-    "cut": "does not have the digest",
-    "changed": "does not have the digest",
+    "cut": "does not match its digest",
+    "changed": "does not match its digest",
     "another bucket's": "it is another file, written as buckets/feature-1.safetensors",
 }
 

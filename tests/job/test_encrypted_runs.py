@@ -149,7 +149,7 @@ def test_a_file_that_was_changed_swapped_or_laid_open_is_named(job):
     other = party.runs.parent / "copy"
     shutil.copytree(folder, other)
     (folder / "origin.json").write_bytes((other / "origin.json").read_bytes().replace(party.run_key.id.encode(), b"0" * 16))
-    with pytest.raises(DamagedFile, match="does not have the digest"):
+    with pytest.raises(DamagedFile, match="does not match its digest"):
         opened()
 
 

@@ -30,8 +30,9 @@ from tallystick.network.messages import Message
 FAILURE_BITS = 40
 """A bucket of an honest side has more ids than room with a chance of 2^-40 at most, over all buckets of both sides."""
 NAME_BYTES = 16
-_NEW_RUN = "a side that has seen tags could now choose other ids, so the alignment cannot start again: agree with all sides "
-"on a new run"
+_NEW_RUN = (
+    "a side that has seen tags could now choose other ids, so the alignment cannot start again: agree with all sides on a new run"
+)
 _LN_2 = 0.6931471805599453
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]

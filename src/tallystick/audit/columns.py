@@ -133,8 +133,9 @@ def audit_columns(
         f"{epochs_in_words(recorded.epochs)}; nothing was sent for it. {by}'s own columns, which would help, are not known here. "
         f"{form}Every figure is a floor: another attack may find more.{runs_in_words(recorded.runs)}"
     )
-    sentence = "a row may stand in for others here, so the number of times that it is sent has no bound, and no ε holds for "
-    "the run"
+    sentence = (
+        "a row may stand in for others here, so the number of times that it is sent has no bound, and no ε holds for the run"
+    )
     unbounded = [sentence] if noise_on_embeddings(contract) and serves_others(contract) else []
     return results.FeatureAudit(
         party=recorded.party,

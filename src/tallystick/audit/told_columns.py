@@ -47,8 +47,10 @@ COMPONENTS = 8  # of the cut embeddings, which a feature party has anyway
 MOST_INPUTS = 2_048
 ASIDE = "without gradients"
 SIMILAR = "what cut gradients reveal about own columns: not attacked, because rows are linked by similarity"
-NUMBERS = "what cut gradients reveal about own columns: not attacked, because no sums of gradients are recorded if the target "
-"is a number"
+NUMBERS = (
+    "what cut gradients reveal about own columns: not attacked, because no sums of gradients are recorded if the target "
+    "is a number"
+)
 
 
 def audit_told_columns(

@@ -19,8 +19,9 @@ from tallystick.lazy_torch import load_torch
 EXIT_FAILED, EXIT_INTERRUPTED = 3, 130
 AGAIN_S = 0.05
 NOTHING_BEGUN = "interrupted before anything began"
-HANGS = "error: a library hung while it was loaded, and was stopped after a signal; free some memory or raise its limit "
-"(ulimit -v)\n"
+HANGS = (
+    "error: a library hung while it was loaded, and was stopped after a signal; free some memory or raise its limit (ulimit -v)\n"
+)
 HANGS_S, HANGS_BUSILY_S = 20.0, 5.0
 """How long a module's loading may keep a signal waiting, and how many of the processor's seconds: a busy machine loads slowly."""
 LOOK_S = 0.25

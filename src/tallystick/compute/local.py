@@ -52,8 +52,9 @@ class LocalEngine:
         cores = os.cpu_count() or 1
         self._require_memory(each, "before any data")
         answer = f"a local worker answers, and takes {size_in_words(each)} before any data; {self.workers} are asked for"
-        crowded = f"; {self.workers * self.threads} threads are more than the {cores} cores here, which does not make "
-        "anything faster"
+        crowded = (
+            f"; {self.workers * self.threads} threads are more than the {cores} cores here, which does not make anything faster"
+        )
         return answer + (crowded if self.workers * self.threads > cores else "")
 
     def _require_memory(self, each: int, when: str) -> None:

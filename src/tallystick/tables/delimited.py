@@ -467,8 +467,9 @@ class _Plain:
         if "utf" not in codec and not head.isascii():
             with suppress(UnicodeError):
                 codecs.getincrementaldecoder("utf-8")().decode(head.encode(codec))
-                doubt = f"{path}: its text reads as UTF-8, and table.encoding is {form.encoding}; leave that out if Ã¼ should "
-                "be ü"
+                doubt = (
+                    f"{path}: its text reads as UTF-8, and table.encoding is {form.encoding}; leave that out if Ã¼ should be ü"
+                )
         if codec == UTF_8 and is_plain and not is_gzipped(path) and not breaks_by_return:
             with path.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
