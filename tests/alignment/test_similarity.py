@@ -207,7 +207,7 @@ def test_of_one_row_a_feature_party_is_told_both_distances_to_the_bit(noise):
     told = sorted([-scale.mean - scale.deviation, -scale.mean + scale.deviation])
     true = np.sort(np.linalg.norm(others.numbers_RD - row.numbers_RD, axis=1))[:2]
     np.testing.assert_allclose(told, true, rtol=1e-12)
-    assert any(f"The mean ({-scale.mean:.6g})" in line and "nearly each distance" in line for line in feature.learnt)
+    assert any(f"The mean ({-scale.mean:.6g})" in line and "nearly give each distance" in line for line in feature.learnt)
 
 
 def test_the_helper_sees_which_texts_begin_alike_and_says_so():

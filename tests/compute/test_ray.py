@@ -67,7 +67,7 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
         assert int((tmp_path / "planted").read_text()) != os.getpid()
         with pytest.raises(ComputeError, match=r"3 workers at a time are asked for; .* 2 machine.*, with room for 2, each"):
             RayEngine(address=cluster.address, workers=3).check("tallystick.simulation")
-        with pytest.raises(ComputeError, match="with room for 0, each with CPU 1, gpu 1; begin more machines"):
+        with pytest.raises(ComputeError, match="with room for 0, each with CPU 1, gpu 1; start more machines"):
             list(chores(RayEngine(address=cluster.address, workers=1, resources={"gpu": 1}), tmp_path, ["square", 1]))
 
         outputs = chores(engine, tmp_path, ["square", 1], ["sleep", 600, "early"])

@@ -187,8 +187,8 @@ def test_check_says_what_repeated_ids_disclose_and_apart_from_it_what_is_protect
     found = check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
     assert found["problems"] == []
     assert any("how many rows bank has for each common id" in line for line in found["disclosures"])
-    assert not any("what is protected" in line or "interval" in line for line in found["disclosures"])
-    assert "what is protected is one row's label" in found["defenses"][-1]
+    assert not any("the guarantee protects" in line or "interval" in line for line in found["disclosures"])
+    assert "the guarantee protects a row, or its label" in found["defenses"][-1]
 
 
 def test_noise_on_embeddings_that_are_sent_several_times_is_not_counted_as_private(tmp_path):

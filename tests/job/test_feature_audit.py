@@ -169,7 +169,7 @@ def test_a_feature_partys_folder_can_be_attacked_again(undefended):
     assert audit_recorded(path, watcher=Silent()).features == in_full
     only_in_run = [each for each in in_run.not_measured if each not in in_full.not_measured]
     assert [each.partition(": ")[0] for each in only_in_run] == ["network, bootstrap, weighted-mean"]
-    assert only_in_run[0].endswith("`tallystick audit FOLDER` runs them on what this run recorded")
+    assert only_in_run[0].endswith("`tallystick audit FOLDER` runs these on what this run recorded")
     assert {each.attack for each in in_run.columns}.isdisjoint({"network", "bootstrap", "weighted-mean"})
     found = {(each.name, each.known): each.value for each in in_full.columns}
     assert all(found[each.name, each.known] >= each.value for each in in_run.columns)
@@ -347,7 +347,7 @@ def test_a_union_is_judged_by_own_rows(tmp_path):
     (audit,) = result.sections.features
     assert by_name(audit)["x"].value > 0
     assert audit.epsilon is None
-    assert audit.defense.endswith("so how often it is sent is not bounded, and no ε holds for the run")
+    assert audit.defense.endswith("so the number of times that it is sent has no bound, and no ε holds for the run")
     assert column_promise(audit) == ""
 
 

@@ -110,9 +110,9 @@ def test_what_cannot_be_used_says_why(installed):
     assert unusable == {
         "absent (brought_attacks:ABSENT)": "it cannot be loaded: AttributeError: "
         "module 'brought_attacks' has no attribute 'ABSENT'",
-        "function (brought_attacks:longest)": "it is a function, expected a LabelInferenceAttack",
+        "function (brought_attacks:longest)": "it is a function; expected a LabelInferenceAttack",
         "leaving (leaving_attacks:ROW)": "it cannot be loaded: SystemExit: 4",
-        "derived (brought_attacks:DERIVED)": "it is a Derived, expected a LabelInferenceAttack",
+        "derived (brought_attacks:DERIVED)": "it is a Derived; expected a LabelInferenceAttack",
         "number (brought_attacks:NUMBER)": "its description is no line of plain text",
         "lines (brought_attacks:LINES)": "its description is no line of plain text",
         "reads (brought_attacks:READS)": "what it reads is none of cut_gradient, cut_embedding",

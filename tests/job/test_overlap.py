@@ -165,7 +165,7 @@ def test_check_says_who_learns_what():
         contract = parse_contract(contract_values(PARTIES, overlap=overlap))
         return [line for line in disclosure_lines(contract, own_columns=True) if "tallystick overlap" in line]
 
-    assert "bank and shop how many are common; exact from 100 on" in lines()[0]
+    assert "bank and shop how many are common; exact, if 100 or more" in lines()[0]
     assert "epsilon" not in lines(epsilon=2.0)[0]
     assert "2-DP of the other side's ids" in lines(epsilon=2.0)[0]
     assert lines(told_to="label")[1] == "`tallystick overlap`: shop learns no count"

@@ -42,7 +42,7 @@ def test_the_secret_is_made_once_and_is_the_owners_alone(tmp_path):
     (path,) = tmp_path.glob("*.json")
     assert (path.name, path.stat().st_mode & 0o777) == ("ledger.noise.json", 0o600)
     path.write_bytes(path.read_bytes().replace(b"secret", b"Secret"))
-    with pytest.raises(DamagedFile, match=r"ledger\.noise\.json.* put back a copy\. Where there is none"):
+    with pytest.raises(DamagedFile, match=r"ledger\.noise\.json.* put back a copy\. Without a copy"):
         noise_secret(party)
 
 

@@ -408,7 +408,12 @@ def test_unaligned_rows_that_can_teach_nothing(lay_out_job):
             {},
             "unaligned.method = warm-start: the label party has no usable column of its own",
         ),
-        ({"method": "average"}, {}, {"frames": frames, **three}, 'no aligned training row is of class "2", so nothing joint'),
+        (
+            {"method": "average"},
+            {},
+            {"frames": frames, **three},
+            'no aligned training row is of class "2", so joint training cannot learn it',
+        ),
     ):
         job = lay_out_job(PARTIES, rows=200, unaligned=unaligned, **changes)
         job.change("bank", **party)

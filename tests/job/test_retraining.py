@@ -67,7 +67,7 @@ def test_a_run_starts_where_the_other_ended_and_its_new_categories_as_unseen_one
     for name, weight in then.items():
         assert torch.allclose(now[name][: len(weight)] if name == table else now[name], weight, atol=1e-5)
     assert torch.allclose(now[table][-1], then[table][UNSEEN], atol=1e-5)
-    assert any(f"began at the weights of run {last_month.run_id}" in note for note in found.sections.notes)
+    assert any(f"began with the weights of run {last_month.run_id}" in note for note in found.sections.notes)
 
 
 @pytest.mark.long
@@ -85,7 +85,7 @@ def test_processes_that_are_killed_and_resumed_end_with_the_bits_of_a_simulation
     for name in PARTIES:  # the copy that a run keeps is enough
         job.runs(name)[0].rename(job.home(name) / "moved-away")
     again = job.run_all("run", "--resume")
-    assert f"began at the weights of run {run_id}" in (job.runs("shop")[-1] / "run.log").read_text()
+    assert f"began with the weights of run {run_id}" in (job.runs("shop")[-1] / "run.log").read_text()
     assert again["bank"].found["started_from"] == again["shop"].found["started_from"] == run_id
 
     contract = contract_values(PARTIES, **changes)

@@ -86,7 +86,7 @@ def test_a_head_on_shares_brings_what_joining_brings(target, full):
     else:
         assert joint["auc"]["value"] > own["auc"]["value"] + 0.08
     assert result.sections.leakage.nothing_sent
-    assert any("not measured by a run" in note for note in result.sections.notes)
+    assert any("A run cannot measure what its scores reveal" in note for note in result.sections.notes)
 
 
 def shapes_of(frames, parties=None, *, values=None, **options):
@@ -239,12 +239,12 @@ def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, fea
         ({"target": {"type": "count"}}, "a head on shares only has squared and logistic loss; choose regression"),
         (
             {"training": {"gradients": "shared", "learning_rate": 0.6}, "target": {"type": "regression"}},
-            "learning_rate = 0.6: .* take at most 0.5",
+            "learning_rate = 0.6: .* choose at most 0.5",
         ),
         ({"training": {"gradients": "shared", "batch_size": 31}}, "batch_size = 31: with so few rows a step"),
         ({"unaligned": {"method": "warm-start"}}, "unaligned.method = warm-start: a head on shares cannot use such rows"),
         ({"defense": [{"method": "label-dp", "epsilon": 1.0}]}, "defense.0.method = label-dp: neither embeddings nor gradients"),
-        ({"alignment": {"method": "union", "keys": [{"name": "id"}]}}, "takes one row of each side"),
+        ({"alignment": {"method": "union", "keys": [{"name": "id"}]}}, "needs one row of each side"),
         ({"evaluation": {"share_metrics": ["auc"]}}, "figures of the test labels would leave"),
         ({"evaluation": {"importance": {"feature_columns": "both"}}}, "would score rows again"),
         ({"serving": {"ways": ["key"]}}, "choose ahead alone: it answers requests with these scores"),
@@ -499,7 +499,7 @@ def test_new_rows_get_a_score_over_tls_and_no_second_one(trained):
     assert (job.home("bank") / "lost.csv").read_bytes() == (job.home("bank") / "scores.csv").read_bytes()
     others = predict_all(job, "whole.parquet", "others.csv")
     assert all(others[name][0] != 0 for name in PARTIES)
-    assert any("have a score by the head of" in others[name][1].error for name in PARTIES)
+    assert any("already have a score by the head of" in others[name][1].error for name in PARTIES)
     path.write_bytes(content)
 
 
@@ -681,7 +681,7 @@ def test_no_second_score_comes_of_lost_shares(who, trained, tmp_path):
     lost(job.runs(who)[-1])
     running = job.start_all("run", "--resume")
     assert all(each.end() != 0 for name, each in running.items() if name in PARTIES)
-    assert any("have a score by the head of" in each.error for each in running.values())
+    assert any("already have a score by the head of" in each.error for each in running.values())
     for path, content in copies[who].items():
         path.write_bytes(content)
 
@@ -803,9 +803,9 @@ def test_a_feature_party_bounds_the_scores_of_its_rows_over_runs_and_predictions
 def test_only_a_feature_party_bounds_scores_and_only_on_shares():
     parties = columns(PARTIES)
     bound = {"privacy": {"scores_per_row": 1}}
-    with pytest.raises(ConfigError, match="a feature party bounds scores by it"):
+    with pytest.raises(ConfigError, match=r"only a feature party under .* can limit scores by it"):
         simulate(parse_contract(shared()), tables(PARTIES, rows=60), {**parties, "bank": parties["bank"] | bound})
-    with pytest.raises(ConfigError, match="nothing else is counted"):
+    with pytest.raises(ConfigError, match=r"only a feature party under .* can limit scores by it"):
         simulate(parse_contract(contract_values(PARTIES)), tables(PARTIES, rows=60), {**parties, "shop": parties["shop"] | bound})
 
 

@@ -154,7 +154,7 @@ def test_postgres_gives_what_the_table_gives_and_is_called_again_after_a_broken_
         for query, why in {
             "SELECT id AS key, x FROM rows WHERE id = ANY($1)": "do not fit",
             "SELECT * FROM rows WHERE id = ANY($1)": 'no column "key"',
-            "SELECT 'id-7' AS key, * FROM rows WHERE length($1::text) > 0": "several rows of one key",
+            "SELECT 'id-7' AS key, * FROM rows WHERE length($1::text) > 0": "several rows for one key",
             "DELETE FROM rows WHERE id = ANY($1) RETURNING id AS key": "SQLSTATE",
             "SELECT id AS key, rows.*, x FROM rows WHERE id = ANY($1)": "several columns 'x'",
             "SELECT id AS key, * FROM rows WHERE id = ANY($1) AND pg_sleep(30) IS NOT NULL": "SQLSTATE 57014",
@@ -259,7 +259,7 @@ def test_a_column_of_sqlite_that_the_model_does_not_read_may_hold_anything(sqlit
     [
         ("SELECT id AS key, x FROM rows WHERE id IN (SELECT value FROM json_each(?))", "do not fit"),
         ("SELECT * FROM rows WHERE id IN (SELECT value FROM json_each(?))", 'no column "key"'),
-        ("SELECT 'id-7' AS key, * FROM rows WHERE length(?) > 0", "several rows of one key"),
+        ("SELECT 'id-7' AS key, * FROM rows WHERE length(?) > 0", "several rows for one key"),
         ("SELECT id AS key, rows.*, x FROM rows WHERE id IN (SELECT value FROM json_each(?))", "several columns 'x'"),
         ("DELETE FROM rows WHERE id IN (SELECT value FROM json_each(?)) RETURNING id AS key", r"SQLite does not answer .*Error"),
         ("SELECT nope AS key FROM rows WHERE id = ?", r"store\.query: SQLite refuses it \(ProgrammingError, INVALID_ARGUMENT"),

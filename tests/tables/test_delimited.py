@@ -621,7 +621,7 @@ def test_rows_named_by_r_and_separators_behind_the_last_column_are_told_of(tmp_p
 
 @pytest.mark.parametrize("cell", [' "red, dark"', "'red, dark'", '\t"red, dark"'])
 def test_quotes_that_are_not_the_first_character_of_a_cell_are_told_of(tmp_path, cell):
-    with pytest.raises(DataError, match="in double quotes, and let these be its first and its last character"):
+    with pytest.raises(DataError, match="in double quotes, as its first and last character"):
         read(tmp_path, "id,x,z\n" + f"k,1,{cell}\n" * 5)
 
 

@@ -115,7 +115,7 @@ def test_no_more_rows_are_read_than_the_party_file_allows(tmp_path, ending):
         else:
             path.write_bytes(gzip.compress(rows.write_csv().encode()) if ending == ".csv.gz" else rows.write_csv().encode())
     assert _read(tmp_path, max_rows=1000).height == 1000
-    with pytest.raises(DataError, match=r"1,000 rows, over table.max_rows = 999; if they are meant"):
+    with pytest.raises(DataError, match=r"1,000 rows, over table.max_rows = 999; to read them"):
         _read(tmp_path, max_rows=999)
 
 

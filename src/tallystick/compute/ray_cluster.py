@@ -254,7 +254,7 @@ class JoinedCluster:
         self._kill()
         return ComputeError(
             f"compute.address = {self._address}: the process that belongs to the Ray cluster sent something that is not a "
-            "message of tallystick: another program may run code there; check who can reach the cluster"
+            "message of tallystick: a machine of the cluster may run code there; check who can reach the cluster"
         )
 
     def _kill(self) -> None:
