@@ -571,7 +571,7 @@ def test_clients_are_answered_with_opened_scores_and_nobody_is_called(trained, m
         assert clients.rows({"id": "nobody"}).status_code == 404
         brought = clients.rows({"id": unscored[0], "x": 1.0, "noise": 0.0, "kind": "red"})
         assert brought.status_code == 422
-        assert "is a row's only one" in brought.json()["detail"]
+        assert "and a row has only one" in brought.json()["detail"]
         # A prediction that ends meanwhile counts
         keep_row_scores(folder, [unscored[0].encode()], np.array([[0.0]]))
         (joint,) = clients.rows({"id": unscored[0]}).json()["scores"]

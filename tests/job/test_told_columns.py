@@ -85,7 +85,7 @@ def test_gradients_tell_weights_which_the_audit_measures_and_what_it_does_not_lo
     assert gain(told, "weight weight", known=20) > 0.3
     if features:
         assert "sequence 'items': no attack here infers items" in told.not_measured
-        assert any(note.startswith("1 columns that the model was not given") for note in told.not_measured)
+        assert any(note.startswith("1 columns that the model does not use") for note in told.not_measured)
 
 
 def test_no_figure_is_below_what_is_told_without_gradients(tmp_path, monkeypatch):
