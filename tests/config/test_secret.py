@@ -83,11 +83,11 @@ def test_what_a_command_says_on_standard_error_reaches_no_log(tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"table": {"query": "q", "database": "postgresql://me:hunter2@h/db"}}, "table.database: holds a password; a secret"),
+        ({"table": {"query": "q", "database": "postgresql://me:hunter2@h/db"}}, "table.database: holds a password; the party file"),
         ({"table": {"query": "q", "database": f"{URL}?password=hunter2"}}, "table.database: holds a password"),
         (
             {"table": {"query": "q", "database": URL, "password": "hunter2"}},
-            "table.password: the party file must not contain in the",
+            "table.password: the party file must not contain a secret",
         ),
         (
             {"table": {"query": "q", "database": URL, "password": {"value": "hunter2"}}},
@@ -95,7 +95,7 @@ def test_what_a_command_says_on_standard_error_reaches_no_log(tmp_path: Path, ca
         ),
         (
             {"table": {"query": "q", "database": URL, "password": ["hunter2"]}},
-            "table.password: the party file must not contain in",
+            "table.password: the party file must not contain a secret",
         ),
         ({"table": {"query": "q", "database": URL, "password": {}}}, "table.password.file, env, command: exactly one"),
         ({"table": {"query": "q", "database": URL, "password": {"env": "A", "file": "b"}}}, "exactly one must be given"),

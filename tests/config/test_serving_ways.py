@@ -28,7 +28,7 @@ WRONG = {
         "serving.questions_a_day_per_row: by embedding nobody knows which row",
     ),
     "duplicates": (lambda: contract("agreed-batch", alignment={"duplicates": "all"}), "agreed-batch needs one row for each id"),
-    "union": (lambda: contract("position", method="union"), "give ahead or embedding or agreed-batch"),
+    "union": (lambda: contract("position", method="union"), "use ahead or embedding or agreed-batch"),
     "twice": (lambda: contract("key", "key"), "each way must be given once"),
 }
 

@@ -69,14 +69,14 @@ def test_settings_facts_and_notes_stand_beside_each_other(runs) -> None:
     assert facts["epsilon of labels, this run"] == [None, 3.0]
     assert facts["cost of 1,000 rows at the chosen threshold"] == [1000 * runs[0].sections.decisions["best"]["cost"], None]
     assert any(note.startswith("b: ") and "ε = 3 bounds" in note and "0.950" in note for note in found.notes)
-    assert not any("other test rows" in note for note in found.notes)
+    assert not any("different test rows" in note for note in found.notes)
 
 
 def test_a_comparison_of_other_rows_or_contracts_says_so(runs) -> None:
     other = msgspec.structs.replace(runs[1], evaluation=evaluation(1.0, rows=400)[0])
     other = msgspec.structs.replace(other, contract=msgspec.structs.replace(other.contract, name="another"))
     notes = compare_results(["a", "b"], [runs[0], other]).notes
-    assert any("other test rows" in note for note in notes)
+    assert any("different test rows" in note for note in notes)
     assert any("different names" in note for note in notes)
     with pytest.raises(ConfigError, match="at least two"):
         compare_results(["a"], runs[:1])

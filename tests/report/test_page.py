@@ -316,13 +316,13 @@ def test_the_leakage_section_answers_its_own_question_first(make_audited) -> Non
     assert gradients.startswith(
         "Through cut gradients, yes: weather, knowing no label, can tell the classes apart with AUC 0.972;"
     )
-    assert "a guess gives 0.500 (norm: the longer a row's gradient" in gradients
+    assert "a guess gives 0.500 (norm: a row with a longer gradient" in gradients
     assert "(clusters)" in embeddings  # no attack of the table has that name, so there is nothing to explain
     text = words(to_html(make_audited()))
     assert gradients in text
     assert "undefended trial" not in text
     assert (
-        text.index("norm the longer a row's gradient")
+        text.index("norm a row with a longer gradient")
         < text.index("clusters of three classes")
         < text.index("probe a linear model")
     )

@@ -706,7 +706,7 @@ def test_a_mark_among_words_stays_a_value_and_is_said_until_the_party_says_what_
     named = {name: [mark if word == "MARK" else word for word in words] for name, words in named.items()}
     table = read_table(TableConfig(path=str(tmp_path / "t.csv"), missing_in=named))
     assert table.get_column("x").drop_nulls().n_unique() == categories
-    says = [note for note in table.notes if "may mean a missing one" in note]
+    says = [note for note in table.notes if "may mean a missing cell" in note]
     assert len(says) == noted
     assert all(f"{mark!r} in column 'x'" in note and f"table.missing_in: {{x: [{mark!r}]}}" in note for note in says)
 

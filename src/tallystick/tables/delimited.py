@@ -542,7 +542,7 @@ class _Plain:
         widths = [len(row) for row in csv.reader(lines[1:], delimiter=separator) if row]
         if len(widths) > 2 and 2 * sum(width > len(self.names) for width in widths) > len(widths):
             return _no_header(separator)
-        return f"put a cell that holds {separator!r} in double quotes, or remove what is after the last column"
+        return f"put a cell that contains {separator!r} in double quotes, or remove what is after the last column"
 
 
 def _no_header(separator: str) -> str:
