@@ -69,18 +69,18 @@ def test_quantiles_of_labels_mixed_with_another_models_quantiles_are_these_mixed
 
 
 def test_linear_quantiles_by_this_loss_have_the_loss_of_scikit_learns():
-    """Within .1 % of QuantileRegressor, which solves the linear program."""
+    """Within 10^-5 of QuantileRegressor, which solves the linear program."""
     from sklearn.linear_model import QuantileRegressor
 
     rng = np.random.default_rng(4)
-    x_N2 = rng.normal(size=(600, 2))
-    y_N = x_N2.sum(axis=1) + np.exp(0.5 * x_N2[:, 0]) * rng.normal(size=600)
+    x_N2 = rng.normal(size=(200, 2))
+    y_N = x_N2.sum(axis=1) + np.exp(0.5 * x_N2[:, 0]) * rng.normal(size=200)
     oracle_NL = np.stack([QuantileRegressor(quantile=level, alpha=0).fit(x_N2, y_N).predict(x_N2) for level in LEVELS], axis=1)
     inputs_N2, target_N = torch.from_numpy(x_N2).float(), torch.from_numpy(y_N).float()
-    model, objective, index_N = torch.nn.Linear(2, 3), Supervised("quantile", target_N, levels=LEVELS), torch.arange(600)
+    model, objective, index_N = torch.nn.Linear(2, 3), Supervised("quantile", target_N, levels=LEVELS), torch.arange(200)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.995)
-    for _ in range(1500):
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.985)
+    for _ in range(500):
         optimizer.zero_grad()
         objective(model(inputs_N2), index_N)[0].backward()
         optimizer.step()
@@ -89,7 +89,7 @@ def test_linear_quantiles_by_this_loss_have_the_loss_of_scikit_learns():
     own, oracle = (
         metric("quantile", "pinball", y_N, each, settings=settings) for each in (model(inputs_N2).detach().numpy(), oracle_NL)
     )
-    assert own == pytest.approx(oracle, rel=1e-3)
+    assert own == pytest.approx(oracle, rel=1e-5)
 
 
 @given(arrays(np.float32, (5, 3), elements=st.floats(-1e6, 1e6, width=32)), st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
