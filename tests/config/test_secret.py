@@ -83,7 +83,10 @@ def test_what_a_command_says_on_standard_error_reaches_no_log(tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"table": {"query": "q", "database": "postgresql://me:hunter2@h/db"}}, "table.database: holds a password; the party file"),
+        (
+            {"table": {"query": "q", "database": "postgresql://me:hunter2@h/db"}},
+            "table.database: holds a password; the party file",
+        ),
         ({"table": {"query": "q", "database": f"{URL}?password=hunter2"}}, "table.database: holds a password"),
         (
             {"table": {"query": "q", "database": URL, "password": "hunter2"}},

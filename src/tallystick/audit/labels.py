@@ -65,7 +65,7 @@ def unattacked(contract: Contract) -> results.Audit | None:
 
 
 EVENTS, TIMES = "rows by whether there was an event", "rows by their times, with an event or without"
-"""What is judged of a label of survival by itself."""
+"""The two secrets of a survival label, each of which is judged alone."""
 
 
 def audit_labels(
@@ -219,7 +219,8 @@ def _on_numbers(
         truths |= {EVENTS: (recorded.label_N > 0).to(recorded.label_N), TIMES: recorded.label_N.abs()}
     for seat in recorded.seats:
         for (name, row), (note, number_N) in product(attacks.items(), truths.items()):
-            where = f"{name}, in {seat.peer}'s seat{note and ', '}{note}"
+            of_note = f", {note}" if note else ""
+            where = f"{name}, in {seat.peer}'s seat{of_note}"
             try:
                 metrics = evaluate_on_numbers(row.attack, seat.view, number_N, knows=row.knows, seed=seed)
             except DataError as error:  # NaN of a training that diverged
@@ -237,7 +238,7 @@ def _on_numbers(
                     results.AttackResult(
                         name=name,
                         note=note,
-                        view=_view_in_words(row, f"{seat.peer}{note and ', '}{note}"),
+                        view=_view_in_words(row, f"{seat.peer}{of_note}"),
                         auc=None,
                         spearman=metrics.spearman.mean,
                         spearman_low=metrics.spearman.low,
