@@ -135,7 +135,7 @@ class RowSums:
         self._step += 1
         if self.received == "cut_gradient":
             self._moments.find_directions()  # a step later than what they are of: a wait for the peer hides either, not both
-        if len(self._pending) >= min(PENDING_STEPS, PENDING_NUMBERS // max(1, embedding_BD.numel())):
+        if len(self._pending) >= steps_together(embedding_BD.numel()):
             self.settle()
 
     def settle(self) -> None:
@@ -266,6 +266,11 @@ class RowSums:
 
 def _lengths(lists: Sequence[Tensor]) -> Tensor:
     return torch.tensor([len(each) for each in lists])
+
+
+def steps_together(numbers: int) -> int:
+    """Return how many steps are summed together, each of so many numbers."""
+    return min(PENDING_STEPS, PENDING_NUMBERS // max(1, numbers))
 
 
 def chosen_rows(train_N: Tensor, *, most: int) -> Tensor:

@@ -22,7 +22,7 @@ rows of each part, 500 in a quick audit. The true labels are saved when recordin
 Shapes: N aligned positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -39,7 +39,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.pass_recorder import PassRecorder, PassStores
 from tallystick.run_folder.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
-from tallystick.run_folder.row_recorder import QUICK_ROWS, Observers, RowRecorder, RowStore
+from tallystick.run_folder.row_recorder import QUICK_ROWS, Observers, RowRecorder, RowStore, at_once
 from tallystick.training.plan import Schedule
 from tallystick.training.step import CutObserver
 
@@ -123,10 +123,13 @@ class AuditedRun:
         ]
 
 
-def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> Sequence[CutObserver | None]:
+def recorders(
+    run: AuditedRun, widths: Sequence[int], *, resume_epoch: int, later: Callable[..., None] = at_once
+) -> Sequence[CutObserver | None]:
     """Make a recorder for each peer's cut of that width, or return None for each if the contract asks for no audit.
 
-    The true labels are written first, so that each finished epoch can be attacked even if the run is not finished.
+    ``later`` carries out what sums of gradients take at the label party. The true labels are written first, so that each finished
+    epoch can be attacked even if the run is not finished.
     """
     if not run.kept_epochs[0] and not (run.audits_labels or run.audits_columns):
         return [None] * len(widths)
@@ -145,17 +148,19 @@ def recorders(run: AuditedRun, widths: Sequence[int], *, resume_epoch: int) -> S
     for number, (width, store) in enumerate(zip(widths, run.stores, strict=True)):
         store.drop_from(resume_epoch)
         dataset, quick = run.dataset, run.contract.audit == "quick"
-        first, later = run.kept_epochs
+        first, others = run.kept_epochs
         watching: list[CutObserver] = []
         if first:
             if run.audits_numbers:
-                plan = numbers_plan(schedule, first=first, later=later, epochs=epochs, width=width, quick=quick)
+                plan = numbers_plan(schedule, first=first, later=others, epochs=epochs, width=width, quick=quick)
             else:
-                plan = recording_plan(schedule, first=first, later=later, epochs=epochs, width=width)
+                plan = recording_plan(schedule, first=first, later=others, epochs=epochs, width=width)
             watching.append(Recorder(plan=plan, store=store))
         if run.audits_labels and not run.audits_numbers:
             sums = sums_of(store, "cut_gradient")
-            watching.append(RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch, quick=quick))
+            watching.append(
+                RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch, quick=quick, later=later)
+            )
         by_example = Observers(each=watching, by_example=partial(dataset.seen, peer=number))
         if not run.audits_columns:
             observer = by_example

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tallystick.attacks.row_sums import RowSums, chosen_rows, most_looks
+from tallystick.attacks.row_sums import RowSums, chosen_rows, most_looks, steps_together
 from tallystick.attacks.second_moments import HALVES
 from tallystick.attacks.view import Received
 from tallystick.errors import DataError, StorageError
@@ -116,6 +117,11 @@ def one_each(index_B: Tensor) -> Tensor:
     return index_B
 
 
+def at_once(task: Callable[..., None], *arguments: Any) -> None:
+    """Do a task now."""
+    task(*arguments)
+
+
 def most_rows(received: Received, width: int) -> int:
     """Return how many rows are summed of a cut of that width: by number, and by what their files may take on disk."""
     looks = most_looks(width) if received == "cut_embedding" else 1  # or the sum of whitened gradients
@@ -130,11 +136,14 @@ class RowRecorder:
 
     A run that resumes goes on from the sums of the last epoch before; what crossed between two commits that were lost is in
     nobody's sums, and ``RowSums.epochs`` says which epochs are. ``rows`` says which rows crossed for a batch's positions.
+    ``later`` does the sums and writes them; nobody else touches them until it is left.
     """
 
     store: RowStore
     sums: RowSums
     rows: Callable[[Tensor], Tensor] = one_each
+    later: Callable[..., None] = at_once
+    _steps: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -146,6 +155,7 @@ class RowRecorder:
         resume_epoch: int = 0,
         rows: Callable[[Tensor], Tensor] = one_each,
         quick: bool = False,
+        later: Callable[..., None] = at_once,
     ) -> "RowRecorder":
         """Begin, or go on from the last epoch before ``resume_epoch``, whose later files are dropped.
 
@@ -153,17 +163,31 @@ class RowRecorder:
         """
         store.drop_from(resume_epoch)
         if earlier := store.epochs():
-            return cls(store=store, sums=store.load(earlier[-1]), rows=rows)
+            return cls(store=store, sums=store.load(earlier[-1]), rows=rows, later=later)
         most = min(most_rows(store.received, width), QUICK_ROWS[store.received] if quick else sys.maxsize)
         rows_N = chosen_rows(train_N, most=most)
-        return cls(store=store, sums=RowSums.zero(store.received, rows_N, width), rows=rows)
+        return cls(store=store, sums=RowSums.zero(store.received, rows_N, width), rows=rows, later=later)
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Add a step."""
-        self.sums.add(self.rows(batch.index_B).cpu(), embedding_BD.cpu(), gradient_BD.cpu())
+        self._steps.append((self.rows(batch.index_B).cpu(), embedding_BD.cpu(), gradient_BD.cpu()))
+        if len(self._steps) >= steps_together(embedding_BD.numel()):
+            self._hand_over()
 
     def epoch_ended(self, epoch: int) -> None:
         """Write the sums up to here."""
+        self._hand_over()
+        self.later(self._keep, epoch)
+
+    def _hand_over(self) -> None:
+        steps, self._steps = self._steps, []
+        self.later(self._add, steps)
+
+    def _add(self, steps: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
+        for rows_B, embedding_BD, gradient_BD in steps:
+            self.sums.add(rows_B, embedding_BD, gradient_BD)
+
+    def _keep(self, epoch: int) -> None:
         self.sums.epoch_ended(epoch)
         self.store.save(epoch, self.sums)
 

@@ -42,6 +42,7 @@ from tallystick.run_folder.folder import SETTLED, RunFolder
 from tallystick.run_folder.initial_weights import StartingPoint, put_starting_weights
 from tallystick.run_folder.local_scores import calibrated_alone
 from tallystick.run_folder.profile import keep_profile, profile_of
+from tallystick.run_folder.recording_thread import RecordingThread
 from tallystick.run_folder.trained import (
     TrainedFeatureParty,
     TrainedLabelParty,
@@ -236,7 +237,8 @@ def train_as_label_party(
                 "the largest that it counts as 0; at least one must be above"
             )
     run = _training_run(job, defended, agreement, training)
-    observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_epoch=run.begun().epoch)
+    side, recording = audited_side(job, dataset, run_id=agreement.run_id), RecordingThread()
+    observers = recorders(side, widths, resume_epoch=run.begun().epoch, later=recording)
     peers: Sequence[Peer]
     if kept_cuts is not None:
         peers = [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept_cuts, strict=True)]
@@ -258,7 +260,7 @@ def train_as_label_party(
         return state
 
     keep_first = partial(keep_before_refit, job.folder, model)
-    with label_workers(job, model, dataset, widths, run):
+    with recording, label_workers(job, model, dataset, widths, run):
         state = train_and_refit(model, run, refit_schedule(job, defended), train, between=keep_first)
     alone = model.own_rows if scores_unmatched and isinstance(model, BranchedModel) else None
     trained = TrainedLabelParty(
