@@ -60,6 +60,15 @@ def test_a_list_with_many_more_texts_names_as_many(targets):
     assert evaluate_texts(view_of(filters, listed), truth_T)["filter-graph"].right > 0.9
 
 
+@pytest.mark.parametrize("seed", [0, 3])
+def test_few_filters_among_many_texts_are_named_by_the_start_that_fits(seed):
+    listed = names(400)
+    truth_T = np.random.default_rng(seed).permutation(400)[:25]
+    (dimension,) = TERMS.dimensions
+    filters = text_filters([listed[place] for place in truth_T], terms=TERMS, dimension=dimension, secret=bytes(32))
+    assert evaluate_texts(view_of(filters, listed), truth_T)["filter-graph"].right > 0.9
+
+
 @pytest.mark.parametrize(("targets", "listed"), [(1, 1), (1, 5), (2, 2), (3, 40)])
 def test_very_few_filters_break_nothing(targets, listed):
     texts = names(listed)

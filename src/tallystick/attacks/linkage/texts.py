@@ -5,7 +5,7 @@ Every attack here has a list of texts that the other side's are among, such as a
 Shapes: T targets, S texts of the list, N own rows, K links, P pairs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -17,6 +17,11 @@ from tallystick.attacks.linkage.view import DistanceModel, Floats, Integers, OnP
 from tallystick.errors import ConfigError
 
 UNNAMED = -1
+SAMPLED, FIRST_TEXTS = 150, 256
+"""Filters that starts are tried on, and texts of about its size that a group's first filter is taken for."""
+FITS = 0.1
+"""Misfit that tells a right start, in the variance of what filters have in common: of a wrong one it is above a half."""
+SWEEPS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,71 +91,97 @@ class FilterGraph:
 
     After Vidanage, Christen, Ranbaduge and Schnell, "A graph matching attack on privacy-preserving record linkage" (CIKM 2020),
     which matches by features of each node. Here a few filters that are much alike are placed together: whichever text the first
-    of them is taken for, the next one goes where its likeness to those before fits best, and the start with the least misfit is
-    kept. A ridge regression on these pairs then foretells how alike every filter is to any listed text, and the surest pairs join
-    them, round by round.
+    of them is taken for, the next one goes where its likeness to those before fits best. A ridge regression on these pairs then
+    foretells how alike every filter is to any listed text, and the surest pairs join them, round by round. Of a start on some of the
+    filters, each then goes where its likeness to the others fits best: the misfit that is left tells a right start from a wrong
+    one, so others are tried until one fits, and the best of them is carried on to all.
 
     Args:
         placed: filters that are placed together first.
-        tries: filters that placing begins at.
+        tries: groups of filters that placing begins with.
+        starts: of each group, with the least misfit, that are carried on.
         rounds: how often the matched pairs grow.
         ridge: of the regression, in the texts' mean likeness to themselves.
     """
 
     placed: int = 12
-    tries: int = 3
+    tries: int = 10
+    starts: int = 4
     rounds: int = 4
     ridge: float = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.placed, self.tries, self.rounds) < 1 or not self.ridge > 0:
+        if min(self.placed, self.tries, self.starts, self.rounds) < 1 or not self.ridge > 0:
             raise ConfigError(
-                f"filter-graph attack: placed={self.placed}, tries={self.tries}, rounds={self.rounds}, ridge={self.ridge}; "
-                "expected at least 1, and above 0"
+                f"filter-graph attack: placed={self.placed}, tries={self.tries}, starts={self.starts}, rounds={self.rounds}, "
+                f"ridge={self.ridge}; expected at least 1, and above 0"
             )
 
     def __call__(self, view: HelperTexts, *, progress: OnProgress = quietly) -> Integers:
         """Name every filter."""
-        likeness_SS, likeness_TT = view.likeness_SS, view.likeness_TT
-        texts, targets = len(likeness_SS), len(likeness_TT)
-        size_S, others_TT = np.diag(likeness_SS), likeness_TT - np.diag(np.diag(likeness_TT))
-        closeness_T = np.sort(others_TT, axis=1)[:, -8:].sum(axis=1)
+        likeness_TT, all_T = view.likeness_TT, np.arange(len(view.likeness_TT))
+        fits = FITS * float(np.var(likeness_TT[~np.eye(len(all_T), dtype=bool)])) if len(all_T) > 1 else 0.0
         best: tuple[float, Integers, Integers] | None = None
-        for first in np.argsort(-closeness_T, kind="stable")[: self.tries]:
-            order = [int(first)]
-            while len(order) < min(self.placed, targets, texts):
+        for done, (placed_P, text_P) in enumerate(self._starts(view)):
+            progress(done, self.tries * self.starts)
+            rest_T = np.setdiff1d(all_T, placed_P)
+            more = np.linspace(0, len(rest_T) - 1, min(max(SAMPLED - len(placed_P), 0), len(rest_T))).astype(np.int64)
+            some_M = np.concatenate((placed_P, rest_T[more]))
+            some = HelperTexts(likeness_SS=view.likeness_SS, likeness_TT=likeness_TT[np.ix_(some_M, some_M)])
+            guess_M, misfit = _settled(some, self._grown(some, np.arange(len(placed_P)), text_P))
+            if best is None or misfit < best[0]:
+                best = misfit, some_M, guess_M
+            if misfit <= fits:
+                break
+        assert best is not None, "there is at least one try"
+        _, some_M, guess_M = best
+        guess_T = np.empty_like(all_T)
+        guess_T[some_M] = guess_M
+        return guess_T if len(some_M) == len(all_T) else self._grown(view, some_M, guess_M)
+
+    def _starts(self, view: HelperTexts) -> Iterator[tuple[Integers, Integers]]:
+        """Yield groups of filters, each with texts that it may be, those of the least misfit first."""
+        likeness_SS, likeness_TT = view.likeness_SS, view.likeness_TT
+        size_S, size_T = np.diag(likeness_SS), np.diag(likeness_TT)
+        others_TT = likeness_TT - np.diag(size_T)
+        closeness_T = np.sort(others_TT, axis=1)[:, -8:].sum(axis=1)
+        for _ in range(self.tries):
+            order = [int(closeness_T.argmax())]
+            while len(order) < min(self.placed, len(size_T), len(size_S)):
                 gain_T = np.square(others_TT[order]).sum(axis=0)
                 gain_T[order] = -1
                 order.append(int(gain_T.argmax()))
-            # Row s of these is the placing that begins with text s.
-            place_SP = np.empty((texts, len(order)), dtype=np.int64)
-            place_SP[:, 0] = np.arange(texts)
-            misfit_S = np.square(size_S - likeness_TT[first, first])
+            if not np.isfinite(closeness_T[order[0]]):  # each filter was in a group
+                return
+            closeness_T[order] = -np.inf
+            misfit_S = np.square(size_S - size_T[order[0]])
+            first_B = np.argsort(misfit_S, kind="stable")[:FIRST_TEXTS]
+            # Row b of these is the placing that begins with one text for the group's first filter.
+            misfit_B, place_BP = misfit_S[first_B], np.empty((len(first_B), len(order)), dtype=np.int64)
+            place_BP[:, 0] = first_B
             for count, target in enumerate(order[1:], start=1):
-                misfit_SS = np.tile(np.square(size_S - likeness_TT[target, target]), (texts, 1))
+                misfit_BS = np.tile(np.square(size_S - size_T[target]), (len(first_B), 1))
                 for earlier in range(count):
-                    misfit_SS += np.square(likeness_SS[place_SP[:, earlier]] - likeness_TT[target, order[earlier]])
-                np.put_along_axis(misfit_SS, place_SP[:, :count], np.inf, axis=1)
-                place_SP[:, count] = misfit_SS.argmin(axis=1)
-                misfit_S = misfit_S + misfit_SS[np.arange(texts), place_SP[:, count]]
-            start = int(misfit_S.argmin())
-            # How much worse the next best start is says how sure this one is.
-            doubt = float(misfit_S[start] / max(np.partition(misfit_S, min(1, texts - 1))[min(1, texts - 1)], 1e-12))
-            if best is None or doubt < best[0]:
-                best = doubt, np.array(order), place_SP[start]
-        assert best is not None, "there is at least one try"
-        _, first_P, first_text_P = best
+                    misfit_BS += np.square(likeness_SS[place_BP[:, earlier]] - likeness_TT[target, order[earlier]])
+                np.put_along_axis(misfit_BS, place_BP[:, :count], np.inf, axis=1)
+                place_BP[:, count] = misfit_BS.argmin(axis=1)
+                misfit_B = misfit_B + misfit_BS[np.arange(len(first_B)), place_BP[:, count]]
+            for start in np.argsort(misfit_B, kind="stable")[: self.starts]:
+                yield np.array(order), place_BP[start]
+
+    def _grown(self, view: HelperTexts, first_P: Integers, first_text_P: Integers) -> Integers:
+        """Return the text of every filter, beginning with these pairs."""
         likeness_SS, likeness_TT = _centred(view.likeness_SS), _centred(view.likeness_TT)
         target_P, text_P, targets = first_P, first_text_P, len(likeness_TT)
         guess_T = np.full(targets, UNNAMED)
+        length_T = np.sqrt(np.maximum(np.diag(likeness_TT), 0))
         for done in range(self.rounds):
-            progress(done, self.rounds)
             ridge = self.ridge * float(np.diag(likeness_SS).mean()) + 1e-9
             matched_PP = likeness_SS[np.ix_(text_P, text_P)] + ridge * np.eye(len(text_P))
             weight_SP = np.linalg.solve(matched_PP, likeness_SS[text_P]).T
             foretold_ST = weight_SP @ likeness_TT[target_P]
             square_S = np.einsum("sp,pq,sq->s", weight_SP, likeness_TT[np.ix_(target_P, target_P)], weight_SP, optimize=True)
-            length_S, length_T = np.sqrt(np.maximum(square_S, 0)), np.sqrt(np.maximum(np.diag(likeness_TT), 0))
+            length_S = np.sqrt(np.maximum(square_S, 0))
             score_ST = np.asarray(foretold_ST / np.maximum(length_S, 1e-12)[:, None] / np.maximum(length_T, 1e-12))
             guess_T = score_ST.argmax(axis=0)
             ordered_ST = np.partition(score_ST, -2, axis=0) if len(score_ST) > 1 else np.repeat(score_ST, 2, axis=0)
@@ -276,3 +307,24 @@ def _centred(matrix: Floats) -> Floats:
     """Take the mean away and return the inner products of what is left."""
     mean = matrix.mean(axis=0)
     return np.asarray(matrix - mean - mean[:, None] + mean.mean())
+
+
+def _settled(view: HelperTexts, guess_T: Integers) -> tuple[Integers, float]:
+    """Move each filter to the text whose likeness to all the others fits best, sweep by sweep; return that and the misfit."""
+    likeness_SS, likeness_TT, best = view.likeness_SS, view.likeness_TT, (guess_T, np.inf)
+    size_S, size_T = np.diag(likeness_SS), np.diag(likeness_TT)
+    others_TT = likeness_TT - np.diag(size_T)
+    for _ in range(SWEEPS):
+        likeness_ST = likeness_SS[:, guess_T]
+        square_ST = np.square(likeness_ST)
+        # The sum of squared differences, but for a constant of each filter; without that to itself, for which its size stands
+        misfit_ST = square_ST.sum(axis=1)[:, None] - square_ST - 2 * likeness_ST @ others_TT
+        misfit_ST += np.square(size_S[:, None] - size_T)
+        moved_T = np.asarray(misfit_ST.argmin(axis=0))
+        misfit = float(np.square(likeness_SS[np.ix_(moved_T, moved_T)] - likeness_TT).mean())
+        if misfit < best[1]:
+            best = moved_T, misfit
+        if np.array_equal(moved_T, guess_T):
+            break
+        guess_T = moved_T
+    return best
