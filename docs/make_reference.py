@@ -226,16 +226,18 @@ def attacks() -> str:
         "is given the view of a partner and what its row says that it knows, and nothing else.",
         "## On labels",
         "Made by a feature party. Where the rows of two classes are told apart without a label, the attacker is told which "
-        "class is the rarer one. Where labels are numbers, it is told which way is up. A probe is told half of all labels, which "
-        "no attacker has: it says how much there is to find, at least. A quick attack runs without `audit: true`, too. "
-        "`completion-fine-tuned` runs in benchmarks only.",
+        "class is the rarer one; of several labels, which is rarer than which. Where labels are numbers, it is told which way is "
+        "up. A probe is told half of all labels, which no attacker has: it says how much there is to find, at least. A quick "
+        "attack runs without `audit: true`, too. `completion-fine-tuned` runs in benchmarks only.",
         "They follow Li et al. 2022 (`norm`, `direction`), Tran et al. 2018 (`spectral`), Fu et al. 2022 (`completion`), "
         "[Jiang et al. 2026](https://arxiv.org/abs/2603.03777) (`enumeration`) and [Xie et al. "
         "2023](https://arxiv.org/abs/2301.07284) (`first-steps`).",
         _table(("attack", "reads", "knows", "what it does", "quick"), labels),
         "With randomised labels, some attacks have a form `NAME-unflipped`, which also knows the chance of a flip. It trains a "
         "model on the replaced labels that they read, un-flips it, and adds the row's own: "
-        + ", ".join(f"`{name}`{' (quick)' if row.quick else ''}" for name, row in unflipped.items())
+        + ", ".join(f"`{name}`" for name, row in unflipped.items() if not row.quick)
+        + "; and, quick, "
+        + ", ".join(f"`{name}`" for name, row in unflipped.items() if row.quick)
         + ".",
         "Where an attack on gradients that knows no label finds all (symmetric AUC .999), a full audit names those on one "
         "vector per row that are not quick, and does not run them.",

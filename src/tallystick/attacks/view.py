@@ -104,6 +104,8 @@ class View:
         clean_hints: per step (H, D), the gradients before any defence of the step's rows with a known label, in their order:
             what Marvell's evaluation grants its attacker. None: it has only what it received.
         classes: how many classes the contract's target has; 2 for a binary one, whose class 1 is positive; 0 for a number.
+        labels: how many labels of two classes a row has, of which one is looked for.
+        rarer_labels: how many of them are rarer than that one.
         class_order: int64 (C,), the classes from the most frequent to the rarest, where the attacker knows that.
         own_model: this party's own trained bottom model over its own columns: rows (B,) to cut embeddings (B, D).
         start: the label party's model before training, where its weights follow from what every party knows.
@@ -122,6 +124,8 @@ class View:
     known_numbers: Tensor | None = None
     clean_hints: tuple[Tensor, ...] | None = None
     classes: int = 2
+    labels: int = 1
+    rarer_labels: int = 0
     class_order: Tensor | None = None
     own_model: nn.Module | None = None
     start: Start | None = None

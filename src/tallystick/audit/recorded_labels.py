@@ -176,13 +176,28 @@ class RecordedLabels:
     def each_label(self) -> "dict[str, RecordedLabels]":
         """Return what attacks on each label read, as if it were the only label. A single label has no name.
 
-        These have no public starting weights, because the model predicts all labels together.
+        These have no public starting weights, because the model predicts all labels together. They know how many labels there
+        are, and how many of them are rarer.
         """
         if self.contract.target.type != "multilabel":
             return {"": self}
-        seats = tuple(replace(seat, view=replace(seat.view, start=None)) for seat in self.seats)
         names = self.contract.target.labels
-        return {name: replace(self, label_N=(self.label_N >> bit) & 1, seats=seats) for bit, name in enumerate(names)}
+        label_KN = torch.stack([(self.label_N >> bit) & 1 for bit in range(len(names))])
+        share_K = label_KN[:, self.own_N].double().mean(dim=1)
+        rarer_K = torch.minimum(share_K, 1 - share_K).argsort().argsort()
+
+        def of_label(view: View, bit: int) -> View:
+            return replace(view, start=None, labels=len(names), rarer_labels=int(rarer_K[bit]))
+
+        def seat_of(seat: RecordedSeat, bit: int) -> RecordedSeat:
+            by_epoch = tuple((epoch, of_label(view, bit)) for epoch, view in seat.by_epoch)
+            of_others = tuple(of_label(view, bit) for view in seat.of_others)
+            return replace(seat, view=of_label(seat.view, bit), by_epoch=by_epoch, of_others=of_others)
+
+        return {
+            name: replace(self, label_N=label_KN[bit], seats=tuple(seat_of(seat, bit) for seat in self.seats))
+            for bit, name in enumerate(names)
+        }
 
 
 def sums_of(store: ViewStore, received: Received = "cut_gradient") -> RowStore:

@@ -126,7 +126,7 @@ def _attacked(view: View, sums: View, labels_N: torch.Tensor, told_T: torch.Tens
     same = TheseLabels(rows_T=torch.searchsorted(sums.steps[0].rows_B, told_T))
     aucs: dict[str, float] = {}
     for name, row in LABEL_INFERENCE_ATTACKS.items():
-        if not row.binary or row.from_start or row.from_flip or row.with_model:
+        if not row.binary or row.from_start or row.from_flip or row.with_model or row.of_several:
             continue
         same_knowledge = replace(row, knows=same) if isinstance(row.knows, FewLabels) else row
         if (metrics := evaluation(same_knowledge)) is not None:

@@ -138,7 +138,7 @@ def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[st
     alone = [
         name
         for name, row in rows
-        if row.binary and not (row.from_start or row.from_flip or row.with_model) and name not in OVER_EPOCHS
+        if row.binary and not (row.from_start or row.from_flip or row.with_model or row.of_several) and name not in OVER_EPOCHS
     ]
     names = alone if every else EACH_EPOCH
     # Marvell's own evaluation grants its attacker the known rows' gradients before any noise

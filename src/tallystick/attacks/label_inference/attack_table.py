@@ -30,6 +30,7 @@ from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack
 from tallystick.attacks.label_inference.surrogate_top import SurrogateTop
 from tallystick.attacks.label_inference.unflipped import UnflippedAttack
+from tallystick.attacks.label_inference.unmixed import UnmixedAttack
 from tallystick.attacks.view import Attack, Received
 
 NO_LABELS = NoLabels()
@@ -53,6 +54,7 @@ class LabelInferenceAttack:
         with_model: trains the attacker's own bottom model on its own columns (``View.own_model``).
         from_start: simulates the label party's initial model (``View.start``).
         from_flip: undoes randomised response of a known chance (``View.flip``).
+        of_several: separates several labels of a row (``View.labels``).
         quick: reads one vector per row and takes only a moment, so the quick audit runs it.
         upper_bound: needs labels that no attacker has; it shows the least that there is to find, and another classifier may
             find more.
@@ -71,6 +73,7 @@ class LabelInferenceAttack:
     with_model: bool = False
     from_start: bool = False
     from_flip: bool = False
+    of_several: bool = False
     upper_bound: bool = False
     quick: bool = False
 
@@ -195,6 +198,15 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
+            quick=True,
+        ),
+        "unmixed": LabelInferenceAttack(
+            attack=UnmixedAttack(),
+            description="turns mean gradients' main directions until each varies on its own: one for each label of a row",
+            reads="cut_gradient",
+            multiclass=False,
+            over_training=True,
+            of_several=True,
             quick=True,
         ),
         "direction-averaged": LabelInferenceAttack(
@@ -368,7 +380,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "first-steps-embedding": LabelInferenceAttack(
             attack=FirstSteps(of="embedding"),
-            description=f"{FIRST_STEPS}, and all other rows by a curve from their embeddings",
+            description="as first-steps, and all other rows by a curve from their embeddings",
             reads="cut_gradient",
             binary=False,
             multiclass=False,
@@ -378,7 +390,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "first-steps-gradient": LabelInferenceAttack(
             attack=FirstSteps(of="gradient"),
-            description=f"{FIRST_STEPS}, and all other rows by a curve from the gradients of later epochs",
+            description="as first-steps, and all other rows by a curve from the gradients of later epochs",
             reads="cut_gradient",
             binary=False,
             multiclass=False,
@@ -429,6 +441,7 @@ def _unflipped(name: str, row: LabelInferenceAttack) -> LabelInferenceAttack:
         tells_of_both=True,
         from_start=row.from_start,
         from_flip=True,
+        of_several=row.of_several,
         quick=row.quick,
     )
 

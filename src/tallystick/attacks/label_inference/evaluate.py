@@ -138,6 +138,7 @@ class LabelInferenceEvaluation:
             and (not row.with_embeddings or "cut_embedding" in recorded)
             and (not row.from_start or view.start is not None)
             and (not row.from_flip or view.flip is not None)
+            and (not row.of_several or view.labels > 1)
             and (not row.with_model or view.own_model is not None)
         }
 

@@ -92,9 +92,9 @@ class FilterGraph:
     After Vidanage, Christen, Ranbaduge and Schnell, "A graph matching attack on privacy-preserving record linkage" (CIKM 2020),
     which matches by features of each node. Here a few filters that are much alike are placed together: whichever text the first
     of them is taken for, the next one goes where its likeness to those before fits best. A ridge regression on these pairs then
-    foretells how alike every filter is to any listed text, and the surest pairs join them, round by round. Of a start on some of the
-    filters, each then goes where its likeness to the others fits best: the misfit that is left tells a right start from a wrong
-    one, so others are tried until one fits, and the best of them is carried on to all.
+    foretells how alike every filter is to any listed text, and the surest pairs join them, round by round. On some of the filters
+    each then goes where its likeness to the others fits best: the misfit that is left tells a right start from a wrong one, so
+    others are tried until one fits, and the best of them is carried on to all.
 
     Args:
         placed: filters that are placed together first.
