@@ -343,7 +343,7 @@ def one_step(gradients: torch.Tensor, embeddings: torch.Tensor | None = None) ->
     step = StepView(
         epoch=0, rows_B=rows_B, own_B=torch.ones(len(rows_B), dtype=torch.bool), received_BD=gradients, sent_BD=embeddings
     )
-    return View(received="cut_gradient", steps=(step,), start=lambda cut_BD: cut_BD.sum(dim=1, keepdim=True))
+    return View(received="cut_gradient", steps=(step,), start=lambda cut_BD: cut_BD.sum(dim=1, keepdim=True), labels=2)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1])
@@ -393,7 +393,7 @@ def test_broken_numbers_name_the_step(bad: float) -> None:
 
 def test_what_was_not_recorded_is_left_out_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     short_trainings(monkeypatch)
-    view = planted_view(FEW, gap=4.0, epochs=1, batch=90)
+    view = replace(planted_view(FEW, gap=4.0, epochs=1, batch=90), labels=2)
     gradients = replace(view, steps=tuple(replace(step, sent_BD=None) for step in view.steps))
     embeddings = replace(view, steps=tuple(replace(step, received_BD=torch.zeros(90, 0)) for step in view.steps))
     for kept, other, reads in ((gradients, embeddings, "cut_gradient"), (embeddings, gradients, "cut_embedding")):
