@@ -1,1 +1,1 @@
-"""Align tables privately, to learn who is in both: one function per role over a channel."""
+"""Align tables privately, to learn which rows both sides have: one function per role over a channel."""

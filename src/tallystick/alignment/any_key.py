@@ -1,6 +1,6 @@
-"""Intersection by any of several keys: two rows go together by the first key that both have, if its values are equal.
+"""Intersect tables by any of several keys: two rows are linked by the first key that both have, if its values are equal.
 
-The keys stand in an order of trust. For each of them in turn the two parties intersect what is left of their rows:
+The keys are ordered by trust. For each key in turn the two parties intersect the rows that are not linked yet:
 
     label party                                    feature party
     how many rows have a key at all        <->     how many rows have a key at all
@@ -8,15 +8,15 @@ The keys stand in an order of trust. For each of them in turn the two parties in
     how many ids it brings                 <->     how many ids it brings
                        an intersection (``psi.py``) of the ids, unless a side brings none
 
-A value that stands in several rows of a side is that of one row, by the contract's rule for duplicates, or of none. So every
-key links a row to one row at most, and a row that is linked takes no part in what follows.
+If a value is in several rows of a side, the contract's rule for duplicates gives it to one of them, or to none. So every key
+links a row to at most one row, and a linked row takes no part in later keys.
 
-Which earlier keys a row has is part of its id. A feature party's row brings one id: its value and the earlier keys Q that it has.
-A label party's row brings an id for every Q that shares none of its own earlier keys. So two rows that both have an earlier key
-have no common id, and neither side learns that their later values are equal: as they were not linked by the earlier key, its
-values differ, or one of them is another row's.
+The earlier keys that a row has are part of its id. A feature party's row brings one id: its value, and the set Q of its earlier
+keys. A label party's row brings an id for every Q that shares none of its own earlier keys. So two rows that both have an earlier
+key have no common id, and neither side learns that their later values are equal. The earlier key did not link them, so its values
+differ, or one of them belongs to another row.
 
-Shapes: R own rows with a key; U ids of one key; M ids that are brought; K rows of the intersection.
+Shapes: R own rows with a key; U ids of one key; M ids that a side brings; K rows of the intersection.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,24 +57,24 @@ def link_by_any_key_label_party(
     max_rows: int = MAX_ROWS,
     local: LocalOptions = LOCAL,
 ) -> Alignment:
-    """Align with a feature party by the first key that two rows have in common: the label party's side.
+    """Align with a feature party by the first key that two rows have in common. This is the label party's side.
 
     Threat model and guarantee for each key: those of ``intersect_label_party``; nothing is learnt beyond ``learnt``. Not
-    protected: how many ids the other side brings of each key. Of each linked row, which key linked it, and which earlier keys the
-    other side's row has. A peer that deviates can bring ids of its choice for every key, and a linked row once more.
+    protected: how many ids the other side brings by each key; which key linked each linked row, and which earlier keys the other
+    side's row has. A peer that deviates can bring any ids for every key, and can bring a linked row once more.
 
     Args:
-        keys: ids by each key, in the order of trust; at most ``MOST_KEYS``.
+        keys: ids by each key, in order of trust; at most ``MOST_KEYS``.
         rows: how many own rows have a key (R).
         channel: to the feature party.
         rng: draws this run's keys and shuffles.
         protocol: as for ``intersect_label_party``.
-        security: as there.
-        max_rows: most rows to accept from the peer (and to have); of the k-th key 2^(k - 1) times as many ids.
+        security: as for ``intersect_label_party``.
+        max_rows: most rows to accept from the peer, and to have; for the k-th key 2^(k - 1) times as many ids.
         local: threads, who is told, and where finished buckets are kept.
 
-    Raises DataError if a side has no row with a key, IdError if no row is linked; ProtocolError, naming peer and step, for what
-    the protocol does not allow.
+    Raises DataError if a side has no row with a key, IdError if no row is linked, and ProtocolError, which names peer and step,
+    if the peer breaks the protocol.
     """
     common = _Common(rng=rng, protocol=protocol, security=security, local=local)
     return _link(keys, rows, channel, common, is_label=True, max_rows=max_rows)
@@ -91,19 +91,19 @@ def link_by_any_key_feature_party(
     max_rows: int = MAX_ROWS,
     local: LocalOptions = LOCAL,
 ) -> Alignment:
-    """Align with the label party by the first key that two rows have in common: a feature party's side.
+    """Align with the label party by the first key that two rows have in common. This is a feature party's side.
 
-    Threat model, guarantee, arguments and errors as for link_by_any_key_label_party. Of a linked row this side learns that the
-    other's has none of the earlier keys that its own has, and nothing of the others.
+    Threat model, guarantee, arguments and errors as for link_by_any_key_label_party. For a linked row, this side learns that the
+    other row has none of the earlier keys that its own row has, and nothing about other keys.
     """
     common = _Common(rng=rng, protocol=protocol, security=security, local=local)
     return _link(keys, rows, channel, common, is_label=False, max_rows=max_rows)
 
 
 def learnt_by_keys(peer: str, others: int, *, own: int, counts: Mapping[str, int], finds: bool) -> list[str]:
-    """Say what an alignment by any of several keys tells a side that has ``own`` rows.
+    """Say what an alignment by any of several keys reveals to a side that has ``own`` rows.
 
-    ``finds`` says that this side is the label party.
+    ``finds`` says whether this side is the label party.
     """
     each = ", ".join(f"{count:,} by {name}" for name, count in counts.items())
     lines = [
@@ -122,7 +122,7 @@ def learnt_by_keys(peer: str, others: int, *, own: int, counts: Mapping[str, int
 
 
 class _Common(TypedDict):
-    """Arguments that every key's intersection takes alike."""
+    """Arguments that are the same for every key's intersection."""
 
     rng: SecureRandom
     protocol: Protocol
@@ -138,7 +138,7 @@ def _link(keys: Sequence[KeyIds], rows: int, channel: Channel, common: _Common, 
     rooms: list[str] = []
     multiplications = 0
     for number, key in enumerate(keys):
-        # The ids that this side brings of the rows that are still open (M), and the row of each
+        # The ids that this side brings for the rows that are not linked yet (M), and the row of each
         parts, rows_of_parts = [], []
         for earlier in range(1 << number):
             has_id_U = key.earlier_U & earlier == 0 if is_label else key.earlier_U == earlier
@@ -188,5 +188,7 @@ def _link(keys: Sequence[KeyIds], rows: int, channel: Channel, common: _Common, 
 
 
 def _store_of(stored: Callable[[str], BucketStore], number: int, peer: str) -> BucketStore:
-    """Return where finished buckets of one key are kept: a broken alignment goes through those of earlier keys first."""
+    """Return the store for one key's finished buckets. An alignment that is resumed goes through the earlier keys'
+    stores first.
+    """
     return stored(f"{peer}.key{number + 1}")

@@ -1,12 +1,12 @@
-"""Two lists split into buckets, so that memory follows a bucket and not a list, and a broken alignment goes on after the last.
+"""Split two lists into buckets. Memory then depends on a bucket and not on a list, and a broken alignment can go on.
 
-Both sides put an id where a hash says, under a key that neither chose alone. Every bucket runs as if it held as many ids as it
-has room for. The room follows from how many ids each side announced, so the number and the sizes of buckets tell nothing else.
+A hash of an id chooses its bucket, under a key that neither side chose alone. Every bucket runs as if it were full. Its room
+follows from how many ids each side announced, so the number and the sizes of buckets reveal nothing else.
 
-Where a bucket is done, a side keeps what it came to. A later process takes the first bucket that is not done on both sides. It
-makes new base transfers: no secret of these is ever kept, and no stream of them is used twice. A peer that claims to have lost
-a bucket can run it again with other ids, as it could in a new alignment, and this side says so. Where sides settle on tags, this
-ends with the commitments to them: from then on an alignment goes on with all of its buckets and the same tags, or not at all.
+When a bucket is done, a side keeps its result. A later process starts with the first bucket that is not done on both sides. It
+makes new base transfers: their secrets are never kept, and their streams are never used twice. A peer that claims to have lost a
+bucket can run it again with other ids, as it could in a new alignment, and this side reports it. If the sides commit to tags, a
+bucket cannot run again after that: the alignment goes on with all of its buckets and the same tags, or ends.
 
 Shapes: N ids; B of them in a bucket.
 """
@@ -28,7 +28,7 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
 FAILURE_BITS = 40
-"""A bucket of an honest side has more ids than room with a chance of 2^-40 at most, over all buckets of both sides."""
+"""The chance that any bucket of an honest side has more ids than room is at most 2^-40, over all buckets of both sides."""
 NAME_BYTES = 16
 _NEW_RUN = (
     "a side that has seen tags could now choose other ids, so the alignment cannot start again: agree with all sides on a new run"
@@ -40,10 +40,10 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """Cutting of two lists into buckets, so that the larger one has ``per_bucket`` ids in each on average.
+    """A plan that cuts two lists into buckets, so that the larger list has ``per_bucket`` ids in each on average.
 
-    ``nested``: the shorter list is not cut further than it needs to be. Each of its parts stands for ``span`` buckets, so that
-    it has hardly more room than ids. An alignment that breaks within such buckets goes on at the first of them.
+    ``nested``: the shorter list is cut no further than it needs to be. Each of its parts covers ``span`` buckets, so it has
+    hardly more room than ids. An alignment that breaks within such buckets goes on at the first of them.
     """
 
     label_ids: int
@@ -60,18 +60,18 @@ class Buckets:
         object.__setattr__(self, "count", -(-most // span) * span)
 
     def span_of(self, ids: int) -> int:
-        """Return for how many buckets a part stands of a list of so many ids."""
+        """Return how many buckets one part of a list of this many ids covers."""
         return self.span if ids == min(self.label_ids, self.feature_ids) else 1
 
     def parts(self, ids: int) -> int:
-        """Return how many parts a list of so many ids has."""
+        """Return how many parts a list of this many ids has."""
         return self.count // self.span_of(ids)
 
     def room(self, ids: int) -> int:
-        """Return for how many ids a part has room, on a side that has so many: the same on every machine.
+        """Return how many ids fit into a part, for a side with this many ids: the same number on every machine.
 
-        Bernstein's inequality: of ids that fall independently, with a mean of m in a bucket, m + t or more fall into it by a
-        chance of at most exp(-t^2 / (2 m + 2 t / 3)). This t makes it 2^-(41 + b), where fewer than 2^b buckets are.
+        Bernstein's inequality: if ids fall independently, m of them into a bucket on average, then m + t or more fall into it
+        with a chance of at most exp(-t^2 / (2 m + 2 t / 3)). This t makes the chance 2^-(41 + b), for fewer than 2^b buckets.
         """
         parts = self.parts(ids)
         mean = ids / parts
@@ -88,7 +88,7 @@ class Split:
 
     @classmethod
     def by(cls, bucket_N: "np.ndarray[Any, Any]", *, count: int, room: int, span: int = 1) -> "Split":
-        """Sort rows by their buckets. Raises DataError if one, or ``span`` of them together, has more than room."""
+        """Sort rows by their buckets. Raises DataError if a bucket, or ``span`` of them together, has more rows than room."""
         sizes = np.bincount(bucket_N, minlength=count)
         if (most := int(sizes.reshape(-1, span).sum(axis=1).max())) > room:
             raise DataError(
@@ -98,57 +98,57 @@ class Split:
         return cls(order_N=np.argsort(bucket_N, kind="stable").astype(np.int32), ends=np.cumsum(sizes).tolist())
 
     def rows(self, bucket: int, *, span: int = 1) -> Index:
-        """Return the own rows of a bucket (B,), or of so many from this one."""
+        """Return the own rows of a bucket (B,), or of ``span`` buckets from this one."""
         return self.order_N[self.ends[bucket - 1] if bucket else 0 : self.ends[bucket + span - 1]]
 
 
 class BucketStore(Protocol):
-    """Store of the finished buckets of a side's alignment with one peer."""
+    """A store of a side's finished buckets in its alignment with one peer."""
 
     def note(self) -> bytes:
         """Return the last note. It is empty if there is none, or if it cannot be read."""
         ...
 
     def write_note(self, note: bytes) -> None:
-        """Note this in place of what was noted."""
+        """Keep this note in place of the last one."""
         ...
 
     def done(self, alignment: str) -> int:
-        """Count the buckets of an alignment, from the first, that are kept and intact."""
+        """Count the buckets of an alignment that are kept and intact, up to the first that is not."""
         ...
 
     def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
-        """Keep what a bucket came to."""
+        """Keep the result of a bucket."""
         ...
 
     def get(self, bucket: int) -> Arrays:
-        """Return what a bucket came to."""
+        """Return the result of a bucket."""
         ...
 
     def drop(self, first: int) -> None:
-        """Forget all buckets from the first."""
+        """Delete this bucket and all later ones."""
         ...
 
 
 class Nowhere:
-    """A store that keeps nothing: an alignment that breaks begins anew."""
+    """A store that keeps nothing: an alignment that breaks starts again."""
 
     def note(self) -> bytes:
-        """Hold no note."""
+        """Return an empty note."""
         return b""
 
     def write_note(self, note: bytes) -> None:
         """Keep nothing."""
 
     def done(self, alignment: str) -> int:  # noqa: ARG002
-        """Return 0: no part is done."""
+        """Return 0: no bucket is done."""
         return 0
 
     def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
         """Keep nothing."""
 
     def get(self, bucket: int) -> Arrays:
-        """Refuse the question, because no part is done."""
+        """Refuse, because no bucket is done."""
         raise AssertionError(f"bucket {bucket} was not kept")
 
     def drop(self, first: int) -> None:
@@ -156,7 +156,7 @@ class Nowhere:
 
 
 class Standing(Message, frozen=True):
-    """Both sides', at the start: the alignment of which a side has kept buckets, how many, and whether both settled on tags."""
+    """Sent by both sides at the start: which alignment has kept buckets, how many, and whether both sides committed to tags."""
 
     alignment: Annotated[bytes, msgspec.Meta(max_length=NAME_BYTES)]
     done: Annotated[int, msgspec.Meta(ge=0)]
@@ -164,7 +164,7 @@ class Standing(Message, frozen=True):
 
 
 class TagsCommitment(Message, frozen=True):
-    """A hash of a side's tags and a coin, sent before it sees any of the other's.
+    """A hash of a side's tags and a coin. It is sent before the side sees any of the other side's tags.
 
     It is kept, so that a later process shows the same tags.
     """
@@ -173,7 +173,7 @@ class TagsCommitment(Message, frozen=True):
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
-    """Notes of an alignment beside its buckets: the coin of a side's commitment to tags, and the peer's commitment."""
+    """Notes of an alignment, kept next to its buckets: the coin of this side's commitment to tags, and the peer's commitment."""
 
     key: bytes
     about: bytes
@@ -184,14 +184,14 @@ class _Note(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, kw_only=True)
 class TakenUp:
-    """An alignment in buckets that begins, or goes on.
+    """An alignment in buckets that begins or is resumed.
 
     Args:
-        key: that of the hash, which neither side chose alone.
+        key: of the hash; neither side chose it alone.
         first: the first bucket that is not done on both sides.
-        store: of this side's buckets, in which those before are.
-        coin: of this side's commitment to its tags, if it made one before the alignment broke off.
-        promised: the peer's commitment, if it has come.
+        store: this side's buckets, with those before ``first``.
+        coin: of this side's commitment to its tags, if it made one before the alignment broke.
+        promised: the peer's commitment, if it has arrived.
     """
 
     key: bytes = field(repr=False)
@@ -206,16 +206,17 @@ class TakenUp:
         return (self.store.get(bucket) for bucket in range(self.first))
 
     def keep(self, bucket: int, **arrays: "np.ndarray[Any, Any]") -> None:
-        """Keep what a bucket came to: it is done."""
+        """Keep the result of a bucket, which is then done."""
         self.store.put(_name(self.key).hex(), bucket, arrays)
 
     def settle(self, channel: Channel, rng: SecureRandom, *, own: Tags | None, from_peer: bool) -> "Settled":
-        """Exchange commitments to the tags that sides are about to show: ``own`` ones, if given, and the peer's if ``from_peer``.
+        """Exchange commitments to the tags that the sides will show next: ``own`` tags, if given, and the peer's if
+        ``from_peer``.
 
-        Both are kept before any tag is shown. Raises ProtocolError for a peer that had settled on others before.
+        Both commitments are kept before any tag is shown. Raises ProtocolError if the peer had committed to other tags before.
         """
         coin, promised = self.coin, self.promised
-        if not coin:  # what was noted before stays as it is, until a peer has kept to it
+        if not coin:  # an earlier note stays until the peer has proved to be consistent with it
             coin = rng.bytes(COIN_BYTES)
             self.store.write_note(msgspec.msgpack.encode(_Note(key=self.key, about=self.about, coin=coin)))
         if own is not None:
@@ -240,7 +241,7 @@ class Settled:
     promised: bytes = field(repr=False)
 
     def holds(self, coin: bytes, tags: Tags) -> bool:
-        """Tell whether the peer's tags, and the coin that it shows, are those that it settled on."""
+        """Tell whether the peer's tags, and the coin that it shows, match its commitment."""
         return _commitment(self.key, coin, tags) == self.promised
 
 
@@ -254,12 +255,12 @@ def take_up(
     agree: Callable[[], bytes],
     say: Callable[[str], None],
 ) -> TakenUp:
-    """Settle with the peer whether an alignment goes on, and from which bucket. ``agree`` makes a key where it does not.
+    """Agree with the peer whether an alignment goes on, and from which bucket. ``agree`` makes a key for a new alignment.
 
-    It goes on where both sides kept buckets of the same alignment, by the same protocol, of the same ids here and of as many
-    there. Once a side has settled on its tags it goes on with all buckets, or ends: whoever saw tags could choose other ids.
-    Raises DataError where this side cannot go on so, ProtocolError where the peer does not, or claims more buckets than there
-    are.
+    An alignment goes on if both sides kept buckets of the same alignment, by the same protocol, of the same own ids and of as
+    many ids of the peer. After a side has committed to its tags, the alignment goes on with all buckets or ends, because a side
+    that saw tags could choose other ids. Raises DataError if this side cannot go on in this way, ProtocolError if the peer
+    cannot, or if it claims more buckets than there are.
     """
     sizes = f"{buckets.label_ids} {buckets.feature_ids} {buckets.per_bucket} ".encode()
     about = hashlib.blake2b(protocol + sizes + prints_N16.tobytes(), digest_size=32, person=b"tally/buckets").digest()
@@ -309,7 +310,7 @@ def take_up(
 
 
 def _require_whole(channel: Channel, *, same: bool, is_settled: bool, own_count: int, standing: Standing, count: int) -> None:
-    """Refuse to run again what is to be gone on with whole, and say who has lost what."""
+    """Refuse to run buckets again if the alignment must go on with all of them, and say who lost which."""
     if (is_settled and not same) or (same and standing.done < count):
         raise ProtocolError(
             channel.peer,
@@ -324,7 +325,7 @@ def _require_whole(channel: Channel, *, same: bool, is_settled: bool, own_count:
 
 
 def require_bucket(channel: Channel, got: int, due: int) -> None:
-    """Raise ProtocolError for a peer that leaves a bucket out, or runs one twice."""
+    """Raise ProtocolError if a peer leaves a bucket out or runs one twice."""
     if got != due:
         raise ProtocolError(channel.peer, f"{channel.peer} began bucket {got} of the alignment where bucket {due} is due")
 

@@ -1,12 +1,12 @@
-"""Choose the protocol of ``auto``: the one that should end sooner, by the number of ids and by the line between the sides.
+"""Choose the protocol of ``auto``: the one that should end sooner, given the number of ids and the network line.
 
     label party                                    feature party
     a small probe, then a large one        ->
                                            <-      an answer to each
     the protocol                           ->
 
-The label party measures and chooses, so both sides come to the same. With few ids or many the choice is clear, and nothing of
-this is sent. Both protocols tell each side the same; times of probes tell of no id.
+The label party measures and chooses, so both sides use the same protocol. With few or many ids the choice is clear, and none of
+this is sent. Both protocols disclose the same to each side, and the times of probes do not depend on any id.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,17 @@ from tallystick.network.messages import Message
 Taken = Literal["diffie-hellman", "oblivious-transfer"]
 
 FEW_IDS = 1_000
-"""Up to so many ids of both sides together, Diffie-Hellman is over before base transfers are."""
+"""Up to this many ids of both sides together, Diffie-Hellman ends before base transfers do."""
 MANY_IDS = 250_000
-"""For more, oblivious transfer is faster but on the slowest lines; and it goes on where it broke."""
+"""Above this, oblivious transfer is faster except on the slowest lines, and it can be resumed where it broke."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Cost of a protocol: of one core on each side, and of the line, which carries both directions at once.
+    """Cost of a protocol: of one core on each side, and of the line, which carries both directions at the same time.
 
-    ``sends`` gives, of the label and of the feature party, bytes to begin with, for each id of the label party and for each of
-    the feature party's.
+    ``sends`` gives, for the label party and for the feature party, the bytes it sends at the start, per id of the label party and
+    per id of the feature party.
     """
 
     begins_s: float
@@ -53,13 +53,13 @@ COSTS: Mapping[Taken, Cost] = {
 
 
 class Choice(Message, frozen=True):
-    """The label party's: the protocol that both take."""
+    """The label party's choice of the protocol that both sides use."""
 
     protocol: Taken
 
 
 def by_sizes(ids: int) -> Taken | None:
-    """Return the protocol where the number of ids of both sides together settles it, else None."""
+    """Return the protocol if the number of ids of both sides together decides it, else None."""
     if ids <= FEW_IDS:
         return "diffie-hellman"
     return "oblivious-transfer" if ids > MANY_IDS else None
@@ -74,7 +74,7 @@ def sooner(label_ids: int, feature_ids: int, line: MeasuredLine) -> Taken:
 
 
 def choose_protocol(channel: Channel, label_ids: int, feature_ids: int) -> tuple[Taken, MeasuredLine]:
-    """Measure the line, choose and tell the feature party: the label party's role."""
+    """Measure the line, choose a protocol and tell the feature party. This is the label party's role."""
     line = measure_line(channel)
     protocol = sooner(label_ids, feature_ids, line)
     channel.send(Choice(protocol=protocol))
@@ -82,6 +82,6 @@ def choose_protocol(channel: Channel, label_ids: int, feature_ids: int) -> tuple
 
 
 def be_told(channel: Channel) -> Taken:
-    """Answer the probes and take the label party's choice: a feature party's role."""
+    """Answer the probes and receive the label party's choice. This is a feature party's role."""
     answer_probes(channel)
     return channel.receive(Choice).protocol

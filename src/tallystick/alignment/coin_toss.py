@@ -1,4 +1,4 @@
-"""A random key that neither of two sides could choose, nor steer by waiting for the other's half.
+"""Toss for a random key that neither side can choose, or influence by waiting for the other side's half.
 
     label party                                    feature party
     a hash of its coin                     ->
@@ -6,7 +6,7 @@
     its coin                               ->      is it that of the hash?
     key: a hash of both coins                      the same
 
-Guarantee: with BLAKE2b as a random oracle a side that deviates can end the toss when it sees what comes of it, and nothing else.
+Guarantee: with BLAKE2b as a random oracle, a side that deviates can stop when it sees the result, and can do nothing else.
 """
 
 from hashlib import blake2b
@@ -23,21 +23,22 @@ COIN_BYTES = 32
 
 
 class CoinCommitment(Message, frozen=True):
-    """The label party's: a hash of its coin, before it sees the feature party's."""
+    """The label party's hash of its coin, sent before it sees the feature party's coin."""
 
     digest: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
 
 
 class Coin(Message, frozen=True):
-    """Coin that a side committed to by a hash, or the feature party's half of a toss."""
+    """A coin that its side committed to by a hash, or the feature party's half of a toss."""
 
     coin: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
 
 
 def toss(channel: Channel, rng: SecureRandom, *, leads: bool) -> bytes:
-    """Return a key (32 bytes) of both sides' coins. With ``leads``, act as the label party, which settles on its coin first.
+    """Return a key (32 bytes) made from both sides' coins. With ``leads``, act as the label party, which commits to its coin
+    first.
 
-    Raises ProtocolError for a label party that shows another coin than it had settled on.
+    Raises ProtocolError if the label party shows another coin than it had committed to.
     """
     own = rng.bytes(COIN_BYTES)
     if leads:

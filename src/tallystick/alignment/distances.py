@@ -1,8 +1,8 @@
-"""Distances between encoded keys, and the K nearest by them.
+"""Compute distances between encoded keys, and find the K nearest keys.
 
-In the clear a distance is the Euclidean one of the numbers (over ``scale``, times ``weight``) plus, for each text, its weight
-times one minus the normalised Levenshtein similarity. Otherwise it is the weighted sum of the differing bits of FEDERAL's
-filters.
+In the clear a distance is the Euclidean distance of the numbers (divided by ``scale``, times ``weight``), plus, for each text,
+its weight times one minus the normalised Levenshtein similarity. Otherwise it is the weighted number of differing bits of
+FEDERAL's filters.
 
 Shapes: N rows of the label party, M of a feature party, B of a block, P bits.
 """
@@ -27,11 +27,11 @@ from tallystick.alignment.nearest import (
 from tallystick.alignment.terms import SimilarityConfig
 
 UNPACKED_BYTES = 1 << 28
-"""Memory for the bits of filters as floats, whose products are exact up to 2^24 bits."""
+"""Memory for the bits of filters as floats. Their products are exact up to 2^24 bits."""
 
 
 def nearest_keys(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig) -> Neighbors:
-    """Return the K nearest rows by encoded keys: by a tree where there are only numbers, by all pairs where there is more."""
+    """Return the K nearest rows by encoded keys: by a tree if keys have only numbers, else by comparing all pairs."""
     if not own.filters and not own.texts:
         if terms.helper_sees == "clear":
             return nearest(own.numbers_ND, others.numbers_ND, neighbors=terms.neighbors)
@@ -43,15 +43,16 @@ def nearest_keys(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig)
 
 
 def alike_enough(links: Neighbors, own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig) -> Neighbors:
-    """Leave out the links whose keys are less alike than the contract's ``least_similarity``.
+    """Drop the links whose keys are less similar than the contract's ``least_similarity``.
 
-    The similarity of two keys is 1 less their distance over that of keys which have nothing in common. Of one text filter it is
-    Dice's coefficient of the bits (Christen, Ranbaduge and Schnell 2020, section 7). Of a text in the clear it is the normalised
-    Levenshtein similarity. Of a number it is 1 where the two are the same, and 0 from twice the window on.
+    The similarity of two keys is 1 minus their distance divided by the distance of keys that have nothing in common. For one text
+    filter it is Dice's coefficient of the bits (Christen, Ranbaduge and Schnell 2020, section 7). For a text in the clear it is
+    the normalised Levenshtein similarity. For a number it is 1 if the two are the same, and 0 if they are twice the window apart
+    or more.
     """
     if terms.least_similarity is None:
         return links
-    # How far apart the keys of each link would be if they had nothing in common (N, K)
+    # The distance that the keys of each link would have if they had nothing in common (N, K)
     total_NK, number_NK = np.zeros(links.numbers_NK.shape), np.maximum(links.numbers_NK, 0)
     if own.ranks_ND2.shape[1]:
         weights_D = np.array([dimension.weight for dimension in terms.numbers])
@@ -73,10 +74,10 @@ def alike_enough(links: Neighbors, own: EncodedKeys, others: EncodedKeys, terms:
 
 
 def block_distance(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig, rows: slice) -> Floats:
-    """Return the distances (B, M) of some rows to all others. They are infinite where blocks differ.
+    """Return the distances (B, M) of some rows to all others. They are infinite between different blocks.
 
-    The sum over dimensions of weight times distance: differing bits of filters, or in the clear the Euclidean distance of the
-    numbers together and one minus normalised Levenshtein similarity of each text.
+    A distance is the sum over dimensions of weight times distance: differing bits of filters, or in the clear the Euclidean
+    distance of all numbers together and, for each text, one minus the normalised Levenshtein similarity.
     """
     total_BM = np.zeros((rows.stop - rows.start, others.rows))
     if own.ranks_ND2.shape[1]:
@@ -101,7 +102,7 @@ def block_distance(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfi
 
 
 def hamming(first_BW: Packed, second_MW: Packed) -> Floats:
-    """Count the differing bits of every pair: |a| + |b| - 2 ab, by products of the bits as floats, which are exact."""
+    """Count the differing bits of every pair as |a| + |b| - 2 ab. The products are of bits as floats, which is exact."""
     distance_BM = np.empty((len(first_BW), len(second_MW)))
     height = max(UNPACKED_BYTES // (32 * first_BW.shape[1]), 1)
     for top in range(0, len(first_BW), height):

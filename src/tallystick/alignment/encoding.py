@@ -1,4 +1,4 @@
-"""Keys as the helper sees them, how they cross, and what tells that two sides encoded them in different ways.
+"""Encode keys as the helper sees them, send them, and detect that two sides encoded them in different ways.
 
 Shapes: N rows, D numbers of a key, W bytes of a filter, P bits of a filter.
 """
@@ -20,20 +20,20 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
 PIECE = 256
-"""Bytes of a row of a list: wide rows cross as several of these, so that a message keeps its limit."""
+"""Bytes of one row of a list. Wide rows cross as several of these, so that a message stays within its limit."""
 TEXTS_A_MESSAGE = 512
 MAX_TEXT = 1_000
 """Most characters of a text that crosses in the clear."""
 MAX_FILTER_BYTES = 4 << 30
-"""Most memory that one side's filters may take."""
+"""Most memory for one side's filters."""
 MAX_NUMBER = 1e100
-"""Greatest number that crosses in the clear, after scale and weight: squares of differences stay finite."""
+"""Greatest number that crosses in the clear, after scale and weight, so that squares of differences stay finite."""
 CHECKED_ROWS = 50
-"""Rows that a side needs before the frequencies of its filters' bits tell anything."""
+"""Rows that a side needs before the bit frequencies of its filters are informative."""
 
 
 class Texts(Message, frozen=True):
-    """The next texts of the list named ``of``, in the clear."""
+    """The next texts of the list ``of``, in the clear."""
 
     limit: ClassVar[int] = 4 << 20
     of: str
@@ -42,14 +42,14 @@ class Texts(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedKeys:
-    """One side's keys, encoded as the contract says. Only what it asks for is there.
+    """One side's keys, encoded as the contract says. Encodings that the contract does not use are empty.
 
     Args:
-        ranks_ND2: of numbers, where the helper sees ranks; else D = 0.
-        numbers_ND: scaled and weighted numbers, where it sees them in the clear; else D = 0.
-        filters: name of a dimension to its filters (N, W).
-        texts: name of a dimension to its texts in the clear.
-        blocks_N16: tags of blocks, if texts are blocked.
+        ranks_ND2: ranks of numbers, if the helper sees ranks; else D = 0.
+        numbers_ND: scaled and weighted numbers, if the helper sees them in the clear; else D = 0.
+        filters: for each dimension's name, its filters (N, W).
+        texts: for each dimension's name, its texts in the clear.
+        blocks_N16: tags of blocks, if texts are compared in blocks.
     """
 
     rows: int
@@ -60,7 +60,7 @@ class EncodedKeys:
     blocks_N16: Packed | None = None
 
     def gather(self, order_N: Integers) -> "EncodedKeys":
-        """Return the rows in another order."""
+        """Return the rows in this order."""
         return EncodedKeys(
             rows=len(order_N),
             ranks_ND2=self.ranks_ND2[order_N],
@@ -72,7 +72,7 @@ class EncodedKeys:
 
 
 def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> EncodedKeys:
-    """Encode keys under a secret that the helper does not have. Raises DataError for filters that take too much memory."""
+    """Encode keys under a secret that the helper does not have. Raises DataError if filters take too much memory."""
     sees, numbers = terms.helper_sees, terms.numbers
     check_filters(len(keys), terms)
     scaled_ND = keys.scaled(terms)
@@ -103,7 +103,7 @@ def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> En
 
 
 def check_filters(rows: int, terms: SimilarityConfig) -> None:
-    """Raise DataError where the filters of so many keys take too much memory."""
+    """Raise DataError if the filters of this many keys take too much memory."""
     bits = _filter_bits(terms)
     if rows > most_encoded_rows(terms):
         raise DataError(
@@ -113,18 +113,18 @@ def check_filters(rows: int, terms: SimilarityConfig) -> None:
 
 
 def most_encoded_rows(terms: SimilarityConfig) -> int:
-    """Return the most rows whose filters do not take too much memory."""
+    """Return the largest number of rows whose filters fit into memory."""
     return 8 * MAX_FILTER_BYTES // max(_filter_bits(terms), 1)
 
 
 def _filter_bits(terms: SimilarityConfig) -> int:
-    """Set the bits of a row's filters."""
+    """Count the bits of one row's filters."""
     bits = sum(terms.pivots(d) for d in terms.numbers) if terms.helper_sees == "filters" else 0
     return bits + (terms.text_bits * len(terms.texts) if terms.helper_sees != "clear" else 0)
 
 
 def send_array(channel: Channel, of: str, array: np.ndarray[Any, Any]) -> None:
-    """Send an array whose shape and type the peer knows."""
+    """Send an array whose shape and type the peer already knows."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     padded = np.zeros(-(-len(flat) // PIECE) * PIECE, dtype=np.uint8)
     padded[: len(flat)] = flat
@@ -139,7 +139,7 @@ def receive_array(channel: Channel, of: str, shape: tuple[int, ...], dtype: type
 
 
 def send_keys(channel: Channel, keys: EncodedKeys, terms: SimilarityConfig) -> None:
-    """Send encoded keys to the helper, which knows how many rows there are."""
+    """Send encoded keys to the helper, which already knows the number of rows."""
     if keys.ranks_ND2.shape[1]:
         send_array(channel, "ranks", keys.ranks_ND2.astype(np.int32))
     if keys.numbers_ND.shape[1]:
@@ -156,7 +156,7 @@ def send_keys(channel: Channel, keys: EncodedKeys, terms: SimilarityConfig) -> N
 
 
 def receive_keys(channel: Channel, rows: int, terms: SimilarityConfig) -> EncodedKeys:
-    """Receive one side's encoded keys. Raises ProtocolError, naming side and list, for what no such keys can be."""
+    """Receive one side's encoded keys. Raises ProtocolError, which names side and list, for values that no key can have."""
     sees, numbers = terms.helper_sees, len(terms.numbers)
     ranks_ND2, numbers_ND = np.empty((rows, 0, 2), dtype=np.int64), np.empty((rows, 0))
     if numbers and sees == "ranks":
@@ -199,11 +199,11 @@ def receive_keys(channel: Channel, rows: int, terms: SimilarityConfig) -> Encode
 
 
 def require_one_secret(first: EncodedKeys, second: EncodedKeys, parties: Sequence[Channel], terms: SimilarityConfig) -> None:
-    """Raise ProtocolError if two sides' encodings cannot be under one secret.
+    """Raise ProtocolError if two sides cannot have encoded their keys under the same secret.
 
-    Ranks among one set of pivots are monotone: of two values neither both starts earlier and ends later. Filters under one secret
-    set the same bits often: the frequencies of their bits on the two sides are correlated, where under two secrets they are so
-    by chance alone (six standard deviations of that).
+    Ranks among the same pivots are monotone: a value that starts earlier does not end later. Filters under the same secret set
+    the same bits often, so the bit frequencies of the two sides are correlated. Under different secrets a correlation is chance;
+    the limit is six of its standard deviations.
     """
     names = " and ".join(channel.peer for channel in parties)
     if terms.helper_sees == "ranks":

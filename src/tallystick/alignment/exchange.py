@@ -1,4 +1,4 @@
-"""Exchange what all alignment protocols say to each other: sizes first, then rows in chunks, checked before they are used.
+"""Exchange the parts that all alignment protocols share: sizes first, then rows in chunks, checked before they are used.
 
 Shapes: N rows of a list; B rows of a chunk; W bytes of a row.
 """
@@ -17,28 +17,28 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import Array, MalformedMessage, Message, Stopped
 
 CHUNK_ROWS = 2048
-"""Rows of a message: 64 KiB of group elements, a tenth of a second of one core's work."""
+"""Rows per message: 64 KiB of group elements, a tenth of a second's work for one core."""
 MAX_ROWS = 50_000_000
-"""Most ids that a list may have unless the caller says otherwise; some 150 bytes of memory each."""
+"""Most ids in a list unless the caller sets another limit; each takes some 150 bytes of memory."""
 FIRST_ROWS = 32 * CHUNK_ROWS
-"""Rows of an announced list that memory is taken for at once; for the rest only as they come."""
+"""Rows of an announced list for which memory is allocated at once. Memory for further rows grows as they arrive."""
 USUAL_RATIO, USUAL_ROWS = 10, 100_000
-"""Where a contract does not say: how many times a party's own ids a peer may bring, and how many it may bring anyway."""
+"""If the contract sets no limit: a peer may bring this many times a party's own ids, and this many in any case."""
 RESERVED = b"\x00tallystick/"
-"""No id may begin with this: dummy ids do."""
+"""No id may begin with this, because dummy ids do."""
 
 ChunkRows = np.ndarray[Any, Any]
 
 
 class Size(Message, frozen=True):
-    """Row count of the list named ``of``. Both sides check it before memory is allocated."""
+    """Row count of the list ``of``. Both sides check it before memory is allocated."""
 
     of: str
     rows: int
 
 
 class Chunk(Message, frozen=True):
-    """The next rows of the list named ``of``."""
+    """The next rows of the list ``of``."""
 
     limit: ClassVar[int] = 1 << 20
     of: str
@@ -52,22 +52,22 @@ REMEDY = (
 
 
 def spans(count: int) -> Iterator[slice]:
-    """Cut ``count`` rows into chunks."""
+    """Split ``count`` rows into chunks."""
     return (slice(start, min(start + CHUNK_ROWS, count)) for start in range(0, count, CHUNK_ROWS))
 
 
 def chunks(rows_N: ChunkRows) -> Iterator[ChunkRows]:
-    """Cut an array into chunks (views)."""
+    """Split an array into chunks (views)."""
     return (rows_N[span] for span in spans(len(rows_N)))
 
 
 def send_size(channel: Channel, of: str, rows: int) -> None:
-    """Announce a list."""
+    """Announce the size of a list."""
     channel.send(Size(of=of, rows=rows))
 
 
 def receive_size(channel: Channel, of: str, *, at_least: int = 0, at_most: int, remedy: str = "") -> int:
-    """Receive the announcement of the list ``of``. Raises ProtocolError if it is another list or outside the limits."""
+    """Receive the size of the list ``of``. Raises ProtocolError if it is another list or outside the limits."""
     size = channel.receive(Size)
     if size.of != of:
         raise ProtocolError(channel.peer, f"{channel.peer} announced {size.of[:80]!r} where {of!r} is due")
@@ -81,18 +81,18 @@ def receive_size(channel: Channel, of: str, *, at_least: int = 0, at_most: int, 
 
 
 def usual_max_rows(own: int) -> int:
-    """Return how many ids to accept from a peer where the contract sets no ``alignment.max_rows``.
+    """Return how many ids to accept from a peer if the contract sets no ``alignment.max_rows``.
 
-    Whoever brings every telephone number there is learns which of them the other side has. So a list that is out of all
-    proportion to one's own is accepted only where the contract, which both sides read, says that it may come.
+    A peer that brings every possible telephone number learns which of them the other side has. So a list much longer than the own
+    one is accepted only if the contract, which both sides read, allows it.
     """
     return max(USUAL_RATIO * own, USUAL_ROWS)
 
 
 def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> list[int]:
-    """Tell every peer how many ids this side has and learn how many each of them has.
+    """Tell every peer how many ids this side has, and learn how many each peer has.
 
-    Raises DataError, on every side alike, if a list is empty, and ProtocolError if one is longer than ``max_rows``.
+    Raises DataError, on every side, if a list is empty, and ProtocolError if one is longer than ``max_rows``.
     """
     for channel in channels:
         send_size(channel, "ids", ids)
@@ -106,7 +106,7 @@ def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> l
 
 
 def check_ids(ids: Sequence[bytes], *, max_rows: int) -> Ids:
-    """Return the ids. Raises DataError if they repeat, are over the limit, are no bytes or begin with the reserved prefix."""
+    """Return the ids. Raises DataError if they repeat, exceed the limit, are not bytes or begin with the reserved prefix."""
     if len(ids) > max_rows:
         raise DataError(
             f"this side has {len(ids)} ids, over alignment.max_rows = {max_rows} in the contract; raise it or align fewer rows"
@@ -129,12 +129,12 @@ def exchange(
     shape: tuple[int, ...] = (),
     dtype: type[np.generic] = np.uint8,
 ) -> Iterator[tuple[int, ChunkRows]]:
-    """Send the chunks of one list to every channel while a list comes in from each. Yield (channel's index, rows).
+    """Send the chunks of one list to every channel and receive a list from each. Yield (channel's index, rows).
 
-    The sides take turns, a chunk out and a chunk in, so neither can fill the other's buffers. ``incoming`` gives
-    the announced length of each channel's list, ``shape`` and ``dtype`` its rows.
+    The sides take turns, a chunk out and a chunk in, so neither side's buffers overflow. ``incoming`` gives the announced length
+    of each channel's list, ``shape`` and ``dtype`` describe its rows.
 
-    Raises ProtocolError if a peer sends another list, another number of rows or rows of another shape.
+    Raises ProtocolError if a peer sends another list, another number of rows, or rows of another shape.
     """
     pieces = iter(outgoing)
     expected = [spans(count) for count in incoming]
@@ -155,7 +155,7 @@ def exchange(
 
 
 def send_list(channel: Channel, of: str, rows_N: ChunkRows) -> None:
-    """Send a list that the peer knows the length of."""
+    """Send a list whose length the peer already knows."""
     for _ in exchange([channel], sends=of, outgoing=chunks(rows_N), receives="", incoming=[0]):
         raise AssertionError("nothing is due")
 
@@ -163,7 +163,7 @@ def send_list(channel: Channel, of: str, rows_N: ChunkRows) -> None:
 def receive_list(
     channel: Channel, of: str, count: int, *, shape: tuple[int, ...] = (), dtype: type[np.generic] = np.uint8
 ) -> ChunkRows:
-    """Receive a whole list of announced length. Memory grows with what arrives, not with what was announced."""
+    """Receive a whole list of announced length. Memory grows with the rows that arrive, not with the announced length."""
     rows_N = np.empty((min(count, FIRST_ROWS), *shape), dtype=dtype)
     arriving = exchange([channel], sends="", outgoing=(), receives=of, incoming=[count], shape=shape, dtype=dtype)
     for span, (_, rows_B) in zip(spans(count), arriving, strict=True):
@@ -188,14 +188,14 @@ def receive_chunk(channel: Channel, of: str, span: slice, shape: tuple[int, ...]
 
 
 def require_distinct(channel: Channel, of: str, tags_N16: Tags) -> None:
-    """Raise ProtocolError if the peer's list holds an element twice."""
+    """Raise ProtocolError if the peer's list contains an element twice."""
     if count := repeated(tags_N16):
         raise ProtocolError(channel.peer, f"{channel.peer} sent, among {of!r}, {count} duplicates; its ids must be unique")
 
 
 @contextmanager
 def attribute_errors(channel: Channel, of: str) -> Iterator[None]:
-    """Turn what is wrong with elements that came from this peer into a ProtocolError that names it and the list."""
+    """Turn errors in elements that this peer sent into a ProtocolError that names the peer and the list."""
     try:
         yield
     except InvalidElement:
@@ -208,9 +208,9 @@ def attribute_errors(channel: Channel, of: str) -> Iterator[None]:
 
 @contextmanager
 def notify_peers(channels: Sequence[Channel]) -> Iterator[None]:
-    """Tell the peers if the block fails, before the error goes on, so that none of them waits in vain.
+    """Tell the peers if the block fails, before the error goes on, so that none of them waits forever.
 
-    They hear what they did wrong, but not what is wrong with this side's ids.
+    A peer is told what it did wrong, but not what is wrong with this side's ids.
     """
     try:
         yield

@@ -1,14 +1,14 @@
-"""ristretto255: a prime-order group in which Diffie-Hellman is hard, from libsodium (sodium.py), a batch at a time.
+"""Compute in ristretto255, a prime-order group in which Diffie-Hellman is hard, by libsodium (sodium.py), a batch at a time.
 
-Elements are rows of a uint8 array, which libsodium reads and writes in place. Its calls let other threads run, so
-batches in as many threads as there are cores keep all of them busy (workers.py).
+Elements are rows of a uint8 array, which libsodium reads and writes in place. Its calls let other threads run, so as many threads
+as cores keep all cores busy (workers.py).
 
-Ids are hashed with SHA-512, behind a prefix of our own, into ristretto255 (RFC 9496). Secret exponents are uniform and come
-from the operating system. They are fresh for every run and never leave their process. The protocols take the hash as a random
-oracle and rest on the decisional Diffie-Hellman assumption (DDH) in this group. In the form used here it says: for random
-elements h_1 ... h_n and independent secret exponents a, b, c, the lists (h_i), (h_i^a), (h_i^b), (h_i^c) look like four lists
-of independent random elements. Elements that are only compared are cut to 16 bytes ("tags"). Among 10^6 x 10^6 of them, two
-different ones agree with a chance below 10^-26.
+Ids are hashed with SHA-512, after a prefix of our own, into ristretto255 (RFC 9496). Secret exponents are uniform and come from
+the operating system. They are new in every run and never leave their process. The protocols treat the hash as a random oracle and
+rely on the decisional Diffie-Hellman assumption (DDH) in this group. In the form used here it says: for random elements h_1 ...
+h_n and independent secret exponents a, b, c, the lists (h_i), (h_i^a), (h_i^b), (h_i^c) look like four lists of independent
+random elements. Elements that are only compared are cut to 16 bytes ("tags"). Among 10^6 x 10^6 of them, the chance that two
+different elements share a tag is below 10^-26.
 
 Shapes: N elements of 32 bytes.
 """
@@ -26,7 +26,7 @@ ELEMENT_BYTES = 32
 SCALAR_BYTES = 32
 
 DOMAIN = b"tallystick/alignment/v1/ristretto255\x00"
-"""Prefix of every hashed id, so that these elements mean nothing to any other protocol."""
+"""Prefix of every hashed id, so that these elements are useless in any other protocol."""
 
 Elements = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -43,7 +43,7 @@ _subtract = SODIUM.bind("crypto_core_ristretto255_sub", 3)
 
 
 class InvalidElement(ValueError):
-    """Bytes that encode no group element canonically, or encode the identity. ``index`` is their row."""
+    """Raised for bytes that do not encode a group element canonically, or encode the identity. ``index`` is their row."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"element {index} is not a canonical ristretto255 encoding, or is the identity")
@@ -75,12 +75,12 @@ class Scalar:
         return product
 
     def is_zero(self) -> bool:
-        """Tell whether it would send everything to the identity."""
+        """Tell whether it maps every element to the identity."""
         return not any(self._buffer.raw)
 
     @property
     def address(self) -> int:
-        """Return the address at which libsodium reads it."""
+        """Return the address at which libsodium reads the exponent."""
         return ctypes.addressof(self._buffer)
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ def hash_to_group(ids: Sequence[bytes]) -> Elements:
 
 
 def elements_of(wide: Sequence[bytes]) -> Elements:
-    """Map 64 uniform bytes each to an element (N, 32) whose logarithm nobody knows: RFC 9496, section 4.3.4."""
+    """Map 64 uniform bytes each to an element (N, 32) whose logarithm no one knows: RFC 9496, section 4.3.4."""
     elements_N32 = np.empty((len(wide), ELEMENT_BYTES), dtype=np.uint8)
     out = elements_N32.ctypes.data
     for row, uniform in enumerate(wide):
@@ -107,7 +107,7 @@ def elements_of(wide: Sequence[bytes]) -> Elements:
 
 
 def generated(scalars: Sequence[Scalar]) -> Elements:
-    """Multiply the group's generator by each scalar (N, 32)."""
+    """Multiply the group's generator by each scalar (N, 32). Raises ValueError for a scalar of 0."""
     elements_N32 = np.empty((len(scalars), ELEMENT_BYTES), dtype=np.uint8)
     out = elements_N32.ctypes.data
     for row, scalar in enumerate(scalars):
@@ -127,7 +127,7 @@ def subtract(first_N32: Elements, second_N32: Elements) -> Elements:
 
 
 def _require_low_top_bits(elements_N32: Elements) -> None:
-    """Refuse encodings with the top bit set, which RFC 9496 (section 4.3.1) does and libsodium before 1.0.19 does not."""
+    """Refuse encodings whose top bit is set, as RFC 9496 (section 4.3.1) requires. libsodium before 1.0.19 accepts them."""
     high_N = elements_N32[:, -1] > 0x7F
     if high_N.any():
         raise InvalidElement(int(high_N.argmax()))
@@ -146,7 +146,7 @@ def _pairwise(operation: Callable[..., int], first_N32: Elements, second_N32: El
 
 
 def multiply(elements_N32: Elements, scalar: Scalar) -> Elements:
-    """Multiply every element by ``scalar``: the group operation of "x to the power s" in the papers.
+    """Multiply every element by ``scalar``. The papers write this operation as "x to the power s".
 
     Raises InvalidElement for an element that is the identity or not canonically encoded.
     """

@@ -1,4 +1,4 @@
-"""BLAKE2b of many short inputs: what most of an alignment's time goes to."""
+"""Hash many short inputs by BLAKE2b, which takes most of an alignment's time."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,10 +9,10 @@ Digests = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def hash_each(start: Any, inputs: Iterable[bytes]) -> Digests:
-    """Hash each input, going on from a copy of one that has begun: this takes half of the time of making each anew.
+    """Hash each input, starting from a copy of one hash object. This takes half as long as making each object.
 
     Args:
-        start: a ``hashlib.blake2b`` object, with its size, key and other parameters; it is left as it is.
+        start: a ``hashlib.blake2b`` object, with its size, key and other parameters; it is not changed.
         inputs: N of them.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Ids of a table in one buffer: Python objects are made of them for a piece at a time only.
+"""Hold the ids of a table in one buffer. Only a piece of them at a time becomes Python objects.
 
 Shapes: N ids, M of them.
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tallystick.errors import DataError
 
 PIECE = 32_768
-"""Ids that are bytes objects at a time."""
+"""How many ids are bytes objects at the same time."""
 
 
 class Ids(Sequence[bytes]):
@@ -21,7 +21,7 @@ class Ids(Sequence[bytes]):
 
     Args:
         column: the ids.
-        distinct: whether it is known that none repeats, which spares looking.
+        distinct: whether the ids are known to be distinct, so that no check is needed.
     """
 
     def __init__(self, column: pl.Series, *, distinct: bool = False) -> None:
@@ -30,7 +30,7 @@ class Ids(Sequence[bytes]):
 
     @classmethod
     def of(cls, ids: Sequence[bytes]) -> "Ids":
-        """Take these ids. Raises DataError for any that is not bytes."""
+        """Wrap these ids. Raises DataError if any of them is not bytes."""
         if isinstance(ids, Ids):
             return ids
         wrong = sum(not isinstance(identifier, bytes) for identifier in ids)
@@ -48,7 +48,7 @@ class Ids(Sequence[bytes]):
     def __getitem__(self, index: int | slice) -> "bytes | Ids":
         if isinstance(index, slice):
             return Ids(self._column[index])
-        identifier: bytes = self._column[int(index)]  # a NumPy integer is none to Polars
+        identifier: bytes = self._column[int(index)]  # Polars does not accept NumPy integers
         return identifier
 
     def __iter__(self) -> Iterator[bytes]:
@@ -56,7 +56,7 @@ class Ids(Sequence[bytes]):
             yield from piece
 
     def pieces(self) -> Iterator[list[bytes]]:
-        """Yield all ids in order, some at a time."""
+        """Yield all ids in order, a piece at a time."""
         for start in range(0, len(self), PIECE):
             yield self._column.slice(start, PIECE).to_list()
 
@@ -68,7 +68,7 @@ class Ids(Sequence[bytes]):
         return Ids(self._column.gather(rows_M))
 
     def prefixed(self, prefix: bytes) -> "Ids":
-        """Return the same ids, each with these bytes in front."""
+        """Return the same ids, each with this prefix."""
         return Ids(pl.Series([prefix], dtype=pl.Binary) + self._column, distinct=self._distinct)
 
     @classmethod
@@ -77,14 +77,14 @@ class Ids(Sequence[bytes]):
         return cls(pl.concat([part._column for part in parts]))
 
     def sorted(self) -> "tuple[Ids, NDArray[np.int64]]":
-        """Return the ids in the order of their bytes, and the place of each before."""
+        """Return the ids in the order of their bytes, and each one's earlier position."""
         place_N = self._column.arg_sort().to_numpy().astype(np.int64)
         return self.gather(place_N), place_N
 
     def repeated(self) -> int:
-        """Count the ids that stand before already."""
+        """Count the ids that already occur earlier in the list."""
         return 0 if self._distinct else len(self) - int(self._column.n_unique())
 
     def begin_with(self, prefix: bytes) -> bool:
-        """Tell whether any id begins so."""
+        """Tell whether any id begins with this prefix."""
         return bool(self._column.bin.starts_with(prefix).any())

@@ -1,4 +1,4 @@
-"""FedSim's estimate, without any training, of what weighing K links brings over simpler ways. Shapes: N positions, K links."""
+"""Compute FedSim's estimate, made before training, of how much weighing K links helps. Shapes: N positions, K links."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from tallystick.alignment.outcome import Candidates
 
 
 def estimated_improvement(candidates: Candidates) -> dict[str, float]:
-    """Return FedSim's delta (definition 1) over the average of all links (AvgSim) and over the most similar one (Top1Sim).
+    """Return FedSim's delta (definition 1) over the average of all links (AvgSim) and over the most similar link (Top1Sim).
 
-    Each record's similarities are scaled to [0, 1] over its own links; a way loses 1 - s for each link that it takes for a match,
-    and s for each that it leaves out; the sum per record, averaged over records. Only to compare ways of using the same links: it
-    says nothing of how much any link is worth.
+    Each record's similarities s are scaled to [0, 1] over its own links. A method loses 1 - s for each link that it uses, and s
+    for each link that it ignores. The loss is summed per record and averaged over records. It only compares methods on the same
+    links; it does not say how useful any link is.
 
     Raises ValueError for the feature party's candidates, which have no similarities.
     """

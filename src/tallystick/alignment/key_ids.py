@@ -1,4 +1,4 @@
-"""Ids of a side's rows by each of several keys, any of which may link a row. Shapes: R rows with a key, U ids of one key."""
+"""Hold the ids of a side's rows by several keys, any of which may link a row. Shapes: R rows with a key, U ids of one key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ class KeyIds:
     Args:
         name: of the key.
         ids: distinct ids (U).
-        row_U: which of the R rows has each.
-        earlier_U: which earlier keys that row has, a bit for each, the first key's the lowest.
+        row_U: the row of each id, among the R rows.
+        earlier_U: the earlier keys that each row has, one bit per key, the first key in the lowest bit.
     """
 
     name: str
@@ -38,12 +38,12 @@ def first_key(by_key: Sequence[KeyIds], rows: int) -> Rows:
 
 
 def key_prefix(number: int) -> bytes:
-    """Return what an id by the key of this number begins with."""
+    """Return the prefix of ids by the key of this number."""
     return b"%d:" % number
 
 
 def ids_by_key(by_key: Sequence[KeyIds], number_R: Rows) -> Ids:
-    """Return an id for each row (R,), by the key of this number. Ids of two keys differ."""
+    """Return an id for each row (R,), by the key with the number ``number_R`` gives. Ids of different keys differ."""
     ids, rows = [], []
     for number, key in enumerate(by_key):
         place_M = np.flatnonzero(number_R[key.row_U] == number)

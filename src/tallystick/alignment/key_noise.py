@@ -1,4 +1,4 @@
-"""Noise on keys before anything is sent: it protects what lies where, and so the ranking of neighbours too.
+"""Add noise to keys before anything is sent. It protects where keys lie, and so also the ranking of neighbours.
 
 Shapes: R rows, D dimensions.
 """
@@ -16,31 +16,33 @@ from tallystick.privacy.gaussian import gaussian_multiplier
 from tallystick.privacy.keyed import KeyedBits
 
 GRID = 2.0**-12
-"""Keys are rounded to this share of the radius before integer noise, so that the last bits of a float tell nothing."""
+"""Keys are rounded to this share of the radius before integer noise is added, so that the last bits of a float reveal nothing."""
 
 
 def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, secret: bytes) -> SimilarKeys:
-    """Add the contract's noise to every key, once: whatever is done with the keys after it costs nothing more.
+    """Add the contract's noise to every key, once. Any later use of the noisy keys costs no more privacy.
 
     planar-laplace: planar Laplace noise (Andres, Bordenabe, Chatzikokolakis and Palamidessi 2013, section 4), on the grid itself.
-    gaussian: discrete Gaussian noise of Balle and Wang's (2018) analytic calibration. Either follows from the secret and from the
-    key on the grid: the same key has one noisy key, in all its rows, in every table and run, so nobody averages the noise away.
+    gaussian: discrete Gaussian noise of Balle and Wang's (2018) analytic calibration. The noise is computed from the secret and
+    from the key on the grid. So a key has the same noisy key in all its rows, tables and runs, and no one can average the noise
+    away.
 
-    Threat model: anyone who sees anything of the linkage, whatever else it knows, but not the keys.
+    Threat model: anyone who sees anything of the linkage and knows anything except the keys.
     Guarantee: planar-laplace: epsilon-geo-indistinguishability. Two keys at most ``radius`` apart are alike to within
-    exp(epsilon), and those r apart to within exp(epsilon (r / radius + 1 / 2893)), where 1 / 2893 is for the rounding. gaussian:
-    (epsilon, delta)-DP for one key that moves by at most ``radius``. Both are drawn in integers (``privacy/exact.py``). Noisy
-    keys outside the contract's range are moved to its edge. A key is protected with all rows that have it.
-    Not protected: which rows have the same key, to within the grid (equal stays equal), also beside earlier tables; that a
-    row is there; what its features, labels, embeddings or gradients tell of its place. The radius is measured after ``scale``:
+    exp(epsilon), and two keys r apart to within exp(epsilon (r / radius + 1 / 2893)), where 1 / 2893 accounts for the rounding.
+    gaussian: (epsilon, delta)-DP for one key that moves by at most ``radius``. Both are drawn in integers (``privacy/exact.py``).
+    Noisy keys outside the contract's range are moved to its edge. A key is protected together with all rows that have it.
+    Not protected: which rows have the same key, to within the grid (equal stays equal), also across tables; that a row exists;
+    what its features, labels, embeddings or gradients reveal about its place. The radius is measured after ``scale``: with
+    degrees it is an ellipse on the ground, narrower eastwards, unless ``scale`` makes both axes alike.
     with degrees it is an ellipse on the ground, narrower eastwards, unless ``scale`` makes both axes alike.
 
     Args:
         keys: numbers only.
-        terms: what the contract says of noise.
-        secret: this party's, the same for all its runs; whoever has it can take the noise off.
+        terms: the contract's terms, with those of noise.
+        secret: this party's, the same for all its runs; whoever has it can remove the noise.
 
-    Raises DataError where rounding has no effect on the keys: their radius is far too small for their size.
+    Raises DataError if rounding has no effect on the keys: their radius is far too small for their size.
     """
     if terms.noise.keys == "none" or not len(keys):
         return keys
@@ -58,22 +60,22 @@ def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, secret: bytes) -> 
 
 
 def drawn_noise(terms: SimilarityConfig, bits: Bits, *, rows: int) -> Ints:
-    """Draw the noise of keys on the grid (R, D), in its steps, for what a key moves by once rounded."""
+    """Draw the noise of keys on the grid (R, D), in grid steps. It covers the distance that a key moves after rounding."""
     if terms.noise.keys == "planar-laplace":
         return draw_planar_laplace(math.nextafter(terms.noise.epsilon / _sensitivity(terms), 0), bits, rows=rows)
     return DiscreteGaussian.hiding(_multiplier(terms) * _sensitivity(terms)).draw(bits, columns=len(terms.numbers))
 
 
 def check_radius(keys: SimilarKeys, terms: SimilarityConfig) -> None:
-    """Raise DataError where keys get noise whose grid is too fine for them: rounding would have no effect."""
+    """Raise DataError if keys get noise on a grid that is too fine for them, so that rounding would have no effect."""
     step = GRID * terms.noise.radius
     if terms.noise.keys != "none" and np.abs(keys.scaled(terms)).max(initial=0) / step > 2**40:
         raise DataError(f"alignment.similarity.noise.radius = {terms.noise.radius:g}: is too small for keys of this size")
 
 
 def key_event(terms: SimilarityConfig) -> Bounded | None:
-    """Return the cost of noisy keys: an event whose neighbours differ in one key, by at most the contract's radius, or None
-    without noise.
+    """Return the privacy cost of noisy keys, or None without noise. Neighbours differ in one key, by at most the contract's
+    radius.
     """
     if terms.noise.keys == "planar-laplace":
         return PureDP(epsilon=terms.noise.epsilon, unit="key")
@@ -83,7 +85,7 @@ def key_event(terms: SimilarityConfig) -> Bounded | None:
 
 
 def key_guarantee(terms: SimilarityConfig) -> str:
-    """Say in words what the noise on keys promises, or that there is none."""
+    """Say in words what the noise on keys guarantees, or that there is no guarantee."""
     noise = terms.noise
     if noise.keys == "planar-laplace":
         return (
@@ -99,8 +101,8 @@ def key_guarantee(terms: SimilarityConfig) -> str:
 
 
 def _radius(terms: SimilarityConfig) -> str:
-    """Say the radius in each number's own unit, and in metres if the contract gives their ratio: east and north differ in
-    degrees.
+    """Say the radius in each number's own unit, and in metres if the contract gives their ratio, because a degree east is not a
+    degree north.
     """
     ways = []
     for number in terms.numbers:
@@ -115,9 +117,8 @@ def _multiplier(terms: SimilarityConfig) -> float:
 
 
 def _sensitivity(terms: SimilarityConfig) -> float:
-    """Return how far a rounded key moves, in steps of the grid, when the key moves by the radius: rounding adds half a step an
-    end.
+    """Return how far a rounded key moves, in grid steps, if the key moves by the radius. Rounding adds half a step at each end.
 
-    A thousandth more is for the division before it, in float64.
+    A thousandth more covers the division before rounding, in float64.
     """
     return 1 / GRID + 1.001 * math.sqrt(len(terms.numbers))

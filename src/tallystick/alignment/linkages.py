@@ -1,8 +1,8 @@
-"""Ways of linking rows by the contract's names: a row each, and nobody else compares the names.
+"""List the contract's methods of linking rows by name, one row each. No other module compares the names.
 
-A row says what a contract's checks ask of it, its roles, and what it promises. The contract's ``alignment.method`` is made of
-these names (config/contract.py), and ``dataset/datasets.py`` chooses by the facts what training reads. The protocols are loaded
-when they run: who writes a contract needs none.
+A row holds what a contract's checks ask about it, its roles, and its guarantees. The contract's ``alignment.method`` is one of
+these names (config/contract.py), and ``dataset/datasets.py`` uses the facts to choose what training reads. The protocols are
+loaded when they run, because writing a contract needs none of them.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class AlignmentInput:
     """Inputs that a party brings to an alignment.
 
     Args:
-        ids: its unique ids, one for each row that takes part where any of several keys may link it.
-        by_key: ids by each of these keys; empty where there is one key.
-        peers: the feature parties for the label party, the label party for a feature party.
-        rng: of keys, shuffles and dummies.
+        ids: its unique ids; if any of several keys may link rows, one id for each row that takes part.
+        by_key: ids by each of these keys; empty if there is one key.
+        peers: the feature parties for the label party; the label party for a feature party.
+        rng: draws keys, shuffles and dummies.
         max_rows: most ids to accept from a peer, and to have.
         name: of the party.
-        similar: its keys, where rows are linked by similarity.
-        terms: what the contract says of similarity.
-        scales: how an earlier run scaled similarities, by feature party, for new rows.
-        helper: to the helper, if there is one.
+        similar: its keys, if rows are linked by similarity.
+        terms: the contract's terms of similarity.
+        scales: for new rows, the scaling of similarities in an earlier run, by feature party.
+        helper: channel to the helper, if there is one.
         several: whether there are several feature parties.
-        protocol: how an intersection finds common ids, or a union names its members.
-        dummies: most made-up ids to blur the sizes.
+        protocol: how an intersection finds common ids, or how a union names its members.
+        dummies: most made-up ids that hide the exact sizes.
         local: threads, who is told, and where finished buckets are kept.
     """
 
@@ -75,21 +75,21 @@ class HelperInput:
 
 @dataclass(frozen=True, kw_only=True)
 class Linkage:
-    """One way of linking rows.
+    """One way to link rows.
 
     Args:
         what: which rows it gives, in words.
         label_party: the label party's role in the alignment.
         feature_party: a feature party's role.
-        helper_party: the role of a third party without rows, where one takes part.
-        several: there may be more than one feature party.
-        imputes: a position may lack a party's row, and synthetic labels or features stand in for it.
-        protocols: ``alignment.protocol`` says how it is done.
-        similar: keys are compared by similarity, and a position has several candidate rows of a feature party.
-        guarantee: what the alignment rests on.
-        deviation: what a peer gains that does not follow the protocol (docs/results/deviations.md).
-        deviation_of_several: the same where there are several feature parties, if it differs.
-        against_cheaters: what it is where the contract says ``alignment.security: malicious``, if there is that.
+        helper_party: the role of a third party without rows, if one takes part.
+        several: whether there may be more than one feature party.
+        imputes: whether a position may lack a party's row, so that synthetic labels or features stand in for it.
+        protocols: whether ``alignment.protocol`` chooses between protocols.
+        similar: whether keys are compared by similarity, so that a position has several candidate rows of a feature party.
+        guarantee: what the alignment guarantees, and on which assumptions.
+        deviation: what a peer gains if it does not follow the protocol (docs/results/deviations.md).
+        deviation_of_several: the same for several feature parties, if it differs.
+        against_cheaters: the linkage under ``alignment.security: malicious``, if there is one.
     """
 
     what: str
@@ -112,7 +112,7 @@ class Linkage:
 
     @property
     def shares_scores(self) -> bool:
-        """Tell whether the label party sends back a score for every position, so that it does not learn whose is wanted."""
+        """Tell whether the label party sends back a score for every position, so that it does not learn whose score is wanted."""
         return self.imputes
 
 
@@ -232,7 +232,7 @@ def _help_link(inputs: HelperInput) -> HelperOutcome:
 
 
 _MORE = ", up to 50 more than it announces, or 1.36 times as many if it announces more than 4,096"
-"""A test holds these figures against ``psi_malicious.most_ids`` for all sizes."""
+"""A test compares these figures with ``psi_malicious.most_ids`` for all sizes."""
 
 _INTERSECTION_AGAINST_CHEATERS = Linkage(
     what="rows that all parties have",
@@ -300,4 +300,4 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
         ),
     }
 )
-"""The contract's alignment.method to what it does."""
+"""Each name of the contract's alignment.method, and the linkage that it selects."""

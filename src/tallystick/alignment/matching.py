@@ -18,7 +18,9 @@ Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class DuplicateTags(ValueError):
-    """A list holds a tag twice. ``side`` is 0 for the first list and 1 for the second, ``count`` how many are too many."""
+    """Raised if a list holds a tag twice. ``side`` is 0 for the first list and 1 for the second, ``count`` the number
+    of repeats.
+    """
 
     def __init__(self, side: int, count: int) -> None:
         super().__init__(f"list {side} holds {count} duplicates")
@@ -38,17 +40,17 @@ def sorted_order(tags_N16: Tags) -> Index:
 
 
 def order_of_pairs(first_N: Words, second_N: Words) -> Index:
-    """Return the order that sorts by the first of two words, and by the second where the first are equal."""
+    """Return the order that sorts by the first of two words, and by the second if the first are equal."""
     contiguous_N = np.ascontiguousarray(first_N)
     order = np.argsort(contiguous_N)
     ordered_N = contiguous_N[order]
-    if (ordered_N[1:] == ordered_N[:-1]).any():  # hardly ever of words that look random
+    if (ordered_N[1:] == ordered_N[:-1]).any():  # this hardly ever happens to random words
         order = np.lexsort((second_N, first_N))
     return order.astype(np.int64, copy=False)
 
 
 def repeated(tags_N16: Tags) -> int:
-    """Count the tags that stand in a list before already."""
+    """Count the tags that already occur earlier in the list."""
     words_N2 = np.ascontiguousarray(tags_N16).view("<u8")
     ordered_N2 = words_N2[sorted_order(tags_N16)]
     return int((ordered_N2[1:] == ordered_N2[:-1]).all(axis=1).sum())
@@ -67,7 +69,7 @@ def match(first_N16: Tags, second_M16: Tags) -> tuple[Index, Index]:
         ordered = words[order, word]
         equal &= ordered[1:] == ordered[:-1]
     before, after = order[:-1][equal], order[1:][equal]
-    # The sort is stable: of two equal tags that of the first list comes first, so any other pair is a duplicate.
+    # The sort is stable: of two equal tags, the first list's comes first. Any other pair is a duplicate.
     limit = len(first_N16)
     for side, wrong in enumerate((after < limit, before >= limit)):
         if wrong.any():

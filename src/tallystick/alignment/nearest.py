@@ -1,6 +1,6 @@
-"""The K most similar rows of another table for every row of one, exact to the last tie.
+"""Find the K most similar rows of another table for every row of one table. Results are exact, including ties.
 
-Ties: by distance, then by number, the place of a row in the other table.
+Ties are broken by distance, then by number, which is the position of a row in the other table.
 
 Shapes: N rows of one table, M of the other, D dimensions, K neighbours, Q distinct rows of the first table, G distinct points of
 the other, P pairs, L entries of a flat list of candidates, B rows of a block.
@@ -20,33 +20,33 @@ CandidatePairs = tuple[Integers, Integers]
 
 PAD = -1
 MAX_TREE_DIMENSIONS = 4
-"""Above it every pair is looked at: ranks ask for 2^D searches, and a tree's boxes tell less and less apart."""
+"""With more dimensions, every pair is compared: ranks need 2^D searches, and a tree's boxes separate points less and less."""
 BLOCK_PAIRS = 1 << 22
-"""Pairs that are looked at together: 32 MiB of distances."""
+"""Pairs that are compared at the same time: 32 MiB of distances."""
 SPARE = 8
-"""How many more neighbours a tree is asked for, so that ties at the K-th place show."""
+"""How many extra neighbours a tree is asked for, so that ties at the K-th place show."""
 SLACK = 1e-9
-"""A tree rounds in its own way: candidates within this share of the K-th distance are looked at again, by one formula."""
+"""A tree rounds in its own way, so candidates within this share of the K-th distance are compared again, by one formula."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbors:
-    """The most similar rows, the most similar first. -1 and infinity pad where there are fewer."""
+    """The most similar rows, the most similar first. If there are too few, -1 and infinity fill the rest."""
 
     numbers_NK: Integers
     distance_NK: Floats
 
     @classmethod
     def none(cls, rows: int, neighbors: int) -> "Neighbors":
-        """Return a candidate list of nothing but pads."""
+        """Return a candidate list that contains only padding."""
         return cls(numbers_NK=np.full((rows, neighbors), PAD, dtype=np.int64), distance_NK=np.full((rows, neighbors), np.inf))
 
     def keep_best(self, rows_L: Integers, numbers_L: Integers, distance_L: Floats) -> None:
-        """Replace the neighbours of these rows by the best of a list, which may name a pair more than once."""
+        """Replace the neighbours of these rows by the best of a list, which may contain a pair more than once."""
         order_L = np.argsort(rows_L, kind="stable")
         rows_B, first_B, count_B = np.unique(rows_L[order_L], return_index=True, return_counts=True)
         widths = np.unique(1 << np.ceil(np.log2(count_B)).astype(np.int64))
-        for wide in widths:  # rows of about the same number of candidates are sorted side by side, as a matrix
+        for wide in widths:  # sort rows with a similar number of candidates together, as a matrix
             some_B = np.flatnonzero((count_B <= wide) & (count_B > wide // 2))
             at_BL = first_B[some_B][:, None] + np.arange(wide)
             there_BL = np.arange(wide) < count_B[some_B][:, None]
@@ -71,7 +71,7 @@ class Neighbors:
 
 
 def euclidean(first_PD: Floats, second_PD: Floats) -> Floats:
-    """Return the Euclidean distance of pairs."""
+    """Return the Euclidean distances of pairs."""
     total_P = np.zeros(np.broadcast_shapes(first_PD.shape, second_PD.shape)[:-1])
     for dimension in range(first_PD.shape[-1]):
         total_P += np.square(first_PD[..., dimension] - second_PD[..., dimension])
@@ -79,10 +79,10 @@ def euclidean(first_PD: Floats, second_PD: Floats) -> Floats:
 
 
 def rank_distance(first_PD2: Integers, second_PD2: Integers, *, weights_D: Floats) -> Floats:
-    """Return the Hamming distance of the FEDERAL filters of pairs, from the ranks of their windows' ends, weighted by dimension.
+    """Return the Hamming distances of pairs' FEDERAL filters, from the ranks of their windows' ends, weighted by dimension.
 
-    With u and v the ranks of x - t and x + t among the pivots, the filters of two values differ in |du| + |dv| bits if their
-    windows overlap, and in c + c' if not, with c = v - u; the smaller of the two is right either way.
+    Let u and v be the ranks of x - t and x + t among the pivots, and c = v - u. The filters of two values differ in |du| + |dv|
+    bits if their windows overlap, and in c + c' bits if not. The smaller of the two is right in both cases.
     """
     total_P = np.zeros(np.broadcast_shapes(first_PD2.shape, second_PD2.shape)[:-2])
     for dimension, weight in enumerate(weights_D):
@@ -97,12 +97,12 @@ def nearest(keys_ND: Floats, others_MD: Floats, *, neighbors: int, workers: int 
     """Return the K rows of the other table whose keys are nearest in Euclidean distance.
 
     Args:
-        keys_ND: keys, one row each, every dimension already in the scale in which it counts.
+        keys_ND: keys, one per row, with every dimension already scaled by its importance.
         others_MD: keys of the other table.
-        neighbors: K; more than M leaves pads.
-        workers: threads of the search; -1 is all cores.
+        neighbors: K; if it is more than M, the rest is padding.
+        workers: threads of the search; -1 uses all cores.
 
-    Raises ValueError for keys that are no finite numbers, or of unequal dimensions.
+    Raises ValueError for keys that are not finite numbers, or have unequal dimensions.
     """
     _check(keys_ND, others_MD, neighbors)
     distinct_QD, row_N = np.unique(keys_ND, axis=0, return_inverse=True)
@@ -126,17 +126,17 @@ def nearest_by_ranks(
 ) -> Neighbors:
     """Return the K rows of the other table whose FEDERAL filters are nearest in (weighted) Hamming distance, from ranks alone.
 
-    Ranks are monotone in the value, so |du| + |dv| = |ds| with s = u + v, and a distance is the least, over all subsets S of the
-    dimensions, of ``sum over S of |ds| + sum over the others of (c + c')``. Each of these is an L1 distance that a tree searches
-    exactly, the part outside S being one more coordinate; and whoever is among the K nearest is so for one of the subsets. Rows
-    whose K-th distance lies below whatever a saturated dimension adds need the whole set only.
+    Ranks are monotone in the value, so |du| + |dv| = |ds| with s = u + v. A distance is the least, over all subsets S of the
+    dimensions, of ``sum over S of |ds| + sum over the others of (c + c')``. Each of these is an L1 distance, which a tree
+    searches exactly if the part outside S is one more coordinate. A row that is among the K nearest is among them for one of the
+    subsets. Rows whose K-th distance is below anything that a saturated dimension adds only need the full set.
 
     Args:
         ranks_ND2: (u, v) per row and dimension, see ``alignment/federal.py``.
-        others_MD2: the same of the other table.
-        neighbors: K; more than M leaves pads.
-        weights_D: what a differing bit of each dimension counts, above 0; 1 by default.
-        workers: threads of the search; -1 is all cores.
+        others_MD2: the same for the other table.
+        neighbors: K; if it is more than M, the rest is padding.
+        weights_D: weight of a differing bit of each dimension, above 0; 1 by default.
+        workers: threads of the search; -1 uses all cores.
     """
     dimensions = ranks_ND2.shape[1]
     weights_D = np.ones(dimensions) if weights_D is None else weights_D
@@ -169,7 +169,7 @@ def nearest_by_ranks(
 
 
 def nearest_of_all(rows: int, others: int, *, neighbors: int, block: Callable[[slice], Floats]) -> Neighbors:
-    """Return the K nearest where ``block`` gives the distances of some rows to all others, (B, M). Infinity is no candidate."""
+    """Return the K nearest rows. ``block`` gives the distances of some rows to all others, (B, M); infinity excludes a pair."""
     best = Neighbors.none(rows, neighbors)
     height = max(BLOCK_PAIRS // others, 1)
     for start in range(0, rows, height):
@@ -195,7 +195,7 @@ def _check(keys_ND: np.ndarray[Any, Any], others_MD: np.ndarray[Any, Any], neigh
 
 
 def _sums_and_bits(ranks_ND2: Integers) -> tuple[Floats, Floats]:
-    """Return u + v and v - u by dimension, (D, N). As floats they are exact."""
+    """Return u + v and v - u by dimension, (D, N). They are exact as floats."""
     ends_DN2 = np.moveaxis(ranks_ND2, 1, 0).astype(np.float64)
     return ends_DN2[..., 0] + ends_DN2[..., 1], ends_DN2[..., 1] - ends_DN2[..., 0]
 
@@ -209,7 +209,7 @@ def _search_saturated(
     distance: PairDistance,
     workers: int,
 ) -> None:
-    """Find the neighbours of rows for which a saturated dimension may count: the best of the searches over all subsets."""
+    """Find the neighbours of rows that a saturated dimension may affect: the best of the searches over all subsets."""
     sums_MD, bits_MD = other
     dimensions, neighbors = sums_QD.shape[1], nearest.numbers_NK.shape[1]
     subsets = [subset for size in range(dimensions) for subset in combinations(range(dimensions), size)]
@@ -241,9 +241,9 @@ def _every_pair(distance: PairDistance, others: int) -> Callable[[slice], Floats
 
 
 def _by_tree(points_QD: Floats, points_MD: Floats, neighbors: int, *, order: int, workers: int) -> Iterator[CandidatePairs]:
-    """Yield (row, number) of all candidates for the K nearest in the L_order norm, block by block, all ties included.
+    """Yield (row, number) of all candidates for the K nearest in the L_order norm, block by block, including all ties.
 
-    Equal points of the other table stand once in the tree; of their rows the K with the lowest numbers are candidates.
+    Equal points of the other table are in the tree once; the K rows with the lowest numbers among them are candidates.
     """
     groups_GD, group_M, count_G = np.unique(points_MD, axis=0, return_inverse=True, return_counts=True)
     members_M = np.argsort(group_M.ravel(), kind="stable")

@@ -1,4 +1,4 @@
-"""An oblivious pseudorandom function from oblivious transfer: few public-key operations, then symmetric ones only.
+"""Evaluate an oblivious pseudorandom function by oblivious transfer: few public-key operations, then only symmetric ones.
 
 Kolesnikov, Kumaresan, Rosulek and Trieu 2016 ("Efficient Batched Oblivious PRF with Applications to Private Set Intersection").
 Read in this order: ``base_transfers`` (512 transfers on ristretto255), ``extension`` (from these to a function for each bin),

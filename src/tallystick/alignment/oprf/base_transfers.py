@@ -1,4 +1,4 @@
-"""Base oblivious transfers: the sender gets two random seeds for each, the receiver the one that its choice names.
+"""Run base oblivious transfers: for each, the sender gets two random seeds, and the receiver the one that it chose.
 
     receiver, choice c                      sender, key a
                                <-           g^a
@@ -6,7 +6,7 @@
     r_c = g^b - H(1-c, r_(1-c))    ->       for both j: seed_j = KDF((r_j + H(1-j, r_(1-j)))^a)
     seed_c = KDF((g^a)^b)
 
-Written additively as ristretto255 is. Shapes: T transfers.
+Written additively, as ristretto255 is. Shapes: T transfers.
 """
 
 from collections.abc import Sequence
@@ -43,13 +43,12 @@ def transfer_sender(channel: Channel, transfers: int, *, rng: SecureRandom, cont
     ristretto255.
 
     Threat model: a receiver that deviates as it likes. Guarantee: under computational Diffie-Hellman, with the hashes as random
-    oracles, the receiver cannot tell one of the two seeds of each transfer from random bytes, and this side learns nothing of
-    its choices. Not protected: a receiver may choose the seed that it gets, which an extension does not mind.
+    oracles, the receiver cannot distinguish one of the two seeds of each transfer from random bytes, and this side learns nothing
+    about its choices. Not protected: a receiver may choose the seed that it gets, which does no harm to an extension.
 
-    ``context`` sets these transfers apart from all others: where a run has two batches, one's messages are of no use in the
-    other.
+    ``context`` separates these transfers from all others: if a run has two batches, messages of one are useless in the other.
 
-    Raises ProtocolError for another number of elements, and for the identity or one that is not canonical.
+    Raises ProtocolError for another number of elements, for the identity, and for an element that is not canonical.
     """
     key = rng.scalar()
     public_1 = generated([key])
@@ -69,12 +68,12 @@ def transfer_sender(channel: Channel, transfers: int, *, rng: SecureRandom, cont
 def transfer_receiver(channel: Channel, choices_T: Choices, *, rng: SecureRandom, context: bytes = b"") -> Seeds:
     """Return the chosen seed of every transfer (T, 16).
 
-    Protocol, threat model and errors as for transfer_sender, with the sender as the one that may deviate.
+    Protocol, threat model and errors as for transfer_sender, but here the sender may deviate.
     """
     public_1 = receive_list(channel, _KEY, 1, shape=(ELEMENT_BYTES,))
     keys = [rng.scalar() for _ in choices_T]
     other_T = elements_of([rng.bytes(64) for _ in choices_T])
-    # The mask's hash is by the side that it stands on: that of the other choice.
+    # A mask's hash depends on the side where it is used: that of the other choice.
     of_0, of_1 = (_masks(other_T, side=side, context=context) for side in (0, 1))
     masks_T = np.where(choices_T[:, None], of_0, of_1)
     chosen_T = subtract(generated(keys), masks_T)
@@ -86,7 +85,7 @@ def transfer_receiver(channel: Channel, choices_T: Choices, *, rng: SecureRandom
 
 
 def _masks(elements_T: Elements, *, side: int, context: bytes = b"") -> Elements:
-    """Compute H: a group element that nobody knows the logarithm of, for each transfer and side."""
+    """Compute H: a group element whose logarithm no one knows, for each transfer and side."""
     return elements_of(
         [
             _hash(b"mask", side.to_bytes(1, "big") + place.to_bytes(4, "big") + element.tobytes() + context, 64)

@@ -1,6 +1,6 @@
-"""Bit matrices turned by 64-bit words: columns of bits become rows of bytes, and rows columns.
+"""Transpose bit matrices by 64-bit words: columns of bits become rows of bytes, and rows become columns.
 
-Shapes: C columns, a multiple of 64; W words of a column, so 64 W rows.
+Shapes: C columns, a multiple of 64; W words per column, so 64 W rows.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ Rows = np.ndarray[Any, np.dtype[np.uint8]]
 _HALVES = tuple(
     (half, np.uint64(sum(((1 << half) - 1) << start for start in range(0, 64, 2 * half)))) for half in (32, 16, 8, 4, 2, 1)
 )
-"""Half a block's width, and the mask of the lower half of every block of twice that width in a word."""
+"""Half a block's width, and the mask that selects, in a word, the lower half of every block of twice that width."""
 
 
 def turned(columns_CW: Words) -> Rows:
@@ -34,7 +34,7 @@ def turned_back(rows: Rows) -> Words:
 
 
 def _turn_blocks(blocks: Words) -> None:
-    """Turn blocks (., 64, W) of 64 x 64 bits in place, by exchanging halves, then halves of halves.
+    """Transpose blocks (., 64, W) of 64 x 64 bits in place: exchange halves, then halves of halves.
 
     Warren, Hacker's Delight, section 7-3.
     """

@@ -1,4 +1,4 @@
-"""Ids as fixed words: a fingerprint for each, then a code word and a bin of each region, under a key that both sides made.
+"""Turn ids into fixed words: a fingerprint each, then a code word and a bin in each region, under a key from both sides.
 
 Shapes: N ids.
 """
@@ -20,7 +20,7 @@ REGIONS = 3
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Places = np.ndarray[Any, np.dtype[np.int32]]
-"""Of ids and bins: 10^9 ids, the most that a contract allows, have fewer than 2^31 bins."""
+"""Positions of ids and bins: 10^9 ids, the most that a contract allows, have fewer than 2^31 bins."""
 
 _CODE_BLOCKS = range(1, 5)
 _BIN_BLOCKS = range(5, 7)
@@ -30,7 +30,7 @@ _PIECE = 65_536
 def fingerprints(ids: Sequence[bytes]) -> Bytes:
     """Return 16 bytes for each id (N, 16), the same on every side and in every run: a BLAKE2b hash.
 
-    Two of a million ids on either side share one with a chance below 10^-26.
+    Among a million ids on either side, two ids share a fingerprint with a chance below 10^-26.
     """
     prints_N16, filled = np.empty((len(ids), FINGERPRINT_BYTES), dtype=np.uint8), 0
     start = blake2b(digest_size=FINGERPRINT_BYTES, person=b"tallystick order")
@@ -62,7 +62,7 @@ class Codes:
         bins_3N = np.empty((REGIONS, len(prints_N16)), dtype=np.int32)
         for start in range(0, len(prints_N16), _PIECE):
             words_B4 = self._blocks(prints_N16[start : start + _PIECE], _BIN_BLOCKS).view("<u8")
-            # 52 bits and a product that rounds below per_region: the same on every machine by IEEE 754.
+            # A product of 52 bits that rounds below per_region: the same on every machine by IEEE 754.
             fractions_3B = (words_B4[:, :REGIONS].T >> np.uint64(12)).astype(np.float64) * 2.0**-52
             bins_3N[:, start : start + _PIECE] = fractions_3B * per_region
         return bins_3N
