@@ -1,4 +1,4 @@
-"""Hold what an alignment hands to training: which own row is at which common position, and what this side learnt.
+"""Hold the result of an alignment for training: the own row at each common position, and what this side learnt.
 
 Shapes: N aligned positions, K candidates.
 """
@@ -15,38 +15,39 @@ Similarities = np.ndarray[Any, np.dtype[np.float32]]
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityScale:
-    """Scale by which a helper made distances similarities: ``((-distance - mean) / deviation + noise) / sqrt(1 + sigma^2)``.
+    """Scale by which a helper turned distances into similarities: ``((-distance - mean) / deviation + noise) / sqrt(1 +
+    sigma^2)``.
 
-    Fitted to the links of training; new rows are measured by the same.
+    It is fitted to the links of training. New rows use the same scale.
     """
 
     mean: float
-    """Of minus the distances of all links."""
+    """Mean of the negative distances of all links."""
     deviation: float
-    """Of the same, above 0."""
+    """Standard deviation of the negative distances, above 0."""
     sigma: float
-    """Standard deviation of the noise, in deviations; 0 is none."""
+    """Standard deviation of the noise, in units of ``deviation``; 0 is no noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
     """The K rows of one feature party that are most similar to each position's row.
 
-    At the label party the most similar first, noise included; at the feature party, which does not learn which is more
-    similar, by number. Pads come last.
+    At the label party the most similar row is first, noise included. The feature party does not learn which row is more similar,
+    so its rows are sorted by number. Padding is last.
 
-    Both sides number the feature party's rows alike, 0 to ``rows`` - 1, in an order that the helper drew; only the feature
-    party can tell which of its rows a number is.
+    Both sides number the feature party's rows in the same way, from 0 to ``rows`` - 1, in an order that the helper drew. Only the
+    feature party knows which of its rows has which number.
     """
 
     numbers_NK: Rows
-    """Numbers of candidate rows; -1 pads where fewer were linked."""
+    """Numbers of candidate rows, padded with -1 if fewer were linked."""
     rows: int
-    """How many rows of the feature party are numbered."""
+    """How many rows of the feature party have numbers."""
     own_rows: Rows | None = None
-    """The feature party's own row of each number (rows,); None at the label party."""
+    """The feature party's own row for each number (rows,); None at the label party."""
     similarity_NK: Similarities | None = field(default=None, repr=False)
-    """How similar each is, with noise, mean 0 and variance 1 over all; 0 at pads; None at the feature party."""
+    """How similar each candidate is, with noise, mean 0 and variance 1 over all; 0 in padding; None at the feature party."""
     scale: SimilarityScale | None = None
     """How distances became similarities."""
 
@@ -59,33 +60,34 @@ class Candidates:
 class Alignment:
     """One party's side of an alignment. Position n means the same id for every party.
 
-    The order of the positions is common to all parties and tells nothing beyond what the method tells anyway.
-    Intersection: sorted by a public hash of the id. Every party holds it for every position, so two runs on the same tables train
-    in the same order. By any of several keys one key's rows come after the other's. Union: sorted by universal id, a group
-    element under both sides' secret keys, which looks random to each. Fresh keys give a fresh order. Union with a helper: drawn
-    by the helper.
+    The order of the positions is the same for all parties and reveals nothing beyond what the method reveals anyway.
+    Intersection: sorted by a public hash of the id. Every party holds every id, so two runs on the same tables train in the same
+    order. With several keys, the rows of one key follow those of the one before. Union: sorted by universal id, a group element
+    under both sides' secret keys, which looks random to each side. New keys give a new order. Union with a helper: drawn by the
+    helper.
 
-    Similarity: a position for each row of the label party; ``candidates`` says which rows of a feature party are linked to it,
-    whose own ``rows_N`` are then -1.
+    Similarity: one position for each row of the label party. ``candidates`` holds the rows of a feature party that are linked to
+    it, and the feature party's own ``rows_N`` are -1.
     """
 
     method: str
-    """The contract's word for it: intersection, union, union-with-helper or similarity."""
+    """The contract's name of the method: intersection, union, union-with-helper or similarity."""
     rows_N: Rows
-    """Own row at each position, int64; -1 where this party lacks the id (union only)."""
+    """Own row at each position, int64; -1 if this party lacks the id (union only)."""
     sizes: dict[str, int]
-    """Set sizes this side learnt: ``own``, each peer by its name, ``intersection``, ``union`` where there is one, and
-    ``intersection by KEY`` where any of several keys links rows."""
+    """Set sizes that this side learnt: ``own``, each peer by its name, ``intersection``, ``union`` for a union, and
+    ``intersection by KEY`` if any of several keys links rows.
+    """
     learnt: list[str]
-    """All that this side learnt, one plain sentence each, for the terminal and the report."""
+    """Everything that this side learnt, one plain sentence each, for the terminal and the report."""
     uids_N16: np.ndarray[Any, np.dtype[np.uint8]] | None = field(default=None, repr=False)
     """Universal ids, the same bytes on both sides (union only)."""
     key_N: np.ndarray[Any, np.dtype[np.uint8]] | None = field(default=None, repr=False)
-    """Which of several keys linked each position (intersection by any of them only)."""
+    """The number of the key that linked each position (intersection by several keys only)."""
     candidates: Mapping[str, Candidates] = field(default_factory=dict, repr=False)
-    """By feature party; a feature party has its own only (similarity only)."""
+    """Candidates by feature party; a feature party has only its own (similarity only)."""
     multiplications: int = 0
-    """Scalar multiplications this side spent."""
+    """Number of scalar multiplications that this side computed."""
 
     def __post_init__(self) -> None:
         if self.rows_N.ndim != 1 or self.rows_N.dtype != np.int64:
@@ -97,5 +99,5 @@ class Alignment:
 
     @property
     def own_rows(self) -> Rows:
-        """Return the own rows as links count them: by number where they are candidates, else by position."""
+        """Return the own rows in the order that links use: by number if there are candidates, else by position."""
         return next((found.own_rows for found in self.candidates.values() if found.own_rows is not None), self.rows_N)

@@ -1,4 +1,4 @@
-"""Size of the intersection, by group if asked, and nothing else: which ids are common stays unknown to both.
+"""Count the intersection, by group if asked, and reveal nothing else: neither side learns which ids are common.
 
     permuting side, P                              comparing side, C
     its ids in a cuckoo table
@@ -9,22 +9,22 @@
     the group of each place, permuted      ->      equal places of each group
                                            <-      the counts, if P is to learn them
 
-Garimella, Mohassel, Rosulek, Sadeghian and Singh 2021 ("Private Set Operations from Oblivious Switching"), the permuted
-characteristic, whose ones are counted. It is the first part of the union in ``psu_switching``, of hashes of ids in place of
+Garimella, Mohassel, Rosulek, Sadeghian and Singh 2021 ("Private Set Operations from Oblivious Switching"): the permuted
+characteristic, whose ones are counted. It is the first part of the union in ``psu_switching``, with hashes of ids instead of
 pseudonyms, because no id is shown here.
 
-A simulator that knows a side's ids, the sizes and the counts can show it all that it receives.
+A simulator that knows a side's ids, the sizes and the counts can produce everything that the side receives.
 
 - P: stores of uniform slots (``programmed``), answers of uniform bits (``shuffle``), corrections of uniform bits, and the counts.
-- C: corrections of uniform bits, the number of P's table, 0 but for a chance of 2^-40, function values that are its own in as
-  many places as ids are common and uniform elsewhere, and the group of every place. The permutation is uniform and C learns
-  nothing of it, so which places are equal, and of which group, is a uniform arrangement of the counts.
+- C: corrections of uniform bits; the number of P's table, 0 except with a chance of 2^-40; function values that are its own in as
+  many places as ids are common, and uniform elsewhere; and the group of every place. The permutation is uniform and C learns
+  nothing about it, so the equal places and their groups are a uniform arrangement of the counts.
 
-With noise, each side hides its own part of the count from the other. Each has a pool of made-up ids for every group. Its owner
-brings a secret number of them, and the other side brings them all, so that this number is added to the count. Whoever knows it
-takes it off, and is left with the other's. Junk keeps the sizes what they would be with the whole pool.
+With noise, each side hides its own part of the count from the other. Each side has a pool of made-up ids for every group. Its
+owner brings a secret number of them, and the other side brings all of them, so this number is added to the count. The owner
+subtracts its own number, and the other side's remains. Junk ids keep the sizes equal to those with the whole pool.
 
-An id that only one side has counts as common with a chance of 2^-64 a place.
+An id that only one side has is counted as common with a chance of 2^-64 per place.
 
 Shapes: M own ids, made-up ones included; G groups; J places of the network.
 """
@@ -61,22 +61,22 @@ MOST_GROUPS = 64
 WHAT = "overlap"
 _PLACES = "groups of places"
 _NONE = 255
-"""The group of a place where no id stands."""
+"""The group of a place without an id."""
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 GroupNumbers = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class OverlapGroups(Message, frozen=True):
-    """Permuting side to the other: the names of its groups, of which it has at least one."""
+    """Sent by the permuting side: the names of its groups, at least one."""
 
     names: Annotated[list[Annotated[str, msgspec.Meta(max_length=200)]], msgspec.Meta(min_length=1, max_length=MOST_GROUPS)]
 
 
 class OverlapCounts(Message, frozen=True):
-    """Comparing side to the other: how many ids of each group are common.
+    """Sent by the comparing side: how many ids of each group are common.
 
-    The list is empty if that is not to be told, and -1 stands for a withheld count.
+    The list is empty if the other side is not to learn the counts. -1 is a withheld count.
     """
 
     counts: Annotated[list[Annotated[int, msgspec.Meta(ge=-(2**40), le=2**40)]], msgspec.Meta(max_length=MOST_GROUPS)]
@@ -86,14 +86,14 @@ class OverlapCounts(Message, frozen=True):
 class OverlapNoise:
     """Noise on the size of an overlap: what each side learns is (epsilon, delta)-DP for the other side's ids, given their number.
 
-    A discrete Laplace number of scale ``moved`` / epsilon (Ghosh, Roughgarden and Sundararajan 2009), drawn in whole numbers and
-    drawn again beyond ``most``. Both sides know how many ids there are, so neighbours are tables in which another id stands for
-    one of them. Delta bounds the chance of the outermost value, in each count that moves.
+    It is a discrete Laplace number of scale ``moved`` / epsilon (Ghosh, Roughgarden and Sundararajan 2009), drawn in whole
+    numbers, and drawn again if beyond ``most``. Both sides know how many ids there are, so neighbours are tables in which one id
+    is replaced by another. Delta bounds the chance of the outermost value, in each count that changes.
 
     Args:
         epsilon: of all counts together.
-        delta: chance that epsilon does not hold.
-        groups: G, how many counts there are.
+        delta: the chance that epsilon does not hold.
+        groups: G, the number of counts.
     """
 
     epsilon: float
@@ -102,17 +102,21 @@ class OverlapNoise:
 
     @property
     def moved(self) -> int:
-        """Return how many counts one replaced id can move by 1: that of the group it leaves, and that of the one it enters."""
+        """Return how many counts one replaced id can change by 1: that of the group it leaves, and that of the group
+        it enters.
+        """
         return min(self.groups, 2)
 
     @property
     def most(self) -> int:
-        """Return the largest noise: the least at which the outermost value has a chance of at most delta, or half of it each."""
+        """Return the largest noise: the least value that the outermost noise reaches with a chance of at most delta, shared by
+        the counts that change.
+        """
         return max(1, math.ceil(math.log(self.moved / self.delta) * self.moved / self.epsilon))
 
     @property
     def event(self) -> ApproximateDP:
-        """Return what one answer costs a side, of all groups together."""
+        """Return the privacy cost of one answer to a side, for all groups together."""
         return ApproximateDP(epsilon=self.epsilon, delta=self.delta, unit="record")
 
     def draw(self, rng: SecureRandom) -> Counts:
@@ -129,7 +133,7 @@ class OverlapNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class IdGroups:
-    """Groups of a side's ids, each counted by itself: their names, and the number of each id's group."""
+    """Groups of a side's ids that are counted separately: their names, and the number of each id's group."""
 
     names: tuple[str, ...]
     number_M: GroupNumbers
@@ -142,8 +146,9 @@ class Overlap:
     Args:
         own: ids of this side.
         others: ids of the other.
-        groups: their names; a single empty one where there are none.
-        counts: of each group how many are common, None where it is withheld; None in place of all where it is not for this side.
+        groups: their names; a single empty name without groups.
+        counts: the common ids of each group, None for a withheld count; None instead of the list if this side does not learn
+            them.
     """
 
     own: int
@@ -154,12 +159,12 @@ class Overlap:
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapTerms:
-    """What both sides agree on.
+    """The terms of a count that both sides agree on.
 
     Args:
-        least: an exact count below this, or as close to the size of a set, is withheld.
-        noise: instead, the noise on every count.
-        told: whether the permuting side learns the counts, too.
+        least: an exact count is withheld if it is below this, or within this of the size of a set.
+        noise: if given, noise on every count instead.
+        told: whether the permuting side learns the counts as well.
     """
 
     least: int = 0
@@ -178,27 +183,27 @@ def overlap_permuting_side(
     max_rows: int = MAX_ROWS,
     progress: Progress = no_progress,
 ) -> Overlap:
-    """Count the common ids with the other side: the permuting side, which may have groups.
+    """Count the common ids with the other side. This is the permuting side, which may have groups.
 
     Threat model: an honest-but-curious peer. Guarantee: under computational Diffie-Hellman on ristretto255, AES-128 as a
-    pseudorandom function and as an ideal cipher, and BLAKE2b as a random oracle, a side learns the sizes of both sets, the
-    names and sizes of the groups and the counts, nothing more. With noise all counts that a side learns are together (epsilon,
-    delta)-DP for the other side's ids, given these sizes. Not protected: exact counts, of which two on sets that differ by one
-    id tell whether it is common (the comparing side's process sees the exact one also where it is withheld); a peer that lies
-    about its ids or deviates.
+    pseudorandom function and as an ideal cipher, and BLAKE2b as a random oracle, a side learns the sizes of both sets, the names
+    and sizes of the groups and the counts, nothing more. With noise all counts that a side learns are together (epsilon,
+    delta)-DP for the other side's ids, given these sizes. Not protected: exact counts: two counts on sets that differ by one id
+    show whether it is common (the comparing side's process sees the exact count even if it is withheld); a peer that lies about
+    its ids or deviates.
 
     Args:
         ids: this side's ids (M), unique.
         channel: to the other side.
         rng: draws keys, the permutation and noise.
         terms: what both sides agree on.
-        groups: of this side's ids; left out, all are counted together, in one group without a name.
-        leads: whether this is the label party, which settles first on its part of a common key.
-        max_rows: most ids to accept from the peer (and to have).
-        progress: told how far this side is.
+        groups: of this side's ids; by default all are counted together, in one group without a name.
+        leads: whether this is the label party, which commits first to its part of a common key.
+        max_rows: most ids to accept from the peer, and to have.
+        progress: called with how far this side is.
 
-    Raises DataError if a side has no ids or ids repeat; ProtocolError, naming peer and step, for what the protocol does not
-    allow.
+    Raises DataError if a side has no ids or ids repeat, and ProtocolError, which names peer and step, if the peer breaks the
+    protocol.
     """
     with notify_peers([channel]):
         own_ids = check_ids(ids, max_rows=max_rows)
@@ -209,7 +214,7 @@ def overlap_permuting_side(
         pool = _Pool.of(terms, len(groups.names), rng=rng, permutes=True)
         print_M16 = fingerprints(Ids.of([*own_ids, *pool.ids]))
         number_M = np.concatenate((groups.number_M, pool.group_K)).astype(np.uint8)
-        order_M = sorted_order(print_M16)  # else places would follow the table
+        order_M = sorted_order(print_M16)  # otherwise places would follow the order of the table
         print_M16, number_M = print_M16[order_M], number_M[order_M]
         salt = toss(channel, rng, leads=leads)
         bins = Bins(table_ids=len(print_M16), programmed_ids=others + pool.size)
@@ -249,7 +254,7 @@ def overlap_comparing_side(
     max_rows: int = MAX_ROWS,
     progress: Progress = no_progress,
 ) -> Overlap:
-    """Count the common ids with the other side: the comparing side. All else is as for overlap_permuting_side."""
+    """Count the common ids with the other side. This is the comparing side. The rest is as for overlap_permuting_side."""
     with notify_peers([channel]):
         own_ids = check_ids(ids, max_rows=max_rows)
         (others,) = exchange_sizes(len(own_ids), [channel], max_rows=max_rows)
@@ -276,20 +281,21 @@ def overlap_comparing_side(
             )
             counts = np.where(is_shown_G, common_G, -1).tolist()
         else:
-            counts = (common_G - pool.middle).tolist()  # the noise of both sides is in it
+            counts = (common_G - pool.middle).tolist()  # it contains the noise of both sides
         channel.send(OverlapCounts(counts=counts if terms.told else []))
     return Overlap(own=len(own_ids), others=others, groups=groups, counts=pool.told(counts))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pool:
-    """Made-up ids that a side brings: all of the other's pool, so many of its own as noise says, and junk for the rest.
+    """Made-up ids that a side brings: all of the other side's pool, as many of its own as its noise says, and junk ids as a
+    filler.
 
     Args:
-        ids: of both pools, and junk.
+        ids: of both pools, and junk ids.
         group_K: the number of each one's group.
-        noise_G: this side's own, in each group; empty without noise.
-        middle: ids of a pool that noise of 0 brings.
+        noise_G: this side's own noise in each group; empty without noise.
+        middle: how many ids noise of 0 adds.
     """
 
     ids: list[bytes]
@@ -299,7 +305,7 @@ class _Pool:
 
     @classmethod
     def of(cls, terms: OverlapTerms, groups: int, *, rng: SecureRandom, permutes: bool) -> "_Pool":
-        """Draw this side's noise, or none without."""
+        """Draw this side's noise, if the terms have noise."""
         if terms.noise is None:
             none = np.empty(0, dtype=np.int64)
             return cls(ids=[], group_K=none.astype(np.uint8), noise_G=none, middle=0)
@@ -318,7 +324,7 @@ class _Pool:
         return len(self.ids)
 
     def told(self, counts: Sequence[int]) -> tuple[int | None, ...]:
-        """Return what counts tell this side: its own noise is taken off, and what is withheld is None."""
+        """Return the counts as this side learns them: without its own noise, and None for a withheld count."""
         if len(self.noise_G):
             return tuple(count - noise for count, noise in zip(counts, self.noise_G.tolist(), strict=True))
         return tuple(count if count >= 0 else None for count in counts)

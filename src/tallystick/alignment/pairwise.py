@@ -1,4 +1,4 @@
-"""Share between protocols of one label party and one feature party: what each brings to an intersection.
+"""Define what all protocols of one label party and one feature party share.
 
 Shapes: N ids of this side; K common ids.
 """
@@ -18,13 +18,13 @@ PLACES = "places of the joint rows"
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions:
-    """Settings of an alignment that a side makes for itself. No peer sees anything of them.
+    """Options of an alignment that a side chooses for itself. No peer sees them.
 
     Args:
-        threads: of arithmetic; all cores if None.
-        progress: called as it goes.
-        stored: gives, for a peer, where finished buckets of an intersection are kept for a later process; none are by default.
-        say: told in a line whether an alignment goes on that was begun before.
+        threads: how many threads compute; all cores if None.
+        progress: called during the alignment.
+        stored: returns, for a peer, the store that keeps finished buckets for a later process; by default nothing is kept.
+        say: called with a line that says whether an earlier alignment is resumed.
     """
 
     threads: int | None = None
@@ -38,7 +38,7 @@ LOCAL = LocalOptions()
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side's ids (N), a public hash of each, randomness, and its own options."""
+    """One side's ids (N), a public hash of each, its randomness, and its own options."""
 
     ids: Ids = field(repr=False)
     prints_N16: Tags = field(repr=False)
@@ -48,12 +48,12 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """Matches that the label party found with one feature party.
+    """The label party's matches with one feature party.
 
     Args:
         own_K: own rows whose ids are common.
-        place_K: where each stands in the feature party's secret order.
-        prove: shows the feature party that this side has the ids of these own rows, by the protocol's means.
+        place_K: the place of each in the feature party's secret order.
+        prove: proves to the feature party that this side has the ids of these own rows, by the protocol's means.
     """
 
     own_K: Index
@@ -63,10 +63,10 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Answer that the feature party has given.
+    """The feature party's state after it answered.
 
     Args:
-        order_N: own row at each place of the secret order; -1 where a place is made up to fill a bucket.
+        order_N: own row at each place of the secret order; -1 for a place that only fills a bucket.
         check: refuses places that the label party cannot know to be common; raises ProtocolError.
     """
 
@@ -75,7 +75,7 @@ class Answer:
 
 
 class LabelRole(Protocol):
-    """Finds the common ids with each feature party. ``sizes`` are theirs. It also counts scalar multiplications."""
+    """A role that finds the common ids with each feature party. ``sizes`` are theirs. It also counts scalar multiplications."""
 
     def __call__(self, side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
         """Run the label party's role."""
@@ -83,7 +83,7 @@ class LabelRole(Protocol):
 
 
 class FeatureRole(Protocol):
-    """Lets the label party, which has ``size`` ids, find the common ones. Gives scalar multiplications, too."""
+    """A role that lets the label party, which has ``size`` ids, find the common ones. It also counts scalar multiplications."""
 
     def __call__(self, side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:
         """Run the feature party's role."""

@@ -1,16 +1,16 @@
-"""Private set intersection: which ids do all parties have?
+"""Intersect sets of ids privately, to learn which ids all parties have.
 
-The label party runs one exchange with each feature party; a row takes part when all of them have it. How two of them find their
-common ids is a protocol of its own: ``psi_diffie_hellman.py`` for few ids, ``psi_oprf.py`` for many, ``psi_malicious.py``
-against a peer that does not follow the protocol. ``choice.py`` chooses between the first two.
+The label party runs one exchange with each feature party. A row takes part if all parties have it. How two parties find their
+common ids is a separate protocol: ``psi_diffie_hellman.py`` for few ids, ``psi_oprf.py`` for many, ``psi_malicious.py`` against a
+peer that does not follow the protocol. ``choice.py`` chooses between the first two.
 
     label party                                    feature party
     how many ids it has                    <->     how many ids it has
                        a protocol: places of common ids in the feature party's secret order
     where the rows stand that all have     ->      own rows, in the common order
 
-Each side first sorts its ids by a public hash, which is the common order. So no message is made from the order of a table, which
-often says something of labels, times or other ids. Shapes: N ids of a side; K rows of the intersection.
+Each side first sorts its ids by a public hash, which gives the common order. So no message depends on the order of a table, which
+often says something about labels, times or other ids. Shapes: N ids of a side; K rows of the intersection.
 """
 
 import functools
@@ -46,7 +46,7 @@ Protocol = Literal["auto", "diffie-hellman", "oblivious-transfer"]
 Security = Literal["semi-honest", "malicious"]
 
 FEW_IDS = 5_000
-"""Up to so many ids of both sides together a union takes Diffie-Hellman, which is about as fast there and assumes less."""
+"""Up to this many ids of both sides together a union uses Diffie-Hellman, which is about as fast there and assumes less."""
 
 _ROLES: Mapping[str, tuple[LabelRole, FeatureRole]] = {
     "diffie-hellman": (match_by_diffie_hellman, answer_by_diffie_hellman),
@@ -66,25 +66,25 @@ def intersect_label_party(
     max_rows: int = MAX_ROWS,
     local: LocalOptions = LOCAL,
 ) -> Alignment:
-    """Align with one or more feature parties on the ids that all have: the label party's side.
+    """Align with one or more feature parties on the ids that all have. This is the label party's side.
 
     Threat model: honest-but-curious peers, alone or together; with ``security`` "malicious" peers that deviate as they like.
     Guarantee: that of the protocol; nothing is learnt beyond ``learnt``. Not protected: with several feature parties this side
     learns its intersection with each of them, not only the joint one. Any side may lie about its ids, and so ask whether the
-    others have them. docs/results/deviations.md says what else a peer gains that deviates.
+    others have them. docs/results/deviations.md lists what else a deviating peer gains.
 
     Args:
         ids: this party's ids, unique.
         channels: one per feature party.
         rng: draws this run's keys and shuffles.
-        protocol: ``diffie-hellman``, ``oblivious-transfer`` or ``auto``, by the sizes and the line; all parties say the same.
-        security: ``semi-honest``, or ``malicious``, which is by oblivious transfer; all parties say the same.
-        may_be_empty: whether it is no error that no id is common.
-        max_rows: most ids to accept from a peer (and to have).
+        protocol: ``diffie-hellman``, ``oblivious-transfer``, or ``auto`` by the sizes and the line; the same for all parties.
+        security: ``semi-honest``, or ``malicious``, which uses oblivious transfer; the same for all parties.
+        may_be_empty: whether an empty intersection is allowed.
+        max_rows: most ids to accept from a peer, and to have.
         local: threads, who is told, and where finished buckets are kept.
 
-    Raises DataError if a side has no ids or if ids repeat, IdError if no id is common to all; ProtocolError, naming peer
-    and step, for what the protocol does not allow.
+    Raises DataError if a side has no ids or if ids repeat, IdError if no id is common to all, and ProtocolError, which names peer
+    and step, if a peer breaks the protocol.
     """
     with notify_peers(channels):
         checked = check_ids(ids, max_rows=max_rows)
@@ -137,10 +137,10 @@ def intersect_feature_party(
     max_rows: int = MAX_ROWS,
     local: LocalOptions = LOCAL,
 ) -> Alignment:
-    """Align with the label party on the ids that all parties have: a feature party's side.
+    """Align with the label party on the ids that all parties have. This is a feature party's side.
 
-    Threat model, guarantee, arguments and errors as for intersect_label_party. This side learns which of its rows
-    all parties have; as ``one_of_several`` feature parties it does not learn its intersection with the label party alone.
+    Threat model, guarantee, arguments and errors as for intersect_label_party. This side learns which of its rows all parties
+    have. As ``one_of_several`` feature parties it does not learn its intersection with the label party alone.
     """
     with notify_peers([channel]):
         checked = check_ids(ids, max_rows=max_rows)
@@ -175,19 +175,19 @@ def intersect_feature_party(
 
 
 def cheaters_room(peer: str, size: int, *, own: int) -> str:
-    """Say how many ids a peer that cheats could have asked for."""
+    """Say how many ids a cheating peer could have asked for."""
     return f"{peer} announced {size} ids; by cheating it could have asked for {most_ids(size, own)}."
 
 
 def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:
-    """Say what an intersection tells a side that has ``own`` ids of one peer and its ``size`` ids."""
+    """Say what an intersection reveals to a side with ``own`` ids about one peer and its ``size`` ids."""
     return [f"{peer} has {size:,} ids.", f"which {common:,} of this side's {own:,} ids all parties hold."]
 
 
 def by_rule(protocol: Protocol, security: Security, ids: int, *, several: bool) -> str | None:
-    """Return the protocol's name, or None where the label party is to choose by the line.
+    """Return the protocol's name, or None if the label party is to choose by the line.
 
-    Several feature parties always take oblivious transfer: by Diffie-Hellman the label party could make up matches there.
+    Several feature parties always use oblivious transfer, because by Diffie-Hellman the label party could invent matches there.
     """
     if security == "malicious":
         return security
@@ -199,8 +199,8 @@ def by_rule(protocol: Protocol, security: Security, ids: int, *, several: bool) 
 def _sorted_side(ids: Ids, rng: SecureRandom, local: LocalOptions) -> tuple[Side, Index]:
     """Return the side with its ids in the order of a public hash, and the row of each.
 
-    All parties hold the common ids, so their order tells nothing new. The rank of one among a side's other ids does tell: a
-    protocol that shows places still shuffles.
+    All parties hold the common ids, so their order reveals nothing new. The rank of a common id among a side's other ids would,
+    so a protocol that shows places still shuffles.
     """
     prints_N16 = fingerprints(ids)
     row_N = sorted_order(prints_N16)
@@ -208,7 +208,7 @@ def _sorted_side(ids: Ids, rng: SecureRandom, local: LocalOptions) -> tuple[Side
 
 
 def require_some(count: int, own: int, others: Sequence[str]) -> None:
-    """Raise IdError where nothing is common."""
+    """Raise IdError if no id is common."""
     if count == 0:
         raise IdError(
             f"no id is common to all parties (this side has {own} ids, {', '.join(others)}); "

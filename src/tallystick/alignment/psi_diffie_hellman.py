@@ -1,4 +1,4 @@
-"""Two sides' common ids by Diffie-Hellman on ristretto255.
+"""Find two sides' common ids by Diffie-Hellman on ristretto255.
 
     label party, key a                     feature party, key b
     H(x)^a, in random order    <->         H(y)^b of its ids, in random order
@@ -9,12 +9,12 @@
                                <-          the tags, in the order of the x
     equal tags: same id
 
-Each side learns at which places of the other's list its own ids stand. So both lists come in a random order: in any other, such
-as that of a table or of a hash, the places of matches tell of the ids between them, and often of labels. A tag that the other
-side will also find can only be made with an id that both have (under computational Diffie-Hellman), or copied. So the only
-feature party settles on its tags by a digest before it sees the label party's. This does not prove which row a tag belongs to: a
-side that shuffles its tags moves its matches to other rows, and labels and columns of different people then meet. Several feature
-parties that put their views together see the same random list, in one order.
+Each side learns the positions of its own ids in the other's list. So both lists are sent in a random order: in any other order,
+such as that of a table or of a hash, the positions of matches would reveal something about the ids between them, and often about
+labels. A tag that the other side will also find can only be made with an id that both have (under computational Diffie-Hellman),
+or copied. So the only feature party commits to its tags by a digest before it sees the label party's. This does not prove which
+row a tag belongs to: a side that shuffles its tags moves its matches to other rows, and then labels and columns of different
+people are joined. Several feature parties that combine their views see the same random list, in one order.
 
 Cost: 2 (|A| + |B|) scalar multiplications with one feature party, and |A| + 2 |B| more with each further one.
 
@@ -45,29 +45,29 @@ _WHAT = "private set intersection"
 
 
 class TagsDigest(Message, frozen=True):
-    """The only feature party to the label party: a digest of the tags that it is going to send, before it sees the other's."""
+    """Sent by the only feature party before it sees the label party's tags: a digest of the tags that it will send."""
 
     digest: bytes
 
 
 def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
-    """Find the common ids with each feature party: the label party's role.
+    """Find the common ids with each feature party. This is the label party's role.
 
     Diffie-Hellman private set intersection (Meadows 1986; Huberman, Franklin and Hogg 1999) on ristretto255 (RFC 9496).
 
-    Threat model: honest-but-curious peers, alone or together. Guarantee: under the decisional Diffie-Hellman assumption, with
-    the hash as a random oracle, nothing is learnt beyond the common ids. Not protected: any side may lie about its ids. With
-    one feature party neither side can add a match, though it may move one to another row; with several the label party may
-    claim single rows that do not match.
+    Threat model: honest-but-curious peers, alone or together. Guarantee: under the decisional Diffie-Hellman assumption, with the
+    hash as a random oracle, nothing is learnt beyond the common ids. Not protected: any side may lie about its ids. With one
+    feature party neither side can add a match, though it may move one to another row; with several the label party may claim
+    single rows that do not match.
 
-    Raises ProtocolError, naming peer and step, for what the protocol does not allow.
+    Raises ProtocolError, which names peer and step, if a peer breaks the protocol.
 
     Returns:
-        What it found, and how many scalar multiplications that took.
+        The matches, and the number of scalar multiplications.
     """
     ids, key = side.ids, side.rng.scalar()
     total = len(ids) + sum(sizes)
-    # The only feature party learns which places of this list match.
+    # The only feature party learns which positions of this list match.
     order_N = side.rng.permutation(len(ids))
     with Workers(threads=side.local.threads, what=_WHAT, total=total, progress=side.local.progress) as workers:
         blinded = [workers.blind(ids.gather(order_N[span]), key) for span in spans(len(ids))]
@@ -88,7 +88,7 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
                 their_tags_N16 = gathered(peer_tags, size, width=TAG_BYTES)
             require_distinct(channel, _FEATURE_IDS, their_tags_N16)
             promised = None
-            if len(channels) == 1:  # show the only feature party the proof
+            if len(channels) == 1:  # prove it to the only feature party
                 promised = channel.receive(TagsDigest).digest
                 send_list(channel, _RETURNED, their_tags_N16)
             own_tags_N16 = receive_list(channel, _TAGS, len(ids), shape=(TAG_BYTES,))
@@ -98,22 +98,22 @@ def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequ
                 )
             with attribute_errors(channel, f"{_FEATURE_IDS} and {_TAGS}"):
                 index_K, place_K = match(own_tags_N16, their_tags_N16)
-            # What proves a match crossed before: tags that only both keys together make.
+            # The proof of a match has already crossed: tags that only both keys together make.
             matches.append(Match(own_K=order_N[index_K], place_K=place_K, prove=lambda _: None))
     return matches, workers.multiplications
 
 
 def answer_by_diffie_hellman(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:
-    """Let the label party find the common ids: a feature party's role.
+    """Let the label party find the common ids. This is a feature party's role.
 
     Threat model, guarantee and errors as for match_by_diffie_hellman. As ``one_of_several`` feature parties this side does not
-    learn its intersection with the label party alone, and cannot tell a made-up match where only few are claimed.
+    learn its intersection with the label party alone, and cannot detect an invented match if only few are claimed.
 
     Returns:
-        What it found, and how many scalar multiplications that took.
+        The answer, and the number of scalar multiplications.
     """
     ids, key = side.ids, side.rng.scalar()
-    # The label party learns which places of this list match.
+    # The label party learns which positions of this list match.
     order_N = side.rng.permutation(len(ids))
     with Workers(threads=side.local.threads, what=_WHAT, total=len(ids) + size, progress=side.local.progress) as workers:
         blinded = [workers.blind(ids.gather(order_N[span]), key) for span in spans(len(ids))]
@@ -131,8 +131,8 @@ def answer_by_diffie_hellman(side: Side, channel: Channel, size: int, *, one_of_
         require_distinct(channel, _LABEL_IDS, tags_16)
         common_K = None
         if not one_of_several:
-            # Each side's tags of the other's ids prove that it knows its key: a tag that matches cannot be made up before one has
-            # seen it. So this side settles on its tags by their digest, sees the label party's, and only then shows its own.
+            # Each side's tags of the other's ids prove that it knows its key: nobody can invent a matching tag before seeing it.
+            # So this side commits to its tags by their digest, receives the label party's tags, and only then shows its own.
             channel.send(TagsDigest(digest=_digest(tags_16)))
             returned_N16 = receive_list(channel, _RETURNED, len(ids), shape=(TAG_BYTES,))
             with attribute_errors(channel, f"{_RETURNED} and {_LABEL_IDS}"):

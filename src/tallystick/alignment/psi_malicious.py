@@ -1,4 +1,4 @@
-"""Two sides' common ids against a side that deviates as it likes: a function of each side, and tags that take both.
+"""Find two sides' common ids against a side that deviates as it likes: one function per side, and tags that need both.
 
     label party                                    feature party
     a commitment, later opened             <->     a coin: together the salt of all hashes
@@ -11,30 +11,30 @@
     its halves, sorted                     ->      equal ones: the common ids  } the other column only
     equal ones: the common ids             <-      its halves, sorted
 
-F_label is known at any id to the feature party, which has its choices, and at its own ids to the label party; F_feature the other
-way round. So each side can make the tag of an id only if it had the id in its store, when it could not know yet which are common.
-This is why each side can trust its own outcome, and why the two directions need not be compared.
+The feature party knows F_label at any id, because it has the choices; the label party knows it at its own ids. For F_feature it
+is the other way round. So each side can make the tag of an id only if the id was in its store, and it filled its store before it
+could know which ids are common. Therefore each side can trust its own result, and the two directions need not be compared.
 
 Both lists are cut into buckets by a public hash, and stores are made bucket by bucket. The shorter list is cut no further than
-it has to be, and one of its stores stands for several buckets: a store's spare slots are all that a cheater can fill with ids
-beyond those that it announced (``most_ids``).
+necessary, and one of its stores covers several buckets: a cheater can fill only a store's spare slots with ids beyond those that
+it announced (``most_ids``).
 
-Each side settles on its tags before it sees any, and keeps both commitments. An alignment that breaks off later goes on with
-the same tags or ends, so nobody chooses its matches when it knows them.
+Each side commits to its tags before it sees any, and keeps both commitments. An alignment that breaks after that goes on with the
+same tags or ends, so no side can choose its matches when it knows them.
 
-What it rests on, in the order in which an auditor may read it:
+The security rests on these parts, in the order in which an auditor may read them:
 
 - base transfers (``oprf.base_transfers``);
 - the code (``oprf.linear_code``): two words differ in 128 places or more. This is a theorem, and tests check it;
-- the check (``oprf.checked_extension``): a cheater passes with a chance below 2^-97, but for bits that it guesses. One column
-  passes by a chance of a half and tells one bit, of which 128 are needed;
-- the store (``oprf.key_value``): an honest side finds none with a chance below 2^-40; a test adds it up over all sizes of sets.
-  That elimination never has more than 2,000 ids left is known in the limit, and by trial;
-- the tags: somebody without the id's store lacks 128 bits of the input. A wrong match has a chance below 2^-40 for up to 2^44 ids
-  on either side.
+- the check (``oprf.checked_extension``): a cheater passes with a chance below 2^-97, except for bits that it guesses. Each wrong
+  column passes with a chance of one half and reveals one bit, and 128 bits are needed;
+- the store (``oprf.key_value``): an honest side finds none with a chance below 2^-40; a test sums it over all sizes of sets. It
+  is known in the limit, and by trial, that elimination never has more than 2,000 ids left;
+- the tags: a party that did not store the id lacks 128 bits of the input. A wrong match has a chance below 2^-40 for up to 2^44
+  ids on either side.
 
-AES-128, BLAKE2b, GHASH and the group are those of OpenSSL, hashlib and libsodium. Gathers at secret places do not take constant
-time, in the process of whoever owns the secret. How long a side takes to find its store depends on its ids, and is not hidden.
+AES-128, BLAKE2b, GHASH and the group are those of OpenSSL, hashlib and libsodium. Reads at secret places do not take constant
+time, in the process of the secret's owner. How long a side takes to find its store depends on its ids, and is not hidden.
 
 Shapes: N ids of this side; B of them in a bucket; M slots of a store; K common ids.
 """
@@ -74,9 +74,9 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
 BUCKET_IDS = 65_536
-"""Ids of a bucket on the larger side, on average; what a bucket takes of memory is given back before the next."""
+"""Average number of ids per bucket on the larger side. The memory of a bucket is freed before the next one."""
 HASHED_BYTES = 40
-"""Of an id's hash: 24 are the data at its slots, of which 162 bits count, and 16 say where the slots are."""
+"""Bytes of an id's hash: 24 are the data at its slots (162 bits are used), and 16 choose the slots."""
 _POINT_BYTES = 16
 _STORES = 8
 _PIECE_BYTES = 256
@@ -87,33 +87,33 @@ _LABEL_TAGS, _FEATURE_TAGS = "label party's tags", "feature party's tags"
 
 
 class StoreSeed(Message, frozen=True):
-    """Each side's, for a bucket: under which seed its ids have a store."""
+    """Sent by each side, for each bucket: the seed under which its ids have a store."""
 
     bucket: Annotated[int, msgspec.Meta(ge=0)]
     seed: Annotated[bytes, msgspec.Meta(min_length=SEED_BYTES, max_length=SEED_BYTES)]
 
 
 class CheckKey(Message, frozen=True):
-    """Each side's, when it has the other's corrections of a bucket: the key of the hash by which it checks them."""
+    """Sent by each side when it has the other's corrections of a bucket: the key of the hash that checks them."""
 
     key: Annotated[bytes, msgspec.Meta(min_length=CHECK_KEY_BYTES, max_length=CHECK_KEY_BYTES)]
 
 
 def buckets_of(label_ids: int, feature_ids: int) -> Buckets:
-    """Cut two lists into buckets: the shorter one no further than it has to be, so that its stores have little room beyond its
-    ids.
+    """Cut two lists into buckets, the shorter one no further than necessary, so that its stores have little room
+    beyond its ids.
     """
     return Buckets(label_ids=label_ids, feature_ids=feature_ids, per_bucket=BUCKET_IDS, nested=True)
 
 
 def store_shape(buckets: Buckets, ids: int) -> StoreShape:
-    """Return the size of each store of a side that has so many ids."""
+    """Return the shape of each store of a side that has this many ids."""
     room = buckets.room(ids)
     return StoreShape(keys=room, tight=room <= MOST_TIGHT)
 
 
 def most_ids(ids: int, others: int) -> int:
-    """Bound the ids of its choice that a side can bring which announced ``ids`` beside ``others``: as many as its stores have
+    """Bound how many chosen ids a side can bring if it announced ``ids`` and its peer ``others``: as many as its stores have
     slots.
     """
     buckets = buckets_of(ids, others)
@@ -121,23 +121,23 @@ def most_ids(ids: int, others: int) -> int:
 
 
 def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
-    """Find the common ids with each feature party: the label party's role.
+    """Find the common ids with each feature party. This is the label party's role.
 
     Private set intersection by a key-value store and oblivious transfer extension with a linear code, secure against malicious
-    peers (Pinkas, Rosulek, Trieu and Yanai 2020, "PSI from PaXoS"), run both ways, with tags that take both functions.
+    peers (Pinkas, Rosulek, Trieu and Yanai 2020, "PSI from PaXoS"), run in both directions, with tags that need both functions.
 
     Threat model: peers that deviate as they like, alone or together. Guarantee: under computational Diffie-Hellman on
     ristretto255, AES-128 as a pseudorandom function and BLAKE2b as a random oracle, each side learns which of the ids in its
-    store the other brought, and nothing else. Each side's common ids are ones that the other brought. The other settled on them
-    before it knew any common id, also where the alignment breaks off and goes on. Nobody outside has reviewed this. Not
-    protected: any side may lie about its ids, and bring some more than it says (``most_ids`` has the bound). It may end the run
+    store the other brought, and nothing else. Each side's common ids are ones that the other brought. The other committed to them
+    before it knew any common id, even if the alignment breaks and is resumed. No independent party has reviewed this. Not
+    protected: any side may lie about its ids, and bring some more than it says (``most_ids`` is the bound). It may end the run
     when it knows its outcome, and bring other ids to a new one. With several feature parties the label party may leave out
     matches.
 
-    Raises ProtocolError, naming peer and step, for what the protocol does not allow.
+    Raises ProtocolError, which names peer and step, if a peer breaks the protocol.
 
     Returns:
-        What it found, and how many scalar multiplications that took.
+        The matches, and the number of scalar multiplications.
     """
     matches = []
     for channel, size in zip(channels, sizes, strict=True):
@@ -154,16 +154,16 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
 
 
 def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:
-    """Find the common ids with the label party: a feature party's role.
+    """Find the common ids with the label party. This is a feature party's role.
 
     Protocol, threat model, guarantee and errors as for match_against_cheaters. As one of several feature parties this side learns
-    of the joint ids only: the label party proves by their tags that it brought them, and may leave some out.
+    only about the joint ids: the label party proves by their tags that it brought them, and may leave some out.
 
     Returns:
-        What it found, and how many scalar multiplications that took.
+        The answer, and the number of scalar multiplications.
     """
     (their_N16, own_N16), taken_up = _tags(side, channel, size, leads=False)
-    # Sorted by what looks random to the label party, so a place tells of no row.
+    # The order looks random to the label party, so a position reveals nothing about a row.
     order_N = sorted_order(own_N16)
     own_N16, their_N16 = own_N16[order_N], their_N16[order_N]
     commitment = taken_up.settle(channel, side.rng, own=own_N16, from_peer=not one_of_several)
@@ -177,7 +177,7 @@ def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_s
 
 
 def pseudonyms(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[Tags, bytes]:
-    """Return half of every own id's tag (N, 16), which a side can make of an id only if it brought it, and the salt.
+    """Return half of every own id's tag (N, 16), which a side can make only for an id that it brought, and the salt.
 
     Threat model and errors as for match_against_cheaters; the peer has ``size`` ids, and ``leads`` is the label party.
     """
@@ -241,7 +241,7 @@ def _tags(side: Side, channel: Channel, size: int, *, leads: bool) -> tuple[tupl
 
 
 def _parts(hashed_B40: Tags) -> tuple[Words, Tags]:
-    """Return of each id's hash the data at its slots (B, 3), and what says where the slots are (B, 16)."""
+    """Split each id's hash into the data at its slots (B, 3) and the bytes that choose its slots (B, 16)."""
     data_B3 = np.ascontiguousarray(hashed_B40[:, :-_POINT_BYTES]).view("<u8")
     return data_B3, np.ascontiguousarray(hashed_B40[:, -_POINT_BYTES:])
 
@@ -275,7 +275,7 @@ def _extensions(channel: Channel, salt: bytes, rng: SecureRandom, *, leads: bool
 
 
 def _stored(hashed_B40: Tags, shape: StoreShape, *, rng: SecureRandom) -> tuple[bytes, Words]:
-    """Return a seed under which these ids have a store, and its slots."""
+    """Return a seed under which these ids have a store, and the store's slots."""
     data_B3, point_B16 = _parts(hashed_B40)
     for _ in range(_STORES):
         seed = rng.bytes(SEED_BYTES)
@@ -290,9 +290,7 @@ def _stored(hashed_B40: Tags, shape: StoreShape, *, rng: SecureRandom) -> tuple[
 
 
 def _correct(channel: Channel, own_TW: Words | None, words: int) -> Words:
-    """Exchange the corrections of stores, where a side brings one, a piece out and a piece in, and return the peer's (T,
-    words).
-    """
+    """Exchange the corrections of stores, if a side has a store here, in turns, and return the peer's (T, words)."""
     their_TW = np.empty((COLUMNS, words), dtype=np.uint64)
     own_R = np.empty((0, _PIECE_BYTES), dtype=np.uint8) if own_TW is None else own_TW.view(np.uint8).reshape(-1, _PIECE_BYTES)
     their_R, filled = their_TW.view(np.uint8).reshape(-1, _PIECE_BYTES), 0
@@ -303,7 +301,7 @@ def _correct(channel: Channel, own_TW: Words | None, words: int) -> Words:
 
 
 def _check(channel: Channel, receiver: CheckedReceiver | None, sender: CheckedSender | None, *, rng: SecureRandom) -> None:
-    """Check the peer's corrections, by a key that is drawn when they have come, and let it check this side's."""
+    """Check the peer's corrections, with a key drawn after they arrived, and let the peer check this side's."""
     key = rng.bytes(CHECK_KEY_BYTES)
     if sender is not None:
         channel.send(CheckKey(key=key))
@@ -317,12 +315,12 @@ def _check(channel: Channel, receiver: CheckedReceiver | None, sender: CheckedSe
 
 
 def _swapped(channel: Channel, of: str, own_R: Tags, peer_count: int, *, width: int) -> Iterator[tuple[int, ChunkRows]]:
-    """Send a list and receive the peer's of the same name, in turns."""
+    """Send a list and receive the peer's list of the same name, in turns."""
     return exchange([channel], sends=of, outgoing=chunks(own_R), receives=of, incoming=[peer_count], shape=(width,))
 
 
 def _hash_tags(hashed_B40: Tags, label_B10: Words, feature_B10: Words, *, salt: bytes) -> Tags:
-    """Compute H: give the tag (B, 32) of each id, by BLAKE2b over its hash, both functions' inputs, and this run's salt."""
+    """Compute H: return the tag (B, 32) of each id, by BLAKE2b over its hash, both functions' inputs, and this run's salt."""
     tag_B32 = np.empty((len(hashed_B40), 2 * TAG_BYTES), dtype=np.uint8)
     empty = blake2b(digest_size=2 * TAG_BYTES, person=b"tallystick tag")
     for start in range(0, len(hashed_B40), _HASHED_AT_ONCE):
@@ -335,9 +333,9 @@ def _hash_tags(hashed_B40: Tags, label_B10: Words, feature_B10: Words, *, salt: 
 
 
 def _receive_tags(channel: Channel, of: str, count: int, commitment: Settled) -> Tags:
-    """Receive tags. Raises ProtocolError for other ones than the peer settled on, and for ones that are not sorted or repeat.
+    """Receive tags. Raises ProtocolError if the peer did not commit to them, if they are not sorted, or if one repeats.
 
-    Their order would tell of rows.
+    Another order could reveal something about rows.
     """
     tags_M16 = receive_list(channel, of, count, shape=(TAG_BYTES,))
     first_M, second_M = np.ascontiguousarray(tags_M16).view("<u8").T
@@ -350,7 +348,7 @@ def _receive_tags(channel: Channel, of: str, count: int, commitment: Settled) ->
 
 
 def _common(own_N16: Tags, shown_M16: Tags) -> tuple[Index, Index]:
-    """Return the rows of own tags that the peer shows, too, and where it does."""
+    """Return the rows of own tags that the peer shows as well, and their positions in the peer's list."""
     lookup = Lookup(TAG_BYTES)
     lookup.add(own_N16, np.arange(len(own_N16), dtype=np.int32))
     own_K, place_K = lookup.find(shown_M16)
@@ -362,7 +360,9 @@ def _prove(channel: Channel, own_N16: Tags, salt: bytes, rows_K: Index) -> None:
 
 
 def _check_places(channel: Channel, common_K: Index | None, label_N16: Tags, salt: bytes, place_K: Index) -> None:
-    """Refuse places that are not those of all common ids, or, of several feature parties, of ids that the label party brought."""
+    """Refuse places unless they are those of all common ids or, with several feature parties, of ids that the label party
+    brought.
+    """
     if common_K is not None and not np.array_equal(np.sort(place_K), np.sort(common_K)):
         raise ProtocolError(
             channel.peer, f"{channel.peer} sent {len(place_K)} {PLACES!r} that are not the {len(common_K)} whose tags match"

@@ -1,4 +1,4 @@
-"""Two sides' common ids by an oblivious pseudorandom function F: at the speed of hashing.
+"""Find two sides' common ids by an oblivious pseudorandom function F, at the speed of hashing.
 
     label party                                    feature party
     a commitment, later opened             <->     a coin: together the key of buckets, code words and bins
@@ -11,20 +11,20 @@
     at the end, with places of common ids, a proof:    ->      does the label party have these ids?
     one hash of them all
 
-It takes 512 operations with public keys, whatever the number of ids, and hashing for the rest. A million ids on either side take
-114 MB of messages.
+It takes 512 public-key operations, for any number of ids, and only hashing for the rest. A million ids on either side take 114 MB
+of messages.
 
-- Outputs are cut to 40 + log2(|A| |B|) bits, so a wrong match has a chance of 2^-40. To the label party at least 128 bits of what
-  is hashed are unknown, except at its own id.
+- Outputs are cut to 40 + log2(|A| |B|) bits, so a wrong match has a chance of 2^-40. The label party lacks at least 128 bits of
+  the hashed input, except at its own id.
 - The table has three regions, of 1.31 bins for each of 260,000 ids and of more for few. If there is no table, the next key is
   tried, and the feature party sees that. The chance is below 2^-40 for small obstacles, which a test sums; for large ones that is
   known in the limit and by trial (``oprf.cuckoo``).
-- The order is the same in all three regions. Which of its bins held a common id would tell the feature party of the label
-  party's other ids, so the label party names a place only, never the region.
-- The proof keeps the label party from claiming a match. One wrong guess ends the run.
-- Nothing checks the corrections. A label party that flips bits of them learns the secret choices from a dozen ids that it knows
-  to be common, unnoticed. Then it can test any guess at the feature party's ids.
-- Reads at secret places do not take constant time, in the process of whoever owns the secret.
+- The order is the same in all three regions. Which of its bins held a common id would reveal something about the label party's
+  other ids, so the label party names a place only, never the region.
+- The proof prevents the label party from claiming a match. One wrong guess ends the run.
+- Nothing checks the corrections. A label party that flips bits in them learns the secret choices, unnoticed, from a dozen ids
+  that it knows to be common. Then it can test any guess at the feature party's ids.
+- Reads at secret places do not take constant time, in the process of the secret's owner.
 
 Shapes: N ids of the label party, M of the feature party; K common ids; S bytes of an output; P pairs of an id and a bin.
 """
@@ -55,13 +55,13 @@ from tallystick.network.channel import Channel, Progress
 from tallystick.network.messages import Array, Message
 
 BUCKET_IDS = 262_144
-"""Ids of a bucket on the larger side, on average; what a bucket takes of memory is given back before the next."""
+"""Average number of ids per bucket on the larger side. The memory of a bucket is freed before the next one."""
 TABLES = 8
-"""How many keys are tried for a table; none of the first is expected to fail."""
+"""How many keys are tried for a table; even the first is not expected to fail."""
 PIECE_BINS = 8192
 PIECE_IDS = 32_768
 AHEAD = 8
-"""Pieces that the label party sends before it waits for outputs."""
+"""How many pieces the label party sends before it waits for outputs."""
 _STATISTICAL_BITS = 40
 _WHAT = "private set intersection"
 _CORRECTIONS = "corrections"
@@ -70,26 +70,26 @@ PROOF_BYTES = 32
 
 
 class Table(Message, frozen=True):
-    """The label party's, for a bucket: the number of the key by which its ids found places in a table."""
+    """Sent by the label party, for each bucket: the number of the key that gave its ids places in a table."""
 
     bucket: Annotated[int, msgspec.Meta(ge=0)]
     attempt: Annotated[int, msgspec.Meta(ge=0, lt=TABLES)]
 
 
 class Proof(Message, frozen=True):
-    """The label party's: a hash, by this run's key, of the ids that stand at the places of the joint rows."""
+    """Sent by the label party: a hash, under this run's key, of the ids at the places of the joint rows."""
 
     digest: Annotated[bytes, msgspec.Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Public shape of a bucket: how many bins and outputs there are, and in which pieces they cross.
+    """Public shape of a bucket: its numbers of bins and outputs, and the pieces in which they cross.
 
     Args:
-        label_ids: for how many ids of the label party it has room.
-        feature_ids: how many ids the feature party answers for, made-up ones included.
-        buckets: how many like this there are.
+        label_ids: how many ids of the label party fit.
+        feature_ids: how many ids the feature party answers for, including made-up ones.
+        buckets: how many buckets have this shape.
     """
 
     label_ids: int
@@ -98,7 +98,7 @@ class Shape:
     per_region: int = field(init=False)
     output_bytes: int = field(init=False)
     pieces: int = field(init=False)
-    """Of a region, of corrections and outputs alike."""
+    """Pieces of a region, for corrections and for outputs."""
 
     def __post_init__(self) -> None:
         bits = _STATISTICAL_BITS + math.ceil(math.log2(self.buckets * self.label_ids * self.feature_ids))
@@ -108,38 +108,38 @@ class Shape:
 
     @classmethod
     def of(cls, buckets: Buckets) -> "Shape":
-        """Return the shape of each of these buckets."""
+        """Return the shape that all of these buckets have."""
         label, feature = buckets.room(buckets.label_ids), buckets.room(buckets.feature_ids)
         return cls(label_ids=label, feature_ids=feature, buckets=buckets.count)
 
     def spans(self, count: int) -> list[slice]:
-        """Cut ``count`` rows of a region into its pieces, of which the last may be shorter, or empty."""
+        """Cut ``count`` rows of a region into its pieces. The last piece may be shorter, or empty."""
         width = self.width(count)
         return [slice(min(start, count), min(start + width, count)) for start in range(0, self.pieces * width, width)]
 
     def width(self, count: int) -> int:
-        """Return how many of ``count`` rows are in a piece."""
+        """Return how many of ``count`` rows a piece has."""
         return -(-count // self.pieces)
 
 
 def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
-    """Find the common ids with each feature party: the label party's role.
+    """Find the common ids with each feature party. This is the label party's role.
 
-    Private set intersection by an oblivious pseudorandom function (Kolesnikov, Kumaresan, Rosulek and Trieu 2016, section 5),
-    for more than some 260,000 ids bucket by bucket.
+    Private set intersection by an oblivious pseudorandom function (Kolesnikov, Kumaresan, Rosulek and Trieu 2016, section 5);
+    with more than some 260,000 ids it runs bucket by bucket.
 
     Threat model: honest-but-curious peers, alone or together. Guarantee: under computational Diffie-Hellman on ristretto255,
-    AES-128 as a pseudorandom function and BLAKE2b as a random oracle, nothing is learnt beyond the common ids. A wrong match
-    has a chance of 2^-40. Not protected: any side may lie about its ids. A feature party that deviates may ask for three ids in
-    the place of one. A label party that deviates may learn of the secret choices, and so of other ids. A label party cannot
-    claim a match that it does not have. Each may fill the room that buckets have beyond the ids that it announced: 1.02 times
-    as many. The label party may fill its empty bins, too: 1.34 times as many, and for 1,000 ids beside ten million 13.6 times.
-    Where an alignment goes on, a side may run a bucket again with other ids.
+    AES-128 as a pseudorandom function and BLAKE2b as a random oracle, nothing is learnt beyond the common ids. A wrong match has
+    a chance of 2^-40. Not protected: any side may lie about its ids. A feature party that deviates may ask for three ids instead
+    of one. A label party that deviates may learn the secret choices, and so other ids. A label party cannot claim a match that it
+    does not have. Each side may fill the room of buckets beyond the ids that it announced: 1.02 times as many. The label party
+    may also fill its empty bins: 1.34 times as many, and 13.6 times for 1,000 ids against ten million. If an alignment is
+    resumed, a side may run a bucket again with other ids.
 
-    Raises ProtocolError, naming peer and step, for what the protocol does not allow.
+    Raises ProtocolError, which names peer and step, if a peer breaks the protocol.
 
     Returns:
-        What it found, and how many scalar multiplications that took.
+        The matches, and the number of scalar multiplications.
     """
     buckets_of_peer = [Buckets(label_ids=len(side.ids), feature_ids=size, per_bucket=BUCKET_IDS) for size in sizes]
     counter = _Counter(side.local.progress, [Shape.of(buckets) for buckets in buckets_of_peer])
@@ -153,7 +153,7 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
         counter.buckets(taken_up.first)
         if taken_up.first < buckets.count:
             split = _split(side, taken_up.key, buckets, room=shape.label_ids)
-            # One batch of base transfers for all buckets: they are parts of one extension, each with a salt of its own.
+            # One batch of base transfers for all buckets, which are parts of one extension, each with its own salt.
             receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=side.rng))
         for bucket in range(taken_up.first, buckets.count):
             own_B = split.rows(bucket)
@@ -168,7 +168,7 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
 
 
 def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:  # noqa: ARG001
-    """Let the label party find the common ids: a feature party's role. Return also the number of scalar multiplications.
+    """Let the label party find the common ids. This is a feature party's role. Return also the number of scalar multiplications.
 
     Threat model, guarantee and errors as for match_by_oprf. As one of several feature parties this side does not
     learn its intersection with the label party alone.
@@ -182,9 +182,9 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
         choices_T = np.unpackbits(np.frombuffer(side.rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
         sender = Sender(transfer_receiver(channel, choices_T, rng=side.rng), choices_T)
     for bucket in range(taken_up.first, buckets.count):
-        # Own row and fingerprint at each place of the bucket (M,), in a secret order: the label party learns which places match,
-        # and in any other order these would tell of the ids between. Room that is left holds -1 and a made-up fingerprint, which
-        # is random, and so equal to no id's: what the function gives for it looks like the others.
+        # Own row and fingerprint at each place of the bucket (M,), in a secret order, because the label party learns which places
+        # match, and in any other order these would reveal something about the ids between. Unused room holds -1 and a made-up
+        # fingerprint, which is random and so equals no id's. Its function values look like the others.
         own_B, room = split.rows(bucket), shape.feature_ids
         place_B = side.rng.permutation(room)[: len(own_B)]
         row_M = np.full(room, -1, dtype=np.int32)
@@ -212,7 +212,7 @@ def _taken_up(side: Side, channel: Channel, buckets: Buckets, *, leads: bool) ->
 
 
 def _split(side: Side, key: bytes, buckets: Buckets, *, room: int) -> Split:
-    """Put own ids into buckets, by AES-128 under a key of both sides' coins."""
+    """Put own ids into buckets, by AES-128 under a key from both sides' coins."""
     bucket_N, codes = np.zeros(len(side.ids), dtype=np.int32), Codes(_derived(key, b"buckets"))
     for start in range(0, len(bucket_N) if buckets.count > 1 else 0, PIECE_IDS):
         piece = slice(start, start + PIECE_IDS)
@@ -223,9 +223,10 @@ def _split(side: Side, key: bytes, buckets: Buckets, *, room: int) -> Split:
 def _match_bucket(
     side: Side, channel: Channel, shape: Shape, bucket: int, own_B: Index, receiver: Receiver, *, key: bytes, counter: "_Counter"
 ) -> tuple[Index, Places]:
-    """Return which ids of a bucket the feature party has too, and their places in its order.
+    """Return which ids of a bucket the feature party has as well, and their places in its order.
 
-    The label party's side: corrections go out a piece at a time, and outputs that come back some pieces later are looked up.
+    This is the label party's side: corrections are sent a piece at a time, and outputs that arrive some pieces later are looked
+    up.
     """
     prints_B16, salt = side.prints_N16.take(own_B, axis=0), _salt(key, bucket)
     codes, attempt, table = _tabled(key, bucket, prints_B16, shape, rng=side.rng)
@@ -240,7 +241,7 @@ def _match_bucket(
             slots_B = np.arange(span.start, span.stop, dtype=np.int32) + np.int32(region * shape.per_region)
             rows_B = table[slots_B]
             filled_F = np.flatnonzero(rows_B >= 0)
-            # What stands for the id of an empty bin does not matter: to the feature party any correction looks random.
+            # The stand-in for the id of an empty bin does not matter: any correction looks random to the feature party.
             code_B64 = np.zeros((len(slots_B), CODE_BYTES), dtype=np.uint8)
             code_B64[filled_F] = codes.words(prints_B16.take(rows_B[filled_F], axis=0))
             input_B64, correction_B64 = receiver.next_bins(code_B64)
@@ -254,7 +255,7 @@ def _match_bucket(
             rows_K, index_K = lookups[region].find(_receive_piece(channel, _OUTPUTS, span, width=shape.output_bytes))
             places.append((rows_K, index_K + span.start))
             if piece == shape.pieces - 1:
-                lookups[region] = Lookup(shape.output_bytes)  # its memory is the next one's
+                lookups[region] = Lookup(shape.output_bytes)  # its memory is freed for the next region
     own_K, place_K = (np.concatenate(each).astype(np.int64, copy=False) for each in zip(*places, strict=True))
     if not (are_distinct_indices(own_K, len(prints_B16)) and are_distinct_indices(place_K, shape.feature_ids)):
         raise ProtocolError(channel.peer, f"{channel.peer} sent {_OUTPUTS!r} that match an id twice; its ids must be unique")
@@ -265,7 +266,7 @@ def _match_bucket(
 def _answer(
     channel: Channel, shape: Shape, bucket: int, prints_M16: Tags, sender: Sender, *, key: bytes, counter: "_Counter"
 ) -> None:
-    """Send the function of every id of a bucket, in the order of ``prints_M16``, in its three bins."""
+    """Send the function's values at every id of a bucket in its three bins, in the order of ``prints_M16``."""
     table = channel.receive(Table)
     require_bucket(channel, table.bucket, bucket)
     salt, codes = _salt(key, bucket), Codes(_key(key, bucket, table.attempt))
@@ -286,14 +287,14 @@ def _answer(
                     filling[members_P] = outputs(input_P64, slots_P, salt=salt, size=shape.output_bytes)
                 counter.bins(len(secret_B64))
             if region > 0:
-                # What the last region came to goes out while this one is worked out.
+                # The last region's outputs are sent while this region is computed.
                 _send_piece(channel, _OUTPUTS, ready[ids])
         ready = filling
     counter.buckets(1)
 
 
 def _members(bins_M: Places, shape: Shape) -> Iterator[Iterator[Places]]:
-    """Give, for each piece of a region, the ids whose bins lie in it, some at a time."""
+    """Yield, for each piece of a region, the ids whose bins are in it, some at a time."""
     piece_M = (bins_M // shape.width(shape.per_region)).astype(np.min_scalar_type(shape.pieces))
     order_M = np.argsort(piece_M, kind="stable").astype(np.int32)
     ends = np.cumsum(np.bincount(piece_M, minlength=shape.pieces)).tolist()
@@ -302,7 +303,7 @@ def _members(bins_M: Places, shape: Shape) -> Iterator[Iterator[Places]]:
 
 
 def _tabled(key: bytes, bucket: int, prints_N16: Tags, shape: Shape, *, rng: SecureRandom) -> tuple[Codes, int, Places]:
-    """Return the first key by which all ids find places, its number, and the table."""
+    """Return the first key that gives all ids a place, its number, and the table."""
     generator = np.random.default_rng(int.from_bytes(rng.bytes(16), "little"))
     for attempt in range(TABLES):
         codes = Codes(_key(key, bucket, attempt))
@@ -322,7 +323,7 @@ def _prove(channel: Channel, prints_N16: Tags, key: bytes, rows_K: Index) -> Non
 
 
 def _check_proof(channel: Channel, prints_N16: Tags, order_N: Index, key: bytes, place_K: Index) -> None:
-    """Refuse places that the label party does not know: nobody can who has not found the id there to be one of its own."""
+    """Refuse places unless the label party proves that it found the ids there among its own."""
     if channel.receive(Proof).digest != _proof(key, prints_N16.take(order_N[place_K], axis=0)):
         raise ProtocolError(channel.peer, f"{channel.peer} sent a proof that is not that of the ids at {PLACES!r}")
 
@@ -356,7 +357,7 @@ def _receive_piece(channel: Channel, of: str, span: slice, *, width: int) -> Tag
 
 
 class _Counter:
-    """Tells ``progress`` how many bins are done, or, where there are several buckets, how many of these."""
+    """A counter that tells ``progress`` how many bins are done, or how many buckets if there are several."""
 
     def __init__(self, progress: Progress, shapes: Sequence[Shape], *, completed: int = 0) -> None:
         self._several = any(shape.buckets > 1 for shape in shapes)
@@ -366,11 +367,11 @@ class _Counter:
         self.buckets(completed)
 
     def bins(self, count: int) -> None:
-        """Count further bins."""
+        """Count these bins as done."""
         self._more(0 if self._several else count)
 
     def buckets(self, count: int) -> None:
-        """Count further buckets."""
+        """Count these buckets as done."""
         self._more(count if self._several else 0)
 
     def _more(self, count: int) -> None:

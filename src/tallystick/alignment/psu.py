@@ -1,15 +1,15 @@
-"""Private set union: pseudonymous ids for all, and nobody learns whom both know.
+"""Unite sets of ids privately: all ids get pseudonyms, and neither side learns which ids both have.
 
-How two parties get there is a protocol of its own: ``psu_diffie_hellman.py`` for few ids or a slow line, ``psu_switching.py`` for
-many.
+How two parties do it is a separate protocol: ``psu_diffie_hellman.py`` for few ids or a slow line, ``psu_switching.py`` for many
+ids.
 
     label party                                    feature party
     how many ids it has                    <->     how many ids it has
                        a protocol, with a role for the side that has fewer ids and one for the other
     universal ids, sorted                          the same
 
-The label party has the first role where both have as many. Each side first sorts its ids, so no message is made from the order of
-a table. Shapes: N ids of the union; M own ids, dummies included.
+The label party has the first role if both have equally many ids. Each side first sorts its ids, so no message depends on the
+order of a table. Shapes: N ids of the union; M own ids, dummies included.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _ROLES: Mapping[str, tuple[UnionRole, UnionRole]] = {
     "diffie-hellman": (merge_by_diffie_hellman, name_by_diffie_hellman),
     "oblivious-transfer": (permute_by_switching, merge_by_switching),
 }
-"""Of the side with fewer ids, and of the other."""
+"""The role of the side with fewer ids, and the role of the other."""
 
 
 def union_label_party(
@@ -42,25 +42,25 @@ def union_label_party(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Alignment:
-    """Assign every id of the union a universal id that tells neither side whether the other has it: the label party's side.
+    """Assign every id of the union a universal id that does not reveal who has it. This is the label party's side.
 
     Threat model: an honest-but-curious peer. Guarantee: that of the protocol; a side learns the sizes of both sets and of the
-    intersection and the positions of its own ids, nothing more. Not protected: the sizes (``dummies`` blur them, without a
-    formal guarantee); a peer that lies about its ids or deviates; and what training on the union shows of membership, which
-    attacks measure after the run.
+    intersection and the positions of its own ids, nothing more. Not protected: the sizes (``dummies`` blur them, without a formal
+    guarantee); a peer that lies about its ids or deviates; and what training on the union reveals about membership, which attacks
+    measure after the run.
 
     Args:
         ids: this party's ids, unique.
         channel: to the one other party.
         rng: draws keys, shuffles and dummies.
-        protocol: ``diffie-hellman``, ``oblivious-transfer`` or, by the sizes, ``auto``; both parties say the same.
-        dummies: up to so many ids that nobody has are added to blur the sizes.
-        max_rows: most ids to accept from the peer (and to have).
-        threads: threads of arithmetic with Diffie-Hellman; all cores by default.
-        progress: told how far this side is.
+        protocol: ``diffie-hellman``, ``oblivious-transfer``, or ``auto`` by the sizes; the same for both parties.
+        dummies: most made-up ids that are added to blur the sizes.
+        max_rows: most ids to accept from the peer, and to have.
+        threads: how many threads compute for Diffie-Hellman; all cores by default.
+        progress: called with how far this side is.
 
-    Raises DataError if a side has no ids or ids repeat, and if no id is common or one set contains the other;
-    ProtocolError, naming peer and step, for what the protocol does not allow.
+    Raises DataError if a side has no ids or ids repeat, and if no id is common or one set contains the other; ProtocolError,
+    which names peer and step, if the peer breaks the protocol.
     """
     side = UnionSide(label=True, rng=rng, threads=threads, progress=progress)
     return _unite(ids, channel, side, protocol=protocol, dummies=dummies, max_rows=max_rows)
@@ -77,13 +77,13 @@ def union_feature_party(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Alignment:
-    """Assign every id of the union a universal id: the feature party's side. All else is as for union_label_party."""
+    """Assign every id of the union a universal id. This is the feature party's side. The rest is as for union_label_party."""
     side = UnionSide(label=False, rng=rng, threads=threads, progress=progress)
     return _unite(ids, channel, side, protocol=protocol, dummies=dummies, max_rows=max_rows)
 
 
 def chosen(protocol: Protocol, ids: int) -> Protocol:
-    """Return the protocol that runs where both sides together have so many ids."""
+    """Return the protocol that runs if both sides together have this many ids."""
     if protocol != "auto":
         return protocol
     return "diffie-hellman" if ids <= FEW_IDS else "oblivious-transfer"

@@ -1,8 +1,8 @@
-"""Private set union by Diffie-Hellman on ristretto255.
+"""Unite two sets of ids privately by Diffie-Hellman on ristretto255.
 
-FLORIST's Algorithm 1 with fewer exponentiations: 5 |A| + 2 |B| + |A u B| in place of 5 |A| + 5 |B| + 2 |A u B|, so 8.5 n in
-place of 13 n for n ids each, half in common. Every member gets the same universal id as in the paper, with a = s1, a' = s2 s3,
-b = t1, b' = t2 t3. The side with fewer ids takes the part of A.
+It is FLORIST's Algorithm 1 with fewer exponentiations: 5 |A| + 2 |B| + |A u B| instead of 5 |A| + 5 |B| + 2 |A u B|, so 8.5 n
+instead of 13 n for n ids each, half of them common. Every member gets the same universal id as in the paper, with a = s1, a' = s2
+s3, b = t1, b' = t2 t3. The side with fewer ids has A's role.
 
     A, keys a, a'                                  B, keys b, b'
     X = H(x)^a of its ids, shuffled     ->
@@ -14,17 +14,17 @@ b = t1, b' = t2 t3. The side with fewer ids takes the part of A.
                                         <-         X^(bb'), in the order of X
     X^(bb'a') = own universal ids       <-         U
 
-A simulator that knows a side's ids and keys and the sizes, and nothing else, can show it all that it receives. Take a side's
-own keys out of what it receives; h is a member of the union, and unlabelled means in an order that tells nothing.
+A simulator that knows only a side's ids and keys and the sizes can produce everything that the side receives. Remove a side's own
+keys from what it receives; h is a member of the union, and unlabelled means in an order that reveals nothing.
 
-- A holds {y^b} and {x^b} unlabelled, x^(bb') labelled by x, and {h^(bb')} unlabelled. With c = bb', b and c are independent
-  and uniform. The simulator draws |A| random elements g and shows them, raised to a, as X^b. It shows |A n B| of them and
-  |B| - |A n B| fresh ones, shuffled, as Y. It draws a fresh k for each x and shows k^a as its element of X^(bb'), and all k
-  and |A u B| - |A| fresh elements, raised to aa', cut and sorted, as U. By DDH nobody notices that (h, h^b, h^c) became (h,
-  random, random). B shuffles Y and X^b independently, so which g stand in Y tells nothing.
-- B holds {x^a} unlabelled, y^c labelled by y, where c = aa' (b is its own), and {h^c} unlabelled; a and c are independent
-  and uniform. The simulator shows |A| random elements as X, a fresh r for each y as R, and all r and |A u B| - |B| fresh
-  elements, shuffled, as M. By DDH nobody notices. U and X^(bb') are B's own work.
+- A holds {y^b} and {x^b} unlabelled, x^(bb') labelled by x, and {h^(bb')} unlabelled. With c = bb', b and c are independent and
+  uniform. The simulator draws |A| random elements g and shows them, raised to a, as X^b. It shows |A n B| of them and |B| - |A n
+  B| new ones, shuffled, as Y. It draws a new k for each x and shows k^a as its element of X^(bb'), and all k and |A u B| - |A|
+  new elements, raised to aa', cut and sorted, as U. By DDH nobody can tell that (h, h^b, h^c) became (h, random, random). B
+  shuffles Y and X^b independently, so which g are in Y reveals nothing.
+- B holds {x^a} unlabelled, y^c labelled by y, where c = aa' (b is its own), and {h^c} unlabelled; a and c are independent and
+  uniform. The simulator shows |A| random elements as X, a new r for each y as R, and all r and |A u B| - |B| new elements,
+  shuffled, as M. By DDH nobody can tell. B computes U and X^(bb') itself.
 
 Shapes: N ids of the union; M own ids, dummies included; B rows of a chunk.
 """
@@ -57,15 +57,15 @@ _OWN = "own ids under both keys"
 
 
 def merge_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Assign every id of the union a universal id: Algorithm 1's active party, A, with fewer ids, which merges both sets.
+    """Assign every id of the union a universal id. This is Algorithm 1's active party, A, with fewer ids, which merges both sets.
 
     FLORIST, section 2.3 and Algorithm 1, on ristretto255 (RFC 9496) and with a cheaper order of exponentiations.
 
-    Threat model: an honest-but-curious peer. Guarantee: under the decisional Diffie-Hellman assumption, with the hash as a
-    random oracle, a side learns the sizes of both sets and of the intersection and the positions of its own ids, nothing more.
+    Threat model: an honest-but-curious peer. Guarantee: under the decisional Diffie-Hellman assumption, with the hash as a random
+    oracle, a side learns the sizes of both sets and of the intersection and the positions of its own ids, nothing more.
 
-    Raises DataError where the sizes tell who is in the intersection; ProtocolError, naming peer and step, for what the protocol
-    does not allow.
+    Raises DataError if the sizes reveal who is in the intersection; ProtocolError, which names peer and step, if the peer breaks
+    the protocol.
     """
     with Workers(threads=side.threads, what=WHAT, total=3 * len(members) + others, progress=side.progress) as workers:
         first, second = side.rng.scalar(), side.rng.scalar()
@@ -108,8 +108,8 @@ def merge_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Chan
 
 
 def name_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Assign every id of the union a universal id: Algorithm 1's passive party, B, which names. All else is as above."""
-    # The last term is the union's size, unknown yet: what it can be at most.
+    """Assign every id of the union a universal id. This is Algorithm 1's passive party, B, which names. The rest is as above."""
+    # The last term is the union's size, still unknown: its upper bound.
     total = 2 * len(members) + 3 * others
     with Workers(threads=side.threads, what=WHAT, total=total, progress=side.progress) as workers:
         first, second = side.rng.scalar(), side.rng.scalar()
@@ -141,7 +141,7 @@ def name_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Chann
         for span, (_, rows_B32) in zip(spans(size), arriving, strict=True):
             merged_N16[span] = rows_B32[:, :TAG_BYTES]
             tags.append(workers.multiply(rows_B32, second, keep=tags_of))
-        # Before the other side gets anything by which it could find its ids: each own id must be there, and nothing twice.
+        # Before the other side gets anything that could find its ids: each own id must be there, and nothing twice.
         place_M = union.places(returned_M16, merged_N16, channel, f"{_RETURNED} and {_MERGED}")
         for _ in exchange([channel], sends=_OWN, outgoing=under_both, receives="", incoming=[0]):
             raise AssertionError("nothing is due")

@@ -1,4 +1,4 @@
-"""A cuckoo table of three regions: every id stands in one of three bins, one of each region, and no two in one bin.
+"""Build a cuckoo table of three regions: every id is in one of its three bins, one per region, and no bin holds two ids.
 
 Shapes: N ids.
 """
@@ -10,26 +10,26 @@ import numpy as np
 from tallystick.alignment.oprf.codes import REGIONS, Places
 
 BINS_PER_ID = 1.27
-"""As in Pinkas, Schneider, Tkachenko and Yanai 2019 for three hashes: a load of .787, where tables exist up to .917."""
+"""As in Pinkas, Schneider, Tkachenko and Yanai 2019 for three hashes: a load of .787; tables exist up to a load of .917."""
 SPARE_BINS = 3.0
-"""Further bins of a region, times the square root of the ids: a small set strays further from its mean."""
+"""Additional bins of a region, times the square root of the ids, because a small set deviates further from its mean."""
 FAILURE_BITS = 41
 _ROUNDS = 300
 
 
 class NoPlace(ValueError):
-    """There is no table: some ids have fewer bins together than they are."""
+    """Raised if there is no table: a set of ids has fewer bins than ids."""
 
 
 def bins_per_region(ids: int) -> int:
     """Return how many bins each region has.
 
-    There is no table where some ids have fewer bins together than they are. The likeliest such sets are four ids that share all
-    three bins: there are ids^4 / 24 fours, and each shares them with a chance of bins^-9. That, and a sum over all sets of up to
-    24 ids, is kept to 2^-40 (a test adds it up). That larger sets do not matter below a load of .917 is known in the limit
-    (Fountoulakis and Panagiotou 2012), and for a given number of ids by trial only. So a table has no fewer bins than public code
-    gives it, which was fitted to other trials: (40 + 256 + log2 ids) / 240 for each id. Where there is no table, the next key is
-    tried, and that is all the feature party learns.
+    There is no table if a set of ids has fewer bins than ids. The most likely such sets are four ids that share all three bins:
+    there are ids^4 / 24 fours, and each shares them with a chance of bins^-9. This chance, and a sum over all sets of up to 24
+    ids, is kept below 2^-40 (a test computes the sum). It is known in the limit that larger sets do not matter below a load of
+    .917 (Fountoulakis and Panagiotou 2012), but for a given number of ids only by trial. So a table never has fewer bins than
+    public code gives it, which was fitted to other trials: (40 + 256 + log2 ids) / 240 for each id. If there is no table, the
+    next key is tried, and the feature party learns only that.
     """
     fours = float(ids) ** 4 / 24 * 2.0**FAILURE_BITS
     enough = (40 + 256 + math.log2(ids)) / 240 * ids / REGIONS
@@ -40,10 +40,10 @@ def bins_per_region(ids: int) -> int:
 def place(bins_3N: Places, *, per_region: int, generator: np.random.Generator) -> Places:
     """Return the table (3 * per_region,): the id in each bin, -1 in an empty one.
 
-    Ids are put in all at once; of several in a bin one stays, and the others, with the one they drove out, try another region
-    of theirs. What is left after 300 rounds is settled by a maximum matching, which finds a table if there is one.
+    Insert all ids at once. If several ids want a bin, one stays; the others, and the id that was there before, try another of
+    their regions. Ids that are left after 300 rounds get their bins by a maximum matching, which finds a table if there is one.
 
-    Raises NoPlace if there is none.
+    Raises NoPlace if there is no table.
     """
     table = np.full(REGIONS * per_region, -1, dtype=np.int32)
     region_N = np.zeros(bins_3N.shape[1], dtype=np.int8)

@@ -1,19 +1,19 @@
-"""From 512 base transfers to a pseudorandom function for each bin: the receiver learns it at one id, the sender at any.
+"""Extend 512 base transfers to a pseudorandom function for each bin: the receiver learns it at one id, the sender at any.
 
     receiver, an id x in bin j                     sender, choices s of the base transfers
     t0, t1: row j of both seeds' streams           row j of the chosen seeds' streams
     u = t0 + t1 + C(x)                     ->      q = that row + (u and s)  =  t0 + (C(x) and s)
     F_j(x) = H(j, t0)                              F_j(y) = H(j, q + (C(y) and s)), which is F_j(x) where y is x
 
-Kolesnikov, Kumaresan, Rosulek and Trieu 2016, figure 2; + is exclusive or. Nothing here talks to anybody.
+Kolesnikov, Kumaresan, Rosulek and Trieu 2016, figure 2; + is exclusive or. Nothing here does I/O.
 
-Threat model: honest but curious. Guarantee: u tells the sender nothing, for of t0 and t1 it lacks one in every column (AES-128 in
-counter mode as a pseudorandom generator). For y other than x the receiver cannot tell F_j(y) from random bits, for code words
-differ in 128 places or more, and so t0 + ((C(x) + C(y)) and s) hides 128 bits of s (the paper's Hamming correlation robustness,
-of BLAKE2b). Not protected: a receiver that sends another u than its code words say learns
-bits of s, and all of them with a dozen ids that it knows.
+Threat model: honest but curious. Guarantee: u reveals nothing to the sender, because in every column the sender lacks t0 or t1
+(AES-128 in counter mode as a pseudorandom generator). For y other than x the receiver cannot distinguish F_j(y) from random bits:
+code words differ in 128 places or more, so t0 + ((C(x) + C(y)) and s) hides 128 bits of s (the paper's Hamming correlation
+robustness, of BLAKE2b). Not protected: a receiver that sends a u other than its code words require learns bits of s, and all of
+them with a dozen ids that it knows.
 
-Shapes: T transfers, which is bits of a code word; B bins of a piece; P pairs of an id and a bin.
+Shapes: T transfers, as many as a code word has bits; B bins of a piece; P pairs of an id and a bin.
 """
 
 from hashlib import blake2b
@@ -35,13 +35,13 @@ Slots = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class Receiver:
-    """The side that learns the function at one code word for each bin. ``first`` and ``second`` are both seeds (T, 16)."""
+    """The side that learns the function at one code word per bin. ``first`` and ``second`` are both seeds (T, 16)."""
 
     def __init__(self, first: Seeds, second: Seeds) -> None:
         self._streams = Streams(first), Streams(second)
 
     def next_bins(self, code_B64: Rows) -> tuple[Rows, Rows]:
-        """Give, for the next bins, the inputs of the function (B, 64) and the corrections to send (B, 64)."""
+        """Return, for the next bins, the inputs of the function (B, 64) and the corrections to send (B, 64)."""
         first_TW, second_TW = (streams.next_words(len(code_B64)) for streams in self._streams)
         input_B64 = turned(first_TW)[: len(code_B64)]
         correction_B64 = turned(first_TW ^ second_TW)[: len(code_B64)]
@@ -49,7 +49,7 @@ class Receiver:
 
 
 class Sender:
-    """The side that can evaluate the function at any code word. ``seeds`` are those of its ``choices`` (T, 16)."""
+    """The side that can evaluate the function at any code word. ``seeds`` belong to its ``choices`` (T, 16)."""
 
     def __init__(self, seeds: Seeds, choices_T: Choices) -> None:
         self._streams = Streams(seeds)
@@ -67,9 +67,9 @@ class Sender:
 
 
 def outputs(input_P64: Rows, slots_P: Slots, *, salt: bytes, size: int) -> Rows:
-    """Compute H: give the function's outputs (P, ``size``) by BLAKE2b, over the input, this run's salt and the bin's number."""
+    """Compute H: return the function's outputs (P, ``size``) by BLAKE2b, over the input, this run's salt and the bin's number."""
     assert len(salt) == SALT_BYTES
-    # The salt in the message, not in the hash's parameters, which would take a tenth longer; it is one block still.
+    # The salt is in the message. As a parameter of the hash it would take a tenth longer. The message is still one block.
     row = [("input", np.void, CODE_BYTES), ("salt", np.void, SALT_BYTES), ("number", "<u8")]
     rows_P = np.empty(len(input_P64), dtype=row)
     rows_P["input"] = input_P64.view(f"V{CODE_BYTES}").ravel()
@@ -79,14 +79,14 @@ def outputs(input_P64: Rows, slots_P: Slots, *, salt: bytes, size: int) -> Rows:
 
 
 class Streams:
-    """A pseudorandom stream of bits for each seed."""
+    """A pseudorandom stream of bits per seed."""
 
     def __init__(self, seeds_T16: Seeds) -> None:
         from_zero = modes.CTR(bytes(16))
         self._streams = [Cipher(algorithms.AES(seed.tobytes()), from_zero).encryptor() for seed in seeds_T16]
 
     def next_words(self, bits: int) -> Words:
-        """Return the next words (T, W), enough for so many bits of each."""
+        """Return the next words (T, W): at least this many bits of each stream."""
         size = -(-bits // _WORD_BITS) * _WORD_BYTES
         zeros = bytes(size)
         return np.frombuffer(b"".join([stream.update(zeros) for stream in self._streams]), dtype="<u8").reshape(

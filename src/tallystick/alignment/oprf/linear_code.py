@@ -1,10 +1,10 @@
-"""A binary linear code of 162 bits in 638 whose words differ in 128 places or more, by columns of many words at once.
+"""Encode 162 bits as 638 by a binary linear code whose words differ in 128 places or more, many words at a time by columns.
 
-A Reed-Solomon code over 64 elements, 27 symbols in 58, whose words differ in 58 - 27 + 1 = 32 symbols or more (two polynomials of
-degree 26 agree in 26 points at most); each symbol of 6 bits then as 11 that differ in 4 or more (an extended Hamming code,
-shortened). Concatenation multiplies the two distances (Forney 1966): 32 x 4 = 128.
+It is a Reed-Solomon code over 64 elements, 27 symbols in 58, whose words differ in 58 - 27 + 1 = 32 symbols or more (two
+polynomials of degree 26 agree in 26 points at most). Each symbol of 6 bits is then encoded as 11 bits that differ in 4 or more
+(an extended Hamming code, shortened). Concatenation multiplies the two distances (Forney 1966): 32 x 4 = 128.
 
-Shapes: D bits of data; C bits of a code word, of which the last two are always 0; W words of 64 rows.
+Shapes: D bits of data; C bits of a code word, whose last two are always 0; W words of 64 rows.
 """
 
 from functools import cache
@@ -21,9 +21,11 @@ COLUMNS = 640
 DISTANCE = 128
 _INNER_BITS = 11
 _PARITY_6 = (0b00111, 0b01011, 0b01101, 0b01110, 0b10011, 0b10101)
-"""Of each bit of a symbol: different, and three bits each, so no three columns of the parity-check matrix add up to 0."""
+"""One per bit of a symbol. They are different and have three bits each, so no three columns of the parity-check
+matrix sum to 0.
+"""
 _FIELD = 0b1000011
-"""x^6 + x + 1, of which x is a primitive root."""
+"""x^6 + x + 1; x is a primitive root of it."""
 _GROUP = 8
 _PIECE_WORDS = 128
 
@@ -33,7 +35,7 @@ Bits = np.ndarray[Any, np.dtype[np.bool_]]
 def code_words(data_DW: Words) -> Words:
     """Return the code words (C, W) of the rows whose bits are the columns ``data_DW``.
 
-    Columns are added by eights: of every eight, all 256 sums are made first (the method of the four Russians).
+    Columns are added in groups of eight: all 256 sums of a group are computed first (the method of the four Russians).
     """
     words = data_DW.shape[1]
     code_CW = np.zeros((COLUMNS, words), dtype=np.uint64)
@@ -63,7 +65,7 @@ def generator() -> Bits:
     for row in range(DATA_BITS):
         degree, bit = divmod(row, SYMBOL_BITS)
         for point in range(CODE_SYMBOLS):
-            # The polynomial's coefficient 2^bit at the point x^point: the product has the sum of logarithms.
+            # The polynomial's coefficient 2^bit at the point x^point: the logarithm of the product is the sum of logarithms.
             symbol = power[(logarithm[1 << bit] + degree * point) % 63]
             parity = 0
             for check, checks in enumerate(_PARITY_6):
@@ -77,7 +79,7 @@ def generator() -> Bits:
 
 @cache
 def _groups() -> tuple[np.ndarray[Any, np.dtype[np.intp]], ...]:
-    """Tabulate for each eight data bits which of their 256 sums every column takes."""
+    """Tabulate, for each group of eight data bits, which of their 256 sums every column uses."""
     padded_DC = np.zeros((-(-DATA_BITS // _GROUP) * _GROUP, COLUMNS), dtype=bool)
     padded_DC[:DATA_BITS] = generator()
     return tuple(np.packbits(padded_DC, axis=0, bitorder="little").astype(np.intp))

@@ -1,4 +1,4 @@
-"""Find which of many outputs are among one's own: by a bitmap first, which most of those that are not fail.
+"""Find which of many outputs are among one's own. A bitmap rejects most of the others first.
 
 Shapes: K own outputs or matches; B outputs of a piece; S bytes of an output.
 """
@@ -12,13 +12,13 @@ from tallystick.alignment.oprf.codes import Places
 
 _WORD_BYTES = 8
 _BITMAP_BYTES = 8
-"""For each own output, at least."""
+"""At least this many for each own output."""
 
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Lookup:
-    """Own outputs of ``width`` bytes (8 or more), and the row that each belongs to: first add all, then find."""
+    """Own outputs of ``width`` bytes (8 or more), and the row of each. Add all outputs before the first search."""
 
     def __init__(self, width: int) -> None:
         assert width >= _WORD_BYTES
@@ -32,7 +32,7 @@ class Lookup:
         self._rows.append(rows_K)
 
     def find(self, output_BS: Rows) -> tuple[Places, Index]:
-        """Give, for outputs that are among the own ones, the row of each, and where in ``output_BS`` it stands."""
+        """Return, for outputs that are among the own ones, the row of each and its position in ``output_BS``."""
         if self._sorted is None:
             output_KS, rows_K = np.concatenate(self._outputs), np.concatenate(self._rows)
             self._outputs, self._rows = [], []
