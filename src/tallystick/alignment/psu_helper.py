@@ -1,4 +1,4 @@
-"""Union through a helper that colludes with neither side: keyed hashes instead of public-key arithmetic.
+"""Unite sets of ids through a helper that colludes with neither side: keyed hashes instead of public-key arithmetic.
 
     label party  <->  feature party     a key that the helper never has
     each party    ->  helper            keyed hashes of its ids, in random order
@@ -48,7 +48,7 @@ class KeyShare(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class HelperOutcome:
-    """Knowledge that the helper gained. It keeps nothing else."""
+    """What the helper learnt. It keeps nothing else."""
 
     sizes: dict[str, int]
     learnt: list[str]
@@ -63,25 +63,25 @@ def union_with_helper_party(
     dummies: int = 0,
     max_rows: int = MAX_ROWS,
 ) -> Alignment:
-    """Learn from a helper where this party's ids stand in the union: the side of either party.
+    """Learn from a helper the positions of this party's ids in the union. This is the side of either party.
 
-    Not in the papers; the usual server-aided protocol with a pseudorandom function (Kamara et al. 2014, section 3).
+    It is not in the papers. It is the usual server-aided protocol with a pseudorandom function (Kamara et al. 2014, section 3).
 
-    Threat model: honest-but-curious peer and helper, and the helper colludes with neither. Guarantee: as BLAKE2b with a key is
-    a pseudorandom function, the helper learns the sizes of both sets and of the intersection; each party learns these sizes and
-    the positions of its own ids. Not protected: everything, if the helper colludes with a party (that one then learns the
-    other's ids that it can guess); the sizes, which ``dummies`` blur without a formal guarantee.
+    Threat model: honest-but-curious peer and helper, and the helper colludes with neither. Guarantee: if BLAKE2b with a key is a
+    pseudorandom function, the helper learns the sizes of both sets and of the intersection; each party learns these sizes and the
+    positions of its own ids. Not protected: everything, if the helper colludes with a party (which then learns the other's ids
+    that it can guess); the sizes, which ``dummies`` blur without a formal guarantee.
 
     Args:
         ids: this party's ids, unique.
-        peer: to the other party.
-        helper: to the helper.
+        peer: channel to the other party.
+        helper: channel to the helper.
         rng: draws the key's half, the order and the dummies.
-        dummies: up to so many ids that nobody has are added to blur the sizes.
-        max_rows: most ids to accept from the peer (and to have).
+        dummies: most made-up ids that are added to blur the sizes.
+        max_rows: most ids to accept from the peer, and to have.
 
-    Raises DataError if a side has no ids or ids repeat, and if no id is common or one set contains the other;
-    ProtocolError, naming peer and step, for what the protocol does not allow.
+    Raises DataError if a side has no ids or ids repeat, and if no id is common or one set contains the other; ProtocolError,
+    which names peer and step, if a peer breaks the protocol.
     """
     with notify_peers([peer, helper]):
         own_ids, row_M = check_ids(ids, max_rows=max_rows).sorted()
@@ -109,13 +109,13 @@ def union_with_helper_party(
 
 
 def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows: int = MAX_ROWS) -> HelperOutcome:
-    """Tell two parties where their ids stand in the union, from keyed hashes: the helper's side.
+    """Tell two parties the positions of their ids in the union, from keyed hashes. This is the helper's side.
 
-    Threat model and guarantee as for union_with_helper_party: this side learns the sizes only. Args: a channel to
-    each party, ``rng`` for the positions, and the most ids to accept from a party.
+    Threat model and guarantee as for union_with_helper_party: this side learns only the sizes. Args: a channel to each party,
+    ``rng`` for the positions, and the most ids to accept from a party.
 
-    Raises DataError if no id is common or one set contains the other, ProtocolError for what the protocol does not
-    allow; PeerStopped if a party ended the job.
+    Raises DataError if no id is common or one set contains the other, ProtocolError if a party breaks the protocol, and
+    PeerStopped if a party ended the job.
     """
     parties = [first, second]
     with notify_peers(parties):
@@ -156,7 +156,7 @@ def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows
 
 
 def agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:
-    """Join both sides' halves, so that neither alone chooses the key. The channel between them keeps it from the helper."""
+    """Combine both sides' halves, so that neither alone chooses the key. Their own channel hides it from the helper."""
     own = rng.bytes(_KEY_BYTES)
     peer.send(KeyShare(share=own))
     other = peer.receive(KeyShare).share
@@ -168,5 +168,5 @@ def agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:
 
 
 def key_of_shares(own: bytes, other: bytes) -> bytes:
-    """Derive the key of two halves, whichever came first."""
+    """Derive the key from two halves, in either order."""
     return sha256(b"tallystick/alignment/v1/helper\x00" + b"".join(sorted((own, other)))).digest()

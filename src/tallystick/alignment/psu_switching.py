@@ -1,4 +1,4 @@
-"""Private set union by oblivious switching: pseudonyms that both sides can make of their own ids only, and their union.
+"""Unite sets of ids privately by oblivious switching: pseudonyms that each side can make of its own ids only, and their union.
 
     side with fewer ids, S                         the other side, R
     a pseudonym of every own id            <->     the same: equal for equal ids, and random to whoever lacks the id
@@ -12,32 +12,32 @@
     one transfer for each                          where the values were equal
     universal ids                          <-      all pseudonyms, sorted
 
-Garimella, Mohassel, Rosulek, Sadeghian and Singh 2021 ("Private Set Operations from Oblivious Switching"), private-ID:
-pseudonyms by pseudorandom functions both ways, and the union of these, which both learn. The pseudonyms are half of the tags of
+Garimella, Mohassel, Rosulek, Sadeghian and Singh 2021 ("Private Set Operations from Oblivious Switching"), private-ID: pseudonyms
+by pseudorandom functions in both directions, and the union of these, which both learn. A pseudonym is half of a tag of
 ``psi_malicious``: a hash of the id and of both sides' functions of it. The rest is in ``switching``.
 
-A simulator that knows a side's ids and secrets and the sizes, and nothing else, can show it all that it receives.
+A simulator that knows only a side's ids and secrets and the sizes can produce everything that the side receives.
 
-- Both, of the pseudonyms: base transfers, corrections and checks that are uniform or made from uniform data
-  (``psi_malicious``). A pseudonym of an id that a side lacks is an output of a random oracle at a point of which 128 bits are
-  unknown to it.
+- Both sides, for the pseudonyms: base transfers, corrections and checks that are uniform or made from uniform data
+  (``psi_malicious``). A pseudonym of an id that a side lacks is an output of a random oracle at a point of which the side lacks
+  128 bits.
 - S: stores of uniform slots (``programmed``), answers of uniform bits (``shuffle``), corrections of uniform bits for the equality
-  and for the transfers; the union's size; and its own pseudonyms among random ones, sorted. t is uniform whether R has the id in
-  a bin or not, so nothing before the sorted list depends on R's ids.
-- R: corrections of uniform bits for stores, switches and transfers, and the number of S's table, 0 but for a chance of 2^-40.
+  and for the transfers; the union's size; and its own pseudonyms among random ones, sorted. t is uniform whether or not R has the
+  id in a bin, so nothing before the sorted list depends on R's ids.
+- R: corrections of uniform bits for stores, switches and transfers, and the number of S's table, 0 except with a chance of 2^-40.
   Then function values, which are its own in as many places as ids are common and uniform elsewhere. Elsewhere it takes random
-  pseudonyms, or 0 from an empty bin. The permutation is uniform and R learns nothing of it, so all of these places are
+  pseudonyms, or 0 from an empty bin. The permutation is uniform and R learns nothing about it, so all of these places are
   shuffled.
 
-Equality is not decided by S's shares in the clear, or by their hashes: R could work out s_j + t_j for the three bins of every
-pseudonym that it takes, and so learn in which bins these stand.
+Equality is not decided by S's shares in the clear, or by their hashes: R could compute s_j + t_j for the three bins of every
+pseudonym that it takes, and so learn which bins hold them.
 
 Each switch takes one oblivious transfer: 26 million for a million ids. Pseudonyms are tags of ``psi_malicious``, so even a side
-that deviates learns nothing of ids that it did not bring.
+that deviates learns nothing about ids that it did not bring.
 
-Two ids have one pseudonym with a chance below 2^-74 for 50 million ids on either side. A value of 64 bits that is none of the
-other side's equals one with a chance of 2^-64 a place: below 2^-40 for 10^7 ids on either side, below 2^-37.9 for 50 million.
-An id that only one side has then counts as common, and is left out of the union.
+Two ids share a pseudonym with a chance below 2^-74 for 50 million ids on either side. A 64-bit value that should differ from the
+other side's equals it with a chance of 2^-64 per place: below 2^-40 for 10^7 ids on either side, below 2^-37.9 for 50 million. An
+id that only one side has then counts as common, and is missing from the union.
 
 Shapes: M own ids; N ids of the union; J places of the network.
 """
@@ -68,21 +68,21 @@ from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 
 MULTIPLICATIONS = 4 * COLUMNS + 4 * CODE_BITS + 4 * TRANSFERS + 3
-"""Of base transfers, on either side, with a key for each of the three batches of which it is the sender."""
+"""Those of base transfers, on either side, with a key for each of the three batches that it sends."""
 _MERGED = "merged union"
 _HIDDEN = "hidden pseudonyms"
 
 
 def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Assign every id of the union a universal id: the role of the side with fewer ids, S, which permutes.
+    """Assign every id of the union a universal id. This is the role of the side with fewer ids, S, which permutes.
 
     Threat model: an honest-but-curious peer. Guarantee: under computational Diffie-Hellman on ristretto255, AES-128 as a
     pseudorandom function and (under public keys, for the transfers of switches) as an ideal cipher, and BLAKE2b as a random
     oracle, a side learns the sizes of both sets and of the intersection and the positions of its own ids, nothing more. Not
     protected: a peer that deviates can learn which ids are common.
 
-    Raises DataError where the sizes tell who is in the intersection; ProtocolError, naming peer and step, for what the protocol
-    does not allow.
+    Raises DataError if the sizes reveal who is in the intersection; ProtocolError, which names peer and step, if the peer breaks
+    the protocol.
     """
     rng, own = side.rng, len(members)
     own_M16, salt = _pseudonyms(members, others, channel, side)
@@ -112,7 +112,7 @@ def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel
 
 
 def merge_by_switching(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Assign every id of the union a universal id: the role of the side with more ids, R, which merges.
+    """Assign every id of the union a universal id. This is the role of the side with more ids, R, which merges.
 
     Protocol, threat model, guarantee and errors as for permute_by_switching.
     """

@@ -1,4 +1,4 @@
-"""Draw alignment's secrets: keys, shuffles and dummies come from a cryptographic source."""
+"""Draw alignment's secrets (keys, shuffles and dummies) from a cryptographic source."""
 
 import os
 from collections.abc import Callable
@@ -15,7 +15,9 @@ from tallystick.alignment.matching import order_of_pairs
 
 @dataclass(frozen=True, kw_only=True)
 class SecureRandom:
-    """Draws from ``source``, which gives that many uniformly random bytes: the operating system's, unless a test fixes it."""
+    """A generator that reads ``source``, which returns that many uniformly random bytes: the operating system's,
+    except in tests.
+    """
 
     source: Callable[[int], bytes] = os.urandom
 
@@ -36,12 +38,14 @@ class SecureRandom:
         return int.from_bytes(self.bytes(width), "little") % bound
 
     def permutation(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Draw a uniform permutation: the order of random 128-bit keys (two are equal with a chance below count^2 / 2^129)."""
+        """Draw a uniform permutation, by sorting random 128-bit keys (two are equal with a chance below count^2 / 2^129)."""
         keys_N2 = np.frombuffer(self.bytes(16 * count), dtype=np.uint64).reshape(count, 2)
         return order_of_pairs(keys_N2[:, 1], keys_N2[:, 0])
 
 
 def random_of(secret: bytes) -> SecureRandom:
-    """Draw what follows from a secret of 32 bytes: SHAKE-256 of it and of how many draws came before."""
+    """Return a generator whose draws follow from a secret of 32 bytes: SHAKE-256 of the secret and the number of
+    earlier draws.
+    """
     draws = numbers()
     return SecureRandom(source=lambda count: shake_256(secret + next(draws).to_bytes(8, "big")).digest(count))

@@ -1,4 +1,4 @@
-"""Several rows of the label party for one id: positions become rows, once the distinct ids are aligned.
+"""Support several rows of the label party for one id: after the distinct ids are aligned, positions become rows.
 
 Shapes: U ids of a table, R rows of it, K common ids, N positions.
 """
@@ -16,22 +16,22 @@ from tallystick.network.channel import Channel
 
 COUNTS = "rows of each common id"
 ROWS_OF_AN_ID, USUAL_ROWS = 100, 1_000_000
-"""Where a contract does not say: how many rows the label party may have for each id of a feature party, and may have anyway."""
+"""If the contract sets no limit: rows that the label party may have per id of a feature party, and rows it may have anyway."""
 
 
 def repeat_label_party(alignment: Alignment, id_R: Rows, channels: Sequence[Channel], *, rng: SecureRandom) -> Alignment:
-    """Put every own row at a position of its own, those of one id side by side in a secret order, and tell how many each has.
+    """Give every own row its own position, with the rows of an id together in a secret order, and send each id's number of rows.
 
-    A feature party sees what crosses for each position. In the table's order, which often follows a time or the label, the place
-    of a row beside others of its id would tell of it what no defence of labels hides.
+    A feature party sees what crosses for each position. A table's order often follows a time or the label. Then a row's position
+    among others of its id would reveal something that no defence of labels hides.
 
-    Threat model and guarantee: that of the alignment for which ids are common; the number of rows of each common id is disclosed
-    to every feature party as it is, which nothing protects. Nothing is sent of ids that are not common.
+    Threat model and guarantee: for common ids, those of the alignment. The number of rows of each common id is disclosed to every
+    feature party, without protection. Nothing is sent about ids that are not common.
 
     Args:
-        alignment: of the distinct ids; its ``rows_N`` are ids.
+        alignment: alignment of the distinct ids; its ``rows_N`` are ids.
         id_R: the id of each own row.
-        channels: to the feature parties.
+        channels: channels to the feature parties.
         rng: draws the order.
     """
     ids_K = alignment.rows_N
@@ -48,10 +48,10 @@ def repeat_label_party(alignment: Alignment, id_R: Rows, channels: Sequence[Chan
 
 
 def repeat_feature_party(alignment: Alignment, channel: Channel, *, max_rows: int) -> Alignment:
-    """Put the own row of each common id at as many positions as the label party has rows for it.
+    """Repeat the own row of each common id, once for each row that the label party has for it.
 
     Threat model and guarantee as for repeat_label_party: this side learns these numbers. Raises ProtocolError, before memory is
-    allocated, for a number below 1 and for more than ``max_rows`` in all.
+    allocated, for a number below 1 and for more than ``max_rows`` in total.
     """
     count_K = receive_list(channel, COUNTS, len(alignment), dtype=np.int64)
     least, rows = int(count_K.min(initial=1)), float(count_K.sum(dtype=np.float64))  # int64 could overflow
@@ -69,5 +69,5 @@ def repeat_feature_party(alignment: Alignment, channel: Channel, *, max_rows: in
 
 
 def counts_learnt(label_party: str, rows: int, ids: int) -> str:
-    """Say what a feature party learnt of numbers of rows."""
+    """Say what a feature party learnt from the numbers of rows."""
     return f"how many rows {label_party} has for each of the {ids} common ids: {rows} in all"

@@ -1,16 +1,16 @@
-"""A sample of ids that two parties draw alike: what is common to both samples is a sample of what is common to both tables.
+"""Draw a sample of ids that two parties choose in the same way: the ids common to both samples are a sample of the common ids.
 
     each party      how many ids it has              <->
     both            a salt, by a coin toss           <->
     each party      keeps the ids whose keyed hash under the salt is below a bound, the same on both sides
 
-The bound follows from both sizes. Each party learns the other's size. The protocol that then aligns the samples tells which ids
-of the sample are common, and so about which share of all.
+The bound follows from both sizes, so each party learns the other's size. The protocol that then aligns the samples reveals which
+ids of the sample are common, and so the approximate share of common ids in the tables.
 
-Guarantee: of a table of more ids than are drawn, its side does not choose whom the sample has, for the table is read before the
-salt is known, and neither side settles the salt (``coin_toss.py``). A smaller table is in the sample as a whole. A salt that one
-side knew before, such as a hash of the contract, would let it add the ids of persons who are sure to be drawn. Not protected: a
-side that ends a toss, and begins again, sees another sample.
+Guarantee: if a table has more ids than are drawn, its side cannot choose who is in the sample, because the table is read before
+the salt is known, and neither side determines the salt (``coin_toss.py``). A smaller table is in the sample as a whole. With a
+salt that one side knew in advance, such as a hash of the contract, that side could add the ids of people who are sure to be
+drawn. Not protected: a side that ends a toss and starts again sees another sample.
 
 Shapes: N ids.
 """
@@ -38,9 +38,9 @@ class Sample:
     """A party's part of a sample.
 
     Args:
-        is_in_N: which of its ids are in it.
+        is_in_N: whether each of its ids is in the sample.
         others: how many ids the other party has.
-        share: of all ids that are drawn.
+        share: share of all ids that are drawn.
     """
 
     is_in_N: NDArray[np.bool_]
@@ -52,14 +52,14 @@ def draw_sample(ids: Ids, channel: Channel, *, rows: int, rng: SecureRandom, lea
     """Draw a sample with the other party.
 
     Args:
-        ids: this party's, N.
-        channel: to the other party.
-        rows: ids of the smaller table that are drawn, about.
-        rng: gives this party's coin.
+        ids: this party's ids, N.
+        channel: channel to the other party.
+        rows: approximate number of ids drawn from the smaller table.
+        rng: draws this party's coin.
         leads: whether to act as the label party in the toss.
-        max_rows: ids that the other party may have.
+        max_rows: most ids that the other party may have.
 
-    Raises ProtocolError for a peer that announces too many ids, or shows another coin than it had settled on.
+    Raises ProtocolError if a peer announces too many ids, or shows another coin than it had committed to.
     """
     send_size(channel, WHOLE, len(ids))
     others = receive_size(channel, WHOLE, at_least=1, at_most=max_rows)
@@ -69,7 +69,7 @@ def draw_sample(ids: Ids, channel: Channel, *, rows: int, rng: SecureRandom, lea
 
 
 def is_drawn(ids: Ids, salt: bytes, *, share: float) -> NDArray[np.bool_]:
-    """Tell of each id whether it is drawn, (N): by the id, the salt and the share alone."""
+    """Tell for each id whether it is drawn, (N). It depends only on the id, the salt and the share."""
     bound = math.floor(share * _HASHES)
     if bound >= _HASHES:
         return np.ones(len(ids), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Keys that are linked by similarity, as both parties and the attacks on them have them: numbers and texts.
+"""Hold the keys that are linked by similarity, for both parties and for the attacks on them: numbers and texts.
 
 Shapes: R rows with a key, D numbers of a key.
 """
@@ -19,8 +19,8 @@ class SimilarKeys:
     """The keys of R rows.
 
     Args:
-        numbers_RD: the dimensions that are numbers, in their own units.
-        texts: the dimensions that are text, R values each.
+        numbers_RD: numeric dimensions, in their own units.
+        texts: text dimensions, R values each.
     """
 
     numbers_RD: Floats
@@ -30,7 +30,7 @@ class SimilarKeys:
         return len(self.numbers_RD)
 
     def scaled(self, terms: SimilarityConfig, *, weighted: bool = False) -> Floats:
-        """Scale the numbers as they count, and times their weights if asked."""
+        """Divide the numbers by their scales, and multiply them by their weights if asked."""
         scale_D = np.array([d.scale / (d.weight if weighted else 1) for d in terms.numbers], dtype=np.float64)
         return self.numbers_RD / scale_D
 
@@ -46,5 +46,5 @@ class SimilarKeys:
         return digest.digest()
 
     def noise_name(self, contract_hash: str) -> str:
-        """Return the name under which the noise is kept that was drawn for these keys under a contract."""
+        """Return the name under which the noise on these keys is kept for a contract."""
         return hashlib.blake2b(self.digest() + contract_hash.encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""Linking by similar keys through a helper: each row of the label party with the K most similar rows of each feature party.
+"""Link similar keys through a helper: each row of the label party with the K most similar rows of each feature party.
 
     label party  <->  feature party     the keys' dimensions, how many rows, a secret that the helper never has
     each party    ->  helper            its keys, encoded under the secret, in random order
@@ -51,7 +51,7 @@ from tallystick.network.messages import Message
 
 _METHOD = "similarity"
 MAX_SIMILARITY = 1e12
-"""In deviations; of so many links that are not all equally far the largest is below the root of their number."""
+"""In deviations. Among this many links that are not all equally far, the largest is below the square root of their number."""
 
 _KEYS = "encoded keys"
 _NUMBERS = "numbers of the rows"
@@ -60,21 +60,22 @@ _SIMILARITIES = "similarities"
 
 
 class KeyShape(Message, frozen=True):
-    """Shape of a side's keys: name, kind and unit of each dimension. Peers' must be the same."""
+    """Shape of a side's keys: name, kind and unit of each dimension. Both sides must have the same."""
 
     dimensions: list[str]
 
 
 class Scale(Message, frozen=True):
-    """Helper to both parties: mean and deviation of minus the distances. Label party to helper: those of an earlier run, if
-    any."""
+    """Sent by the helper to both parties: mean and deviation of the negative distances. Sent by the label party to the helper:
+    those of an earlier run, if any.
+    """
 
     mean: float
     deviation: float
 
 
 class LinksDigest(Message, frozen=True):
-    """A digest of all links, the same on both sides if the helper told both the same."""
+    """A digest of all links. It is the same on both sides if the helper sent both the same links."""
 
     digest: bytes
 
@@ -89,27 +90,27 @@ def link_label_party(
     scales: Mapping[str, SimilarityScale] | None = None,
     max_rows: int = MAX_ROWS,
 ) -> Alignment:
-    """Learn from a helper which rows of each feature party are most similar to this party's: the label party's side.
+    """Learn from a helper which rows of each feature party are most similar to this party's. This is the label party's side.
 
-    FedSim, section 4.1, with the order of the links hidden from the feature party, the links of both sides compared, and noise on
-    keys as a choice beside the published noise on similarities.
+    It is FedSim, section 4.1, with three changes: the order of the links is hidden from the feature party, both sides compare
+    their links, and noise on keys may be chosen in addition to the published noise on similarities.
 
-    Threat model: honest-but-curious peers and helper, and the helper colludes with neither. Guarantee: none for similarities
-    with noise from tau (``sigma_of_tau``); what noise on keys promises, where the contract asks for it (``key_noise.py``). Not
-    protected: everything from a helper that sees keys in the clear, or ranks, off which keys can nearly be read; the places of
-    either side's keys from the other where similarities are many (``attacks/linkage``).
+    Threat model: honest-but-curious peers and helper, and the helper colludes with neither. Guarantee: none for similarities with
+    noise from tau (``sigma_of_tau``); that of noise on keys, if the contract asks for it (``key_noise.py``). Not protected:
+    everything from a helper that sees keys in the clear, or ranks, from which keys can nearly be read; the places of either
+    side's keys from the other if there are many similarities (``attacks/linkage``).
 
     Args:
-        keys: of this party's rows, with noise already where the contract asks for it.
-        peers: to the feature parties.
-        helper: to the helper.
-        terms: what the contract says of similarity.
+        keys: of this party's rows, already with noise if the contract asks for it.
+        peers: channels to the feature parties.
+        helper: channel to the helper.
+        terms: the contract's terms of similarity.
         rng: draws the order of the positions and the halves of the secrets.
-        scales: of an earlier run, by feature party, for new rows; left out, the helper fits them.
-        max_rows: most rows to accept from a peer (and to have).
+        scales: for new rows, those of an earlier run, by feature party; by default the helper fits them.
+        max_rows: most rows to accept from a peer, and to have.
 
-    Raises DataError, on every side alike, for a side without rows or a tau that is not feasible; ProtocolError, naming peer and
-    step, for what the protocol does not allow.
+    Raises DataError, on every side, for a side without rows or a tau that is not feasible; ProtocolError, which names peer and
+    step, if a peer breaks the protocol.
     """
     with notify_peers([*peers, helper]):
         sizes = _meet(keys, peers, terms, max_rows=max_rows)
@@ -140,7 +141,7 @@ def link_label_party(
 
 
 def _learnt_of(candidates: Mapping[str, Candidates], terms: SimilarityConfig, *, own: int) -> list[str]:
-    """Say what the label party learnt of each feature party by the candidates for its own rows."""
+    """Say what the label party learnt about each feature party from the candidates for its own rows."""
     sentences = [f"{name} has {c.rows} rows." for name, c in candidates.items()]
     for name, c in candidates.items():
         pairs = int((c.numbers_NK != PAD).sum())
@@ -167,11 +168,11 @@ def link_feature_party(
     rng: SecureRandom,
     max_rows: int = MAX_ROWS,
 ) -> Alignment:
-    """Learn from a helper which of this party's rows are linked to each position: a feature party's side.
+    """Learn from a helper which of this party's rows are linked to each position. This is a feature party's side.
 
     Threat model, guarantee, arguments and errors as for link_label_party. This side learns which of its rows are linked to a
-    position, in no order, and of the similarities the mean and the standard deviation of all linked distances, exact whatever
-    noise there is on similarities: where the label party has one row and two links, these two numbers are both distances.
+    position, without their order. It also learns the mean and the standard deviation of all linked distances. Both are exact,
+    even with noise on similarities: if the label party has one row and two links, these two numbers give both distances.
     """
     with notify_peers([peer, helper]):
         (positions,) = _meet(keys, [peer], terms, max_rows=max_rows)
@@ -217,13 +218,13 @@ def link_feature_party(
 def link_helper(
     label: Channel, features: Sequence[Channel], *, terms: SimilarityConfig, rng: SecureRandom, max_rows: int = MAX_ROWS
 ) -> HelperOutcome:
-    """Link the label party's rows to the most similar rows of each feature party, from encoded keys: the helper's side.
+    """Link the label party's rows to the most similar rows of each feature party, from encoded keys. This is the helper's side.
 
-    Threat model and guarantee as for link_label_party; what this side sees is what the contract's ``helper_sees`` says. Ties go
-    by distance, then by number; numbers are drawn at random.
+    Threat model and guarantee as for link_label_party; the contract's ``helper_sees`` says what this side sees. Ties are broken
+    by distance, then by number. Numbers are drawn at random.
 
-    Raises DataError, on every side alike, for links that are all equally far or a tau that is not feasible; ProtocolError, naming
-    side and step, for what the protocol does not allow; PeerStopped if a party ended the job.
+    Raises DataError, on every side, for links that are all equally far or a tau that is not feasible; ProtocolError, which names
+    side and step, if a side breaks the protocol; PeerStopped if a party ended the job.
     """
     sizes: dict[str, int] = {}
     sentences = []
@@ -266,7 +267,7 @@ def link_helper(
 
 
 def seen_by_helper(terms: SimilarityConfig) -> str:
-    """Say as what the helper sees keys. ``block`` shows beside them which rows begin alike."""
+    """Say in which form the helper sees keys. With ``block`` it also sees which rows begin in the same way."""
     if not terms.block:
         return _encoded(terms)
     letters = "character" if terms.block == 1 else f"{terms.block} characters"
@@ -294,7 +295,7 @@ def _said_of_floor(terms: SimilarityConfig, none: str) -> str:
 
 
 def _meet(keys: SimilarKeys, peers: Sequence[Channel], terms: SimilarityConfig, *, max_rows: int) -> list[int]:
-    """Compare what the keys are and how many rows there are. Every side finds the same problems."""
+    """Compare the kinds of keys and the numbers of rows. Every side finds the same problems."""
     if len(keys) > max_rows:
         raise DataError(f"this side has {len(keys)} rows, over alignment.max_rows = {max_rows} in the contract; raise it")
     shape = [f"{d.name}: {d.kind}{f' in {d.unit}' if d.unit else ''}" for d in terms.dimensions]
@@ -327,7 +328,7 @@ def _send_encoded(helper: Channel, keys: SimilarKeys, order_N: Rows, terms: Simi
 
 
 def _receive_scale(channel: Channel, terms: SimilarityConfig) -> Scale:
-    """Receive a scale that the contract's distances can have."""
+    """Receive a scale. Raises ProtocolError if the contract's distances cannot have it."""
     scale = channel.receive(Scale)
     if not is_possible(scale.mean, scale.deviation, terms):
         raise ProtocolError(
@@ -366,14 +367,14 @@ def _check_numbers(helper: Channel, numbers_NK: Rows, rows: int) -> None:
 
 
 def _by_number(numbers_NK: Rows) -> Rows:
-    """Sort each position's numbers, pads last."""
+    """Sort each position's numbers, padding last."""
     last = np.iinfo(np.int64).max
     sorted_NK = np.sort(np.where(numbers_NK == PAD, last, numbers_NK), axis=1)
     return np.where(sorted_NK == last, PAD, sorted_NK)
 
 
 def _compare(peer: Channel, helper: Channel, numbers_NK: Rows) -> None:
-    """Check that both parties have the same links. If they differ, the helper told them different things."""
+    """Check that both parties have the same links. If they differ, the helper sent them different ones."""
     digest = blake2b(_by_number(numbers_NK).astype("<i8").tobytes(), digest_size=32).digest()
     peer.send(LinksDigest(digest=digest))
     if peer.receive(LinksDigest).digest != digest:

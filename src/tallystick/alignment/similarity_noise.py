@@ -1,10 +1,10 @@
-"""From distances to similarities, and FedSim's noise on them.
+"""Turn distances into similarities, and add FedSim's noise to them.
 
-A similarity is minus the distance, standardised over all links of the training's linkage, with noise if asked for, and scaled to
-variance 1. New rows at prediction are measured on the same scale. Both sides are told mean and deviation of the distances, exact
-whatever tau says. With several feature parties each is linked by itself, under a secret of its own.
+A similarity is the negative distance, standardised over all links of the training's linkage, with noise if asked for, and scaled
+to variance 1. New rows at prediction use the same scale. Both sides learn the exact mean and deviation of the distances, whatever
+tau is. Several feature parties are linked separately, each under its own secret.
 
-Shapes: N positions, K neighbours, L links of a position in the end.
+Shapes: N positions, K neighbours, L links of a position after selection.
 """
 
 import math
@@ -22,36 +22,36 @@ from tallystick.alignment.terms import SimilarityConfig
 from tallystick.errors import DataError
 
 ROUNDING = 1e-9
-"""By how much a mean may pass the largest of what it is of."""
+"""How far rounding may lift a mean above the largest value that it averages."""
 LEAST_DEVIATION = 1e-9
-"""Of distances, in the least step between two of them: of fewer than 10^18 links that are not all equally far."""
+"""Of distances, in units of the least step between two of them, for fewer than 10^18 links that are not all equally far."""
 
 
 def smallest_tau(deviation: float) -> float:
-    """Return the tau that endless noise would come to: any tau must be above it.
+    """Return the tau of infinite noise: any tau must be above it.
 
-    FedSim, theorem 2: with similarities of variance 1 an attacker who always guesses the mean is right so often.
+    FedSim, theorem 2: with similarities of variance 1, it is how often an attacker is right who always guesses the mean.
 
     Args:
-        deviation: sigma_0, of the distances, in what counts as hitting one (bits, or ``noise.resolution``).
+        deviation: sigma_0, of the distances, in units of a hit (bits, or ``noise.resolution``).
     """
     return float(erf(1 / (2 * math.sqrt(2) * deviation)))
 
 
 def sigma_of_tau(tau: float, deviation: float) -> float:
-    """Return the deviation of the noise for which FedSim's greedy attacker hits a distance with probability tau.
+    """Return the deviation of the noise with which FedSim's greedy attacker hits a distance with probability tau.
 
-    The noise is added to minus the distance, less its mean and over its deviation, both over all links; the sum is what is then
-    brought back to variance 1 (``noisy_similarities``), which tells an attacker nothing less.
+    The noise is added to the negative distance, minus its mean and divided by its deviation, both over all links. The sum is then
+    scaled back to variance 1 (``noisy_similarities``), which hides nothing from an attacker.
 
     FedSim, theorem 2, solved for sigma: 1 / sqrt(8 sigma_0^2 a^2 - 1) with a = erfinv(tau).
 
-    No formal guarantee: tau bounds one guess of one distance. The choice of the K nearest is not noisy at all, and the paper's
-    theorem 1 is only a necessary condition for differential privacy. Whoever averages the guesses of many distances to one row,
-    or asks how near he came and not whether he hit, does far better (``attacks/linkage``); a small tau protects less than it
+    No formal guarantee: tau bounds one guess of one distance. The choice of the K nearest has no noise at all, and the paper's
+    theorem 1 is only a necessary condition for differential privacy. An attacker that averages the guesses of many distances to
+    one row, or that counts near guesses as well as hits, does far better (``attacks/linkage``). A small tau protects less than it
     seems to.
 
-    Raises DataError for a tau that no noise brings about, with the smallest that one does.
+    Raises DataError for a tau that no noise can reach, with the smallest one that can be reached.
     """
     if tau == 1:
         return 0.0
@@ -65,7 +65,7 @@ def sigma_of_tau(tau: float, deviation: float) -> float:
 
 
 def scale_of(mean: float, deviation: float, terms: SimilarityConfig) -> SimilarityScale:
-    """Return the whole scale with the noise that the contract asks for. Raises DataError where there is nothing to scale."""
+    """Return the scale with the noise that the contract asks for. Raises DataError if all similarities would be equal."""
     if deviation == 0:
         raise DataError(
             "alignment: no links, or all are equally far, so that similarities tell nothing: do the keys of both sides mean "
@@ -85,7 +85,9 @@ def farthest(terms: SimilarityConfig) -> float:
 
 
 def is_possible(mean: float, deviation: float, terms: SimilarityConfig) -> bool:
-    """Tell whether minus the distances of some links can have this mean and deviation. Both 0 mean nothing to fit."""
+    """Tell whether the negative distances of some links can have this mean and deviation. If both are 0, there was nothing to
+    fit.
+    """
     if deviation == 0:
         return mean == 0
     far = farthest(terms)
@@ -94,7 +96,7 @@ def is_possible(mean: float, deviation: float, terms: SimilarityConfig) -> bool:
 
 
 def fit(links: Neighbors) -> tuple[float, float]:
-    """Return mean and standard deviation of minus the distances of all links. Both are 0 where there is nothing to fit."""
+    """Return mean and standard deviation of the negative distances of all links. Both are 0 if there is nothing to fit."""
     distance_L = links.distance_NK[links.numbers_NK != PAD]
     if not len(distance_L) or distance_L.min() == distance_L.max():
         return 0.0, 0.0
@@ -102,12 +104,12 @@ def fit(links: Neighbors) -> tuple[float, float]:
 
 
 def noisy_similarities(links: Neighbors, scale: SimilarityScale, *, keep: int, rng: SecureRandom) -> tuple[Rows, Similarities]:
-    """Return the ``keep`` links of highest noisy similarity per position and these similarities, the most similar first.
+    """Return the ``keep`` links of highest noisy similarity per position, and these similarities, the most similar first.
 
-    Ties go by number.
+    Ties are broken by number.
 
-    Mean and deviation are the scale's, those of the training's linkage, also where the links are of new rows; so only the
-    training's have a mean of 0 and a variance of 1, all K of them, before ``keep`` drops any. An absent link's similarity is 0.
+    Mean and deviation are those of the training's linkage, even for links of new rows. So only the training's links have a mean
+    of 0 and a variance of 1, over all K of them, before ``keep`` drops any. An absent link's similarity is 0.
     """
     there_NK = links.numbers_NK != PAD
     similarity_NK = (-np.where(there_NK, links.distance_NK, 0.0) - scale.mean) / scale.deviation
@@ -122,7 +124,7 @@ def noisy_similarities(links: Neighbors, scale: SimilarityScale, *, keep: int, r
 
 
 def gaussian(shape: tuple[int, ...], rng: SecureRandom) -> Floats:
-    """Draw standard normal noise by inversion from the key stream of a fresh key, 52 bits each: many draws, none predictable."""
+    """Draw standard normal noise by inversion of 52-bit words from a new key's stream: many draws, all unpredictable."""
     count = math.prod(shape)
     stream = Cipher(ChaCha20(rng.bytes(32), bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     words = np.frombuffer(stream, dtype="<u8") >> np.uint64(12)

@@ -1,8 +1,8 @@
-"""Choose the libsodium that computes in the group: the one that rbcl's wheel carries, or the system's.
+"""Choose the libsodium that computes in the group: the one in rbcl's wheel, or the system's.
 
-Both pass the same published vectors. The wheel's changes when rbcl is released anew; the system's, when the operating system
-is updated, so a fix can come sooner. Nothing is chosen silently: the environment variable ``TALLYSTICK_LIBSODIUM`` says which,
-and the report names it.
+Both pass the same published vectors. The wheel's library changes with releases of rbcl, the system's with updates of the
+operating system, so a fix can arrive there sooner. Nothing is chosen silently: the environment variable ``TALLYSTICK_LIBSODIUM``
+decides, and the report names the library.
 """
 
 import ctypes
@@ -18,18 +18,18 @@ from tallystick.errors import ConfigError, printable
 
 VARIABLE = "TALLYSTICK_LIBSODIUM"
 NEWEST_NEEDED = "crypto_core_ristretto255_scalar_mul"
-"""Of the functions that are called, the one that came last, with release 1.0.18; a minimal build leaves it out."""
+"""The newest of the functions that are called. It came with release 1.0.18, and a minimal build lacks it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sodium:
-    """A libsodium that is loaded and initialised, and in words where it comes from."""
+    """A loaded and initialised libsodium, and its origin in words."""
 
     library: ctypes.CDLL
     origin: str
 
     def bind(self, name: str, arguments: int) -> Callable[..., int]:
-        """Return a function of the library that takes so many addresses and answers 0, or -1."""
+        """Return a function of the library that takes this many addresses and returns 0, or -1 for a failure."""
         function: Callable[..., int] = getattr(self.library, name)
         function.argtypes = [ctypes.c_void_p] * arguments  # type: ignore[attr-defined]
         function.restype = ctypes.c_int  # type: ignore[attr-defined]
@@ -37,16 +37,16 @@ class Sodium:
 
 
 def load_sodium() -> Sodium:
-    """Load what ``TALLYSTICK_LIBSODIUM`` names: "bundled" (also if it is not set), "system", or a library's path.
+    """Load the library that ``TALLYSTICK_LIBSODIUM`` names: "bundled" (the default), "system", or a path.
 
-    Raises ConfigError where that library is not here, has no ristretto255.
+    Raises ConfigError if that library is not here, or lacks ristretto255.
     """
     choice = os.environ.get(VARIABLE, "bundled")
     return _bundled() if choice == "bundled" else _of_system(choice)
 
 
 def _bundled() -> Sodium:
-    """Load rbcl's library. Every import of rbcl unpacks it into a temporary file, so a folder must take files that can run."""
+    """Load rbcl's library. An import of rbcl unpacks it into a temporary file, so a folder must allow files that can run."""
     problems = []
     for folder in (None, Path.home() / ".cache", Path.cwd()):
         usual = tempfile.tempdir

@@ -1,4 +1,4 @@
-"""Declare what a contract may say of linking rows by similar keys (FedSim): dimensions, what the helper sees, and noise."""
+"""Declare the contract's terms of linking rows by similar keys (FedSim): dimensions, what the helper sees, and noise."""
 
 import math
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ Sees = Literal["ranks", "filters", "clear"]
 KeyNoise = Literal["none", "planar-laplace", "gaussian"]
 
 MAX_PIVOTS = 1 << 26
-"""Most bits that a number's filter may stand for: pivots are drawn and sorted, 8 bytes each."""
+"""Most pivots, one for each bit of a number's filter: they are drawn and sorted, 8 bytes each."""
 Tau = Annotated[float, Field(strict=True, gt=0, le=1)]
 Coordinate = Annotated[float, Field(strict=True, ge=-1e12, le=1e12)]
 Small = Annotated[int, Field(strict=True, ge=1, le=10_000)]
@@ -39,7 +39,7 @@ class DimensionConfig(Model):
     def bounds(self) -> tuple[float, float]:
         """Return the least and greatest value of a number.
 
-        They are infinite where the contract gives none, as it may if keys are in the clear.
+        They are infinite if the contract gives none, which it may if keys are in the clear.
         """
         return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 
@@ -119,7 +119,7 @@ class SimilarityConfig(Model):
                 f"noise.delta = {noise.delta:g}: must be at least {LEAST_DELTA:g}, beside which the error of sampling (2^-100) "
                 "does not count"
             )
-        # By value, not by what is written: a run folder's contract has all its defaults written out.
+        # By value: a run folder's contract has all its defaults written out.
         fields = SimilarityNoiseConfig.model_fields
         settings = {name for name in ("epsilon", "delta", "radius") if getattr(noise, name) != fields[name].default}
         if noise.keys == "none" and settings:
@@ -143,7 +143,7 @@ class SimilarityConfig(Model):
 
     @property
     def links(self) -> int:
-        """Return how many links a row has in the end, at most."""
+        """Return the most links that a row keeps."""
         return self.neighbors if self.keep is None else self.keep
 
     def pivots(self, dimension: DimensionConfig) -> int:

@@ -1,4 +1,4 @@
-"""Share between all unions: dummy ids, the checks on sizes and universal ids, and the outcome.
+"""Define what all unions share: dummy ids, the checks on sizes and universal ids, and the outcome.
 
 Shapes: N positions of the union; M own ids, dummies included.
 """
@@ -23,7 +23,7 @@ UIDS = "universal ids"
 
 @dataclass(frozen=True, kw_only=True)
 class UnionSide:
-    """Role of a side in a union, with its randomness, threads (all cores if None), and who is told of progress."""
+    """A side of a union: its role, randomness, threads (all cores if None), and who is told of progress."""
 
     label: bool
     rng: SecureRandom
@@ -33,7 +33,7 @@ class UnionSide:
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """Universal ids in their order, and where a side's own ids are among them."""
+    """Universal ids in their order, and the positions of a side's own ids among them."""
 
     uids_N16: Tags
     position_M: Index
@@ -41,7 +41,7 @@ class Named:
 
 
 class UnionRole(Protocol):
-    """One side's role, where it has ``members``, dummies included, and the other side has so many."""
+    """One side's role. The side has ``members``, dummies included, and the other side has ``others``."""
 
     def __call__(self, members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
         """Run the role."""
@@ -51,8 +51,8 @@ class UnionRole(Protocol):
 def with_dummies(ids: Ids, dummies: int, *, rng: SecureRandom) -> Sequence[bytes]:
     """Append a secret number, from 0 to ``dummies``, of ids drawn from a public pool of ``dummies`` ids that no row has.
 
-    As both sides draw from one pool, the dummies they happen to share blur the size of the intersection too. No
-    formal guarantee: each size that the peer sees is known to be at most ``dummies`` too high.
+    Both sides draw from one pool, so the dummies that they happen to share also blur the size of the intersection. No formal
+    guarantee: each size that the peer sees is known to be at most ``dummies`` too high.
     """
     if dummies < 0:
         raise DataError(f"dummies = {dummies}: expected 0 or more ids that blur the sizes")
@@ -71,7 +71,7 @@ def receive_union(channel: Channel, of: str, own: int, others: int) -> int:
 
 
 def check_union(union: int, own: int, others: int, peer: str) -> int:
-    """Return the size of the intersection. Raises DataError where the sizes alone tell each side who is in it, or nobody is.
+    """Return the size of the intersection. Raises DataError if the sizes alone show who is in it, or that no id is.
 
     Both sides see the same sizes at the same step and stop there, before either has learnt any position.
     """
@@ -92,7 +92,7 @@ def check_union(union: int, own: int, others: int, peer: str) -> int:
 
 
 def receive_uids(channel: Channel, count: int) -> Tags:
-    """Receive the universal ids (N, 16), sorted, so that their order tells nothing."""
+    """Receive the universal ids (N, 16), sorted, so that their order reveals nothing."""
     uids_N16 = receive_list(channel, UIDS, count, shape=(TAG_BYTES,))
     if not np.array_equal(sorted_order(uids_N16), np.arange(len(uids_N16))):
         raise ProtocolError(channel.peer, f"{channel.peer} sent {UIDS!r} that are not sorted")
@@ -100,7 +100,7 @@ def receive_uids(channel: Channel, count: int) -> Tags:
 
 
 def places(own_M16: Tags, all_N16: Tags, channel: Channel, of: str) -> Index:
-    """Return the place of each own tag among all. The peer is to blame if one is missing."""
+    """Return the place of each own tag among all. Blame the peer if one is missing."""
     with attribute_errors(channel, of):
         own, place = match(own_M16, all_N16)
     if len(own) != len(own_M16):
@@ -112,7 +112,7 @@ def places(own_M16: Tags, all_N16: Tags, channel: Channel, of: str) -> Index:
 
 @dataclass(frozen=True, kw_only=True)
 class UnionSizes:
-    """Public sizes of a union: how many ids this side announced, dummies included, how many the other, and how many there are."""
+    """Public sizes of a union: this side's announced ids, dummies included, the other side's, and the union's."""
 
     members: int
     others: int
@@ -120,7 +120,7 @@ class UnionSizes:
 
     @property
     def intersection(self) -> int:
-        """Return how many both have."""
+        """Return how many ids both sides have."""
         return self.members + self.others - self.union
 
 
@@ -135,7 +135,7 @@ def outcome(
     uids_N16: Tags | None = None,
     multiplications: int = 0,
 ) -> Alignment:
-    """Turn the positions of this side's ids, and of dummies behind them, into an Alignment. ``row_M`` is the row of each id."""
+    """Turn the positions of this side's ids, with dummies last, into an Alignment. ``row_M`` is the row of each id."""
     rows_N = np.full(sizes.union, -1, dtype=np.int64)
     rows_N[position_M[: len(row_M)]] = row_M
     dummies = "" if sizes.members == len(row_M) else f" ({sizes.members - len(row_M)} of its own are dummies)"

@@ -1,7 +1,7 @@
-"""Group operations on every core: a protocol hands over chunks and goes on talking to its peer.
+"""Compute group operations on every core, while the protocol goes on exchanging messages with its peer.
 
-A protocol's channel belongs to one thread. That thread only sends and receives; all arithmetic is started here as
-futures, as early as its input is there, so that neither the network nor the cores wait for each other.
+A protocol's channel belongs to one thread. That thread only sends and receives. All arithmetic is started here as futures, as
+soon as its input is there, so that neither the network nor the cores wait for each other.
 
 Shapes: B elements of a chunk.
 """
@@ -44,7 +44,7 @@ class Workers:
     def multiply(
         self, elements_B32: Elements, key: Scalar, *, keep: Callable[[Elements], Elements] = lambda elements_B32: elements_B32
     ) -> "Future[Elements]":
-        """Start multiplying elements by ``key``. ``keep`` reduces the product to what is kept of it."""
+        """Start multiplying elements by ``key``. ``keep`` reduces the product to the part that is needed."""
         return self._pool.submit(lambda: keep(self._counted(elements_B32, key)))
 
     def _counted(self, elements_B32: Elements, key: Scalar) -> Elements:
@@ -62,15 +62,15 @@ class Workers:
 
 
 def results(futures: "Iterable[Future[Elements]]") -> Iterator[Elements]:
-    """Yield the results in order, each as soon as it is there, and let go of it."""
+    """Yield the results in order, each as soon as it is there, and drop it afterwards."""
     waiting = deque(futures)
-    del futures  # else a list of them would keep every result
+    del futures  # otherwise a list of them would hold every result
     while waiting:
         yield waiting.popleft().result()
 
 
 def gathered(futures: "Iterable[Future[Elements]]", count: int, *, width: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Wait for all results and join them to one array of ``count`` rows of ``width`` bytes."""
+    """Wait for all results and join them into one array of ``count`` rows of ``width`` bytes."""
     waiting = results(futures)
     del futures
     rows_NW = np.empty((count, width), dtype=np.uint8)

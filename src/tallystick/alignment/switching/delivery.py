@@ -1,6 +1,6 @@
-"""Rows that the receiver gets only where its choice is 0, in many oblivious transfers.
+"""Send rows that the receiver gets only if its choice is 0, in many oblivious transfers.
 
-Threat model and guarantee: those of ``transfers``. A row is hidden by the pad of choice 0, and choice 1 gives nothing.
+Threat model and guarantee: those of ``transfers``. A row is masked by the pad of choice 0, and choice 1 gives nothing.
 
 Shapes: J rows; B of a piece.
 """
@@ -24,7 +24,7 @@ _CORRECTIONS, _ROWS = "choices of rows", "hidden rows"
 
 
 def receive_hidden_rows(channel: Channel, transfers: TransferReceiver, choice_J: Bits) -> Tags:
-    """Return the rows (J, 16) where the choice is 0, and noise elsewhere. Raises ProtocolError for messages of other sizes."""
+    """Return the rows (J, 16) whose choice is 0, and noise elsewhere. Raises ProtocolError for messages of other sizes."""
     rows_J16 = np.empty((len(choice_J), TAG_BYTES), dtype=np.uint8)
     waiting: deque[tuple[slice, Words]] = deque()
 
@@ -44,7 +44,7 @@ def receive_hidden_rows(channel: Channel, transfers: TransferReceiver, choice_J:
 
 
 def send_hidden_rows(channel: Channel, transfers: TransferSender, rows_J16: Tags) -> None:
-    """Send rows, each hidden from a receiver whose choice is 1. Raises what ``receive_hidden_rows`` raises."""
+    """Send rows, each masked from a receiver whose choice is 1. Raises what ``receive_hidden_rows`` raises."""
     for span in _spans(len(rows_J16)):
         rows_B16 = rows_J16[span]
         correction_GW = receive_correction(channel, _CORRECTIONS, len(rows_B16))

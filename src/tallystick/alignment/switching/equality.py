@@ -1,15 +1,15 @@
-"""Compare many values with the other side's: one side learns which are equal, and nothing else of the other's values.
+"""Compare many values with the other side's: one side learns which are equal, and nothing else about the other's values.
 
     side that learns, a value b_j in place j       side that answers, a value c_j
     an oblivious pseudorandom function:    <->     F_j at any value
     F_j(b_j)                               <-      F_j(c_j), for every j
     equal: b_j = c_j
 
-The function is that of ``oprf.extension``, with one input for each place. A hash of c_j would not do: the side that learns may
-be able to say what else c_j could be.
+The function is that of ``oprf.extension``, with one input for each place. A hash of c_j would not be enough: the side that learns
+may be able to guess c_j.
 
-Threat model: honest but curious. Guarantee: the side that answers learns nothing; to the other, F_j looks random but at b_j. Two
-different values show as equal with a chance of 2^-96.
+Threat model: honest but curious. Guarantee: the side that answers learns nothing; to the other, F_j looks random except at b_j.
+Two different values appear equal with a chance of 2^-96.
 
 Shapes: J places; B of a piece.
 """
@@ -32,13 +32,13 @@ from tallystick.network.messages import Array
 
 PIECE = 8192
 AHEAD = 8
-"""Pieces that the side that learns sends before it waits for the first answer."""
+"""How many pieces the side that learns sends before it waits for the first answer."""
 _OUTPUT_BYTES = 12
 _CORRECTIONS, _OUTPUTS = "corrections of places", "values of places"
 
 
 def learn_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress) -> Bits:
-    """Return whether the value of each place (J) is the other side's, too. Raises ProtocolError for messages of other sizes."""
+    """Return whether the value of each place (J) equals the other side's. Raises ProtocolError for messages of other sizes."""
     receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=rng, context=salt))
     codes, equal_J = Codes(_key(salt)), np.zeros(len(value_J), dtype=bool)
     waiting: deque[tuple[slice, Rows]] = deque()
@@ -61,7 +61,7 @@ def learn_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: by
 
 
 def answer_equal(channel: Channel, value_J: Words, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress) -> None:
-    """Let the other side learn where its values are this side's (J). Raises what ``learn_equal`` raises."""
+    """Let the other side learn which of its values equal this side's (J). Raises what ``learn_equal`` raises."""
     choices_T = np.unpackbits(np.frombuffer(rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
     sender = Sender(transfer_receiver(channel, choices_T, rng=rng, context=salt), choices_T)
     codes = Codes(_key(salt))
@@ -77,7 +77,7 @@ def _function(input_B64: Rows, span: slice, *, salt: bytes) -> Rows:
 
 
 def _padded(value_B: Words) -> Rows:
-    """Pad values as the code takes them (B, 16)."""
+    """Pad values to the size that the code takes (B, 16)."""
     words_B2 = np.zeros((len(value_B), FINGERPRINT_BYTES // 8), dtype=np.uint64)
     words_B2[:, 0] = value_B
     return words_B2.view(np.uint8)

@@ -1,13 +1,13 @@
-"""A permutation as layers of switches, each of which exchanges two values or does not: a network of Benes.
+"""Build a permutation from layers of switches, each of which exchanges two values or does not: a network of Benes.
 
-Neighbours meet in a switch. The first of each pair goes to one half of the block and the second to the other. Both halves
-permute likewise. Then pairs meet in a switch again. In the middle, blocks of at most eight values are sorted by their targets
-in Batcher's network (Knuth, The Art of Computer Programming 3, section 5.2.2, algorithm M).
+Neighbours enter a switch together. The first of each pair goes to one half of the block and the second to the other. Both halves
+are permuted in the same way. Then pairs enter a switch again. In the middle, blocks of at most eight values are sorted by their
+targets in Batcher's network (Knuth, The Art of Computer Programming 3, section 5.2.2, algorithm M).
 
-Who goes to which half: the two values of a pair part, where they enter and where they leave. So values form circles, linked by
-pairs of both kinds in turn, and every second value of a circle goes to the same half. The one with the least number settles
-which half. All are found at once, by doubling steps (Bernstein 2020, "Verified fast formulas for control bits for permutation
-networks"). The steps are as many for every permutation of a size.
+How values get their halves: the two values of a pair go to different halves, both for pairs that enter and for pairs that leave.
+So values form circles, linked by pairs of both kinds in turn, and every second value of a circle goes to the same half. The value
+with the least number determines which half. All halves are found at once, by doubling steps (Bernstein 2020, "Verified fast
+formulas for control bits for permutation networks"). The number of steps is the same for every permutation of a size.
 
 Shapes: N values of the network; W switches of a layer.
 """
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 WIDEST = 8
-"""Values of a block in the middle, at most: up to here no network is known that has fewer switches than Batcher's."""
+"""Most values of a block in the middle. Up to this width no network is known that has fewer switches than Batcher's."""
 
 Values = np.ndarray[Any, Any]
 Index = np.ndarray[Any, np.dtype[np.int32]]
@@ -27,20 +27,20 @@ Bits = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Layer(Protocol):
-    """Switches that have no value in common."""
+    """Switches that share no value."""
 
     def taken(self, values_N: Values) -> tuple[Values, Values]:
         """Return copies of the first and of the second value of every switch (W)."""
         ...
 
     def put(self, first_W: Values, second_W: Values, values_N: Values) -> None:
-        """Set the values to those behind the switches."""
+        """Set the values to the outputs of the switches."""
         ...
 
 
 @dataclass(frozen=True)
 class _Parting:
-    """Neighbours meet. Then the firsts of all pairs of a block are its first half."""
+    """Neighbours enter a switch. Then the first values of all pairs of a block become its first half."""
 
     blocks: int
 
@@ -54,7 +54,7 @@ class _Parting:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """The mirror image: the values of a block's halves meet, and then are neighbours."""
+    """The mirror image: the values of a block's halves enter a switch, and then become neighbours."""
 
     blocks: int
 
@@ -68,7 +68,7 @@ class _Meeting:
 
 @dataclass(frozen=True)
 class _Comparing:
-    """The values at two places of every block meet, and stay there."""
+    """The values at two places of every block enter a switch, and stay there."""
 
     width: int
     first: int
@@ -85,7 +85,7 @@ class _Comparing:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network that has room for at ``least`` so many values. Both sides know it."""
+    """A network with room for at least ``least`` values. Both sides know it."""
 
     least: int
     size: int = field(init=False)
@@ -113,7 +113,7 @@ class Network:
 
 
 def comparisons(width: int) -> list[tuple[int, int]]:
-    """List which two places are compared, in order, by Batcher's sorting network."""
+    """List the two places of every comparison, in order, by Batcher's sorting network."""
     pairs: list[tuple[int, int]] = []
     part = top = 1 << (width - 1).bit_length() >> 1
     while part:
@@ -128,7 +128,7 @@ def comparisons(width: int) -> list[tuple[int, int]]:
 
 
 def route(network: Network, target_N: Index) -> list[Bits]:
-    """Return every layer's choices (W) that take value n to place ``target_N[n]``, for a permutation of all places."""
+    """Return every layer's choices (W) that bring value n to place ``target_N[n]``, for a permutation of all places."""
     target_N = target_N.copy()
     parting, comparing, meeting = [], [], []
     for level in range(network.levels):
@@ -137,7 +137,7 @@ def route(network: Network, target_N: Index) -> list[Bits]:
         parting.append(enters_W)
         meeting.append(leaves_W)
         _switch(_Parting(1 << level), enters_W, target_N)
-        # Within its half of the block, a value leaves where its pair does.
+        # Within its half of the block, a value leaves where its pair leaves.
         halves = target_N.reshape(1 << level, 2, -1)
         start = np.arange(0, network.size, block, dtype=np.int32)[:, None, None]
         halves[...] = start + ((halves - start) >> 1)
@@ -151,10 +151,10 @@ def route(network: Network, target_N: Index) -> list[Bits]:
 
 
 def _halves(target_N: Index, *, block: int) -> tuple[Bits, Bits]:
-    """Give, for pairs that enter and for pairs that leave, whether the first of the pair uses the second half of its block."""
+    """Tell, for pairs that enter and for pairs that leave, whether the first of the pair uses the second half of its block."""
     source_N = np.empty_like(target_N)
     source_N[target_N] = np.arange(len(target_N), dtype=np.int32)
-    # Two steps along the circle: to the other of the pair, and to whom that one leaves with.
+    # Two steps along the circle: to the other value of the pair, and to the value with which that one leaves.
     ahead_N = source_N[_others(target_N) ^ np.int32(1)]
     least_N = np.arange(len(target_N), dtype=np.int32)
     for _ in range((block // 2 - 1).bit_length()):

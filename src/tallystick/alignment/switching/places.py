@@ -1,4 +1,4 @@
-"""Places of a network beyond the bins, and how far the sides are with both.
+"""Fill the places of a network beyond the bins, and count the progress of both.
 
 Shapes: J places of the network.
 """

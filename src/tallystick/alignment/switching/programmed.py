@@ -1,4 +1,4 @@
-"""A value for each bin on both sides, equal where the programming side has the id that stands in the bin.
+"""Give each bin a value on both sides, which are equal if the programming side has the id in the bin.
 
     side with a table, id x in bin j               side that programs, several ids in each bin
                                                    a random target s_j for each bin
@@ -7,14 +7,14 @@
     t_j = F_j(x) + the store at x          <-      the store
     t_j at random where bin j is empty
 
-So t_j = s_j where x is one of the y. Programmable oblivious PRF: Kolesnikov, Matania, Pinkas, Rosulek and Trieu 2017
-("Practical Multi-party Private Set Intersection from Symmetric-Key Techniques"); the function is that of ``oprf.extension``,
-the store that of ``oprf.key_value``; + is exclusive or.
+So t_j = s_j if x is one of the y. Programmable oblivious PRF: Kolesnikov, Matania, Pinkas, Rosulek and Trieu 2017 ("Practical
+Multi-party Private Set Intersection from Symmetric-Key Techniques"); the function is that of ``oprf.extension``, the store that
+of ``oprf.key_value``; + is exclusive or.
 
 Threat model: honest but curious. Guarantee: the programming side learns nothing (``oprf.extension``). The side with a table sees
-uniform bits: every value in a store is masked by its own F_j(y), or, at the one id at which it knows F_j, by s_j; of all
-slots that are right for uniform values, one set is drawn, so the slots are uniform whatever the ids are. Chance of a
-wrong t_j = s_j: 2^-64 a bin.
+uniform bits: every value in a store is masked by its own F_j(y), or, at the one id where it knows F_j, by s_j. One set is drawn
+from all slots that are right for uniform values, so the slots are uniform whatever the ids are. Chance of a wrong t_j = s_j:
+2^-64 per bin.
 
 Shapes: N ids of a table, M of the programming side; J bins; K ids of a piece; P pairs of an id and a bin.
 """
@@ -44,38 +44,38 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
 TABLES = STORES = 8
-"""How many keys are tried for a table, and seeds for a store; none of the first is expected to fail."""
+"""How many keys are tried for a table, and how many seeds for a store; even the first is not expected to fail."""
 PIECE_BINS, PIECE_IDS = 16_384, 65_536
-"""Of a piece, at most: bins, and ids of the programming side on average."""
+"""Most bins of a piece, and most ids of the programming side on average."""
 AHEAD = 4
 _HASHED_AT_ONCE = 16_384
 _DEVIATIONS = 8
-"""Standard deviations by which a piece's ids may exceed their mean: by chance 2^-49 or less does one."""
+"""Standard deviations by which a piece's ids may exceed their mean. The chance that a piece exceeds them is 2^-49 or less."""
 _VALUE_BYTES = 8
 _CORRECTIONS, _SLOTS = "corrections of bins", "slots of a store"
 
 
 class ProgrammedTable(Message, frozen=True):
-    """The number of the key by which ids found places in a table."""
+    """The number of the key that gave the ids places in a table."""
 
     attempt: Annotated[int, msgspec.Meta(ge=0, lt=TABLES)]
 
 
 class ProgrammedStore(Message, frozen=True):
-    """Under which seed a piece's ids have a store."""
+    """The seed under which a piece's ids have a store."""
 
     seed: Annotated[bytes, msgspec.Meta(min_length=SEED_BYTES, max_length=SEED_BYTES)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bins:
-    """Public shape of the bins: how many a region has, in which pieces, and how many ids a piece's store has room for."""
+    """Public shape of the bins: how many a region has, in which pieces, and how many ids fit into a piece's store."""
 
     table_ids: int
     programmed_ids: int
     per_region: int = field(init=False)
     pieces: int = field(init=False)
-    """Of a region."""
+    """Number of pieces of a region."""
 
     def __post_init__(self) -> None:
         per_region = bins_per_region(self.table_ids)
@@ -89,12 +89,12 @@ class Bins:
         return REGIONS * self.per_region
 
     def spans(self) -> list[slice]:
-        """Cut a region into pieces of about as many bins."""
+        """Cut a region into pieces of about equal size."""
         ends = [piece * self.per_region // self.pieces for piece in range(self.pieces + 1)]
         return [slice(start, end) for start, end in pairwise(ends)]
 
     def store(self, span: slice) -> StoreShape:
-        """Return the size of a piece's store."""
+        """Return the shape of a piece's store."""
         mean = self.programmed_ids * (span.stop - span.start) / self.per_region
         return StoreShape(keys=min(self.programmed_ids, math.ceil(mean + _DEVIATIONS * math.sqrt(mean) + _DEVIATIONS**2)))
 
@@ -102,9 +102,9 @@ class Bins:
 def receive_programmed(
     channel: Channel, ids_N16: Tags, bins: Bins, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress
 ) -> tuple[Places, Words]:
-    """Return the own id in each bin (J), -1 in an empty one, and t (J): the role of the side with a table.
+    """Return the own id in each bin (J), -1 in an empty one, and t (J). This is the role of the side with a table.
 
-    Raises ProtocolError for what is not of the size that is due, DataError if no table is found, which chance does not do.
+    Raises ProtocolError for messages of other sizes, and DataError if no table is found, which does not happen by chance.
     """
     codes, table_J = _tabled(channel, ids_N16, bins, rng=rng, salt=salt)
     receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=rng, context=salt))
@@ -124,7 +124,7 @@ def receive_programmed(
             slots_B = np.arange(span.start, span.stop, dtype=np.int32) + np.int32(region * bins.per_region)
             filled_K = np.flatnonzero(table_J[slots_B] >= 0)
             points_K16 = ids_N16.take(table_J[slots_B[filled_K]], axis=0)
-            # To the other side any correction looks random, whatever stands for the id of an empty bin.
+            # Any correction looks random to the other side, whatever replaces the id of an empty bin.
             code_B64 = np.zeros((len(slots_B), CODE_BYTES), dtype=np.uint8)
             code_B64[filled_K] = codes.words(points_K16)
             input_B64, correction_B64 = receiver.next_bins(code_B64)
@@ -139,7 +139,7 @@ def receive_programmed(
 
 
 def program(channel: Channel, ids_M16: Tags, bins: Bins, *, rng: SecureRandom, salt: bytes, progress: SwitchProgress) -> Words:
-    """Return s (J): the role of the side that programs. Raises ProtocolError for what is not of the size that is due."""
+    """Return s (J). This is the role of the side that programs. Raises ProtocolError for messages of other sizes."""
     codes = Codes(_key(salt, channel.receive(ProgrammedTable).attempt))
     choices_T = np.unpackbits(np.frombuffer(rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
     sender = Sender(transfer_receiver(channel, choices_T, rng=rng, context=salt), choices_T)
@@ -172,7 +172,7 @@ def _stored(value_K: Words, points_K16: Tags, shape: StoreShape, *, rng: SecureR
             at = probes(points_K16, shape, seed=seed)
             random_M1 = np.frombuffer(rng.bytes(_VALUE_BYTES * shape.slots), dtype="<u8").reshape(-1, 1)
             try:
-                # Random slots, corrected by a linear function of what they lack: uniform among those that are right.
+                # Random slots, corrected by a linear function of what they lack: uniform among the right ones.
                 return seed, random_M1 ^ store_of(value_K[:, None] ^ looked_up(random_M1, at, shape), at, shape)
             except NoStore:
                 continue
@@ -183,7 +183,7 @@ def _stored(value_K: Words, points_K16: Tags, shape: StoreShape, *, rng: SecureR
 
 
 def _tabled(channel: Channel, ids_N16: Tags, bins: Bins, *, rng: SecureRandom, salt: bytes) -> tuple[Codes, Places]:
-    """Return the first key by which all ids find places, of which the other side is told the number, and the table."""
+    """Return the first key that gives all ids a place, and the table. The other side is sent the key's number."""
     generator = np.random.default_rng(int.from_bytes(rng.bytes(16), "little"))
     for attempt in range(TABLES):
         codes = Codes(_key(salt, attempt))

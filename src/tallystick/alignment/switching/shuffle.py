@@ -1,4 +1,4 @@
-"""Permute and share: one side permutes what the other holds, and both end with shares of it.
+"""Permute and share: one side permutes the values that the other holds, and both end with shares of the result.
 
     permuter, choice c of each switch              holder of the values
     its share of every value is 0                  its share of every value is the value
@@ -8,12 +8,12 @@
     d = its pad, + c (that + x + y)                d = k0
     its shares behind the switch: x + d, y + d     its shares behind the switch: x + d, y + d
 
-The sum of both d is c (x + y) of the values themselves, so a switch exchanges them where c is 1; + is exclusive or. Mohassel and
-Sadeghian 2013 ("How to Hide Circuits in MPC"), where a transfer carries two values for each choice: here both values of a switch
-share a pad. The permuter knows all its choices from the start, so nobody waits for an answer before the next layer.
+The sum of both d is c (x + y) of the values themselves, so a switch exchanges them if c is 1; + is exclusive or. Mohassel and
+Sadeghian 2013 ("How to Hide Circuits in MPC"), where a transfer carries two values for each choice; here both values of a switch
+share a pad. The permuter knows all its choices from the start, so neither side waits for an answer before the next layer.
 
-Threat model: honest but curious. Guarantee: as of ``transfers``. The permuter sees uniform bits, for each message hides behind
-the pad that it did not choose, which serves this once. The holder sees corrections of transfers only.
+Threat model: honest but curious. Guarantee: that of ``transfers``. The permuter sees uniform bits, because each message is masked
+by the pad that it did not choose, which is used once. The holder sees only corrections of transfers.
 
 Shapes: N values of the network; W switches of a layer; B of a piece.
 """
@@ -32,20 +32,20 @@ from tallystick.network.messages import Array
 
 PIECE_SWITCHES = 32_768
 AHEAD = 8
-"""Pieces that the permuter sends before it waits for the first answer."""
+"""How many pieces the permuter sends before it waits for the first answer."""
 _CORRECTIONS, _ANSWERS = "choices of switches", "differences at switches"
 _WORD_BYTES = 8
 
 SwitchProgress = Callable[[int], None]
-"""Told how many more switches are done."""
+"""Called with how many more switches are done."""
 
 
 def permute(
     channel: Channel, transfers: TransferReceiver, network: Network, choices: list[Bits], *, progress: SwitchProgress
 ) -> Words:
-    """Return the permuter's shares (N) of the holder's values behind the network with these choices.
+    """Return the permuter's shares (N) of the holder's values after the network with these choices.
 
-    Raises ProtocolError for what is not of the size that is due.
+    Raises ProtocolError for messages of other sizes.
     """
     share_N = np.zeros(network.size, dtype=np.uint64)
     choices_of_batches = _begun(channel, transfers, choices)
@@ -66,7 +66,7 @@ def permute(
 
 
 def share(channel: Channel, transfers: TransferSender, network: Network, values_N: Words, *, progress: SwitchProgress) -> Words:
-    """Return the holder's shares (N) of its values behind the network. Raises what ``permute`` raises."""
+    """Return the holder's shares (N) of its values after the network. Raises what ``permute`` raises."""
     share_N = values_N.copy()
     for layer, switches in zip(network.layers(), network.switches(), strict=True):
         first_W, second_W = layer.taken(share_N)
@@ -84,18 +84,18 @@ def share(channel: Channel, transfers: TransferSender, network: Network, values_
 
 
 def send_correction(channel: Channel, of: str, correction_GW: Words) -> None:
-    """Send a receiver's corrections of a piece of transfers."""
+    """Send a receiver's corrections for a piece of transfers."""
     channel.send(Chunk(of=of, rows=Array.lend(correction_GW.view(np.uint8))))
 
 
 def receive_correction(channel: Channel, of: str, transfers: int) -> Words:
-    """Receive the corrections (G, W) of a piece of so many transfers."""
+    """Receive the corrections (G, W) for a piece of this many transfers."""
     rows = receive_chunk(channel, of, slice(0, GROUPS), (_WORD_BYTES * words_of(transfers),), np.uint8)
     return np.ascontiguousarray(rows).view("<u8")
 
 
 def _begun(channel: Channel, transfers: TransferReceiver, choices: list[Bits]) -> Iterator[tuple[Words, Bits]]:
-    """Begin the transfers of all switches in turn, some pieces ahead, and return each piece's pads (B) and choices."""
+    """Begin the transfers of all switches in turn, some pieces ahead, and yield each piece's pads (B) and choices."""
     waiting: deque[tuple[Words, Bits]] = deque()
     for choice_W in choices:
         for span in _spans(len(choice_W)):

@@ -1,4 +1,4 @@
-"""Oblivious transfers by the million: the sender gets two pads for each, the receiver the one that its choice c names.
+"""Run oblivious transfers by the million: for each, the sender gets two pads, the receiver the one that its choice c names.
 
     receiver                                       sender, a secret place p of 16 for each of 32 groups
     16 seeds for each group, of base transfers     the 15 of these that are not at p
@@ -9,16 +9,17 @@
     its pad is H(t)                                pads H(q) for choice 0, H(q + the bits of all p) for choice 1
 
 Roy 2022 ("SoftSpokenOT: Quieter OT Extension from Small-Field Silent VOLE in the Minicrypt Model"), without its check against
-cheaters; + is exclusive or. It sends a quarter of what Ishai, Kilian, Nissim and Petrank 2003 do, whose groups have two seeds.
+cheaters; + is exclusive or. It sends a quarter of the bytes of Ishai, Kilian, Nissim and Petrank 2003, whose groups have two
+seeds.
 
-H(x) = AES(x) + x under a public key, a new one for every piece. H is correlation robust where AES-128 is an ideal cipher (Guo,
-Katz, Wang and Yu 2020, "Efficient and Secure Multiparty Computation from Fixed-Key Block Ciphers"). With 2^80 calls of AES the
-chance of telling a pad from random bits is 2^-31 for a piece of 2^15 transfers. A call is made under one piece's key, so it says
-nothing of other pieces.
+H(x) = AES(x) + x under a public key, a new one for every piece. H is correlation robust if AES-128 is an ideal cipher (Guo, Katz,
+Wang and Yu 2020, "Efficient and Secure Multiparty Computation from Fixed-Key Block Ciphers"). With 2^80 calls of AES, the chance
+of distinguishing a pad from random bits is 2^-31 for a piece of 2^15 transfers. A call is made under one piece's key, so it
+reveals nothing about other pieces.
 
-Threat model: honest but curious. Guarantee: the receiver cannot tell the other pad from random bits. The sender learns nothing of
-the choices, for it lacks one of the streams that make u (AES-128 in counter mode as a pseudorandom generator). Not protected: a
-receiver that sends wrong seeds or other sums learns bits of p.
+Threat model: honest but curious. Guarantee: the receiver cannot distinguish the other pad from random bits. The sender learns
+nothing about the choices, because it lacks one of the streams that make u (AES-128 in counter mode as a pseudorandom generator).
+Not protected: a receiver that sends wrong seeds or other sums learns bits of p.
 
 Shapes: G groups; B transfers of a piece; W words of a column.
 """
@@ -38,17 +39,17 @@ from tallystick.network.channel import Channel
 
 GROUP_BITS, GROUPS = 4, 32
 TRANSFERS = GROUP_BITS * GROUPS
-"""Base transfers, and bits of a row."""
+"""Number of base transfers, and of bits in a row."""
 LEAVES = 1 << GROUP_BITS
 _SEEDS = "seeds of transfers"
 _LEAF_BITS = np.array([[leaf >> bit & 1 for leaf in range(LEAVES)] for bit in range(GROUP_BITS)], dtype=bool)
-"""Bit i of a place (4, 16)."""
+"""Bit i of each place (4, 16)."""
 
 Bits = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class TransferReceiver:
-    """The side that chooses. ``seeds`` are all of every group (G * 16, 16)."""
+    """The side that chooses. ``seeds`` are all seeds of every group (G * 16, 16)."""
 
     def __init__(self, seeds: Seeds, *, salt: bytes) -> None:
         self._streams, self._hash = Streams(seeds), _Hash(salt)
@@ -63,7 +64,9 @@ class TransferReceiver:
 
 
 class TransferSender:
-    """The side that has both pads. ``seeds`` (G * 16, 16) stand by how their place differs from p. The first of 16 is not one."""
+    """The side that has both pads. ``seeds`` (G * 16, 16) are ordered by how their place differs from p; the first of 16 is
+    unused.
+    """
 
     def __init__(self, seeds: Seeds, place_T: Bits, *, salt: bytes) -> None:
         self._streams, self._hash = Streams(seeds), _Hash(salt)
@@ -80,15 +83,15 @@ class TransferSender:
 
 
 def words_of(transfers: int) -> int:
-    """Return how many words a column of so many transfers has."""
+    """Return how many words a column of this many transfers has."""
     return -(-transfers // 64)
 
 
 def begin_as_receiver(channel: Channel, *, rng: SecureRandom, salt: bytes) -> TransferReceiver:
-    """Make the base transfers, as the side that will choose."""
+    """Run the base transfers, as the side that will choose."""
     first, second = transfer_sender(channel, TRANSFERS, rng=rng, context=salt)
     leaves_GL16 = np.frombuffer(rng.bytes(GROUPS * LEAVES * SEED_BYTES), dtype=np.uint8).reshape(GROUPS, LEAVES, SEED_BYTES)
-    # Whoever knows the pad of one bit value of a place can open all seeds whose place has that bit.
+    # The pad of one bit value of a place opens all seeds whose place has that bit.
     pads_2T = np.stack((_leaf_pads(first), _leaf_pads(second)))
     pads_TL16 = np.where(np.tile(_LEAF_BITS, (GROUPS, 1))[:, :, None], pads_2T[1], pads_2T[0])
     closed_TL16 = pads_TL16 ^ np.repeat(leaves_GL16, GROUP_BITS, axis=0)
@@ -97,9 +100,9 @@ def begin_as_receiver(channel: Channel, *, rng: SecureRandom, salt: bytes) -> Tr
 
 
 def begin_as_sender(channel: Channel, *, rng: SecureRandom, salt: bytes) -> TransferSender:
-    """Make the base transfers, as the side that will have both pads.
+    """Run the base transfers, as the side that will have both pads.
 
-    Raises ProtocolError for what is not of the size that is due.
+    Raises ProtocolError for messages of other sizes.
     """
     place_T = np.unpackbits(np.frombuffer(rng.bytes(TRANSFERS // 8), dtype=np.uint8)).astype(bool)
     pads_TL16 = _leaf_pads(transfer_receiver(channel, ~place_T, rng=rng, context=salt))
@@ -121,7 +124,7 @@ def _leaf_pads(seeds_T16: Seeds) -> Seeds:
 
 
 def _summed(streams: Words) -> tuple[Words, Words]:
-    """Return the sum of each group's streams (G, W), and of those whose place has a bit, for every bit (G * 4, W)."""
+    """Return the sum of each group's streams (G, W), and, for every bit, of those whose place has that bit (G * 4, W)."""
     rows_GLW = streams.reshape(GROUPS, LEAVES, -1)
     sums_TW = np.empty((GROUPS, GROUP_BITS, rows_GLW.shape[2]), dtype=np.uint64)
     for bit in reversed(range(GROUP_BITS)):
@@ -132,7 +135,7 @@ def _summed(streams: Words) -> tuple[Words, Words]:
 
 
 class _Hash:
-    """H, under a new key for each piece, which both sides derive alike."""
+    """H, under a new key for each piece. Both sides derive the same key."""
 
     def __init__(self, salt: bytes) -> None:
         self._salt, self._pieces = salt, 0
