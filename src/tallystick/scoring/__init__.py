@@ -1,1 +1,1 @@
-"""Serving: a trained split network scores new ids with both sides online."""
+"""Score new ids with a trained split network while both sides are online."""

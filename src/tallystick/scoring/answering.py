@@ -1,6 +1,6 @@
-"""A feature party that serves: it answers the label party's questions with cut embeddings.
+"""Serve as a feature party: answer the label party's questions with cut embeddings.
 
-Shapes: B rows asked for, E of them that have a row, D cut width.
+Shapes: B rows asked for, E of them that exist, D cut width.
 """
 
 import math
@@ -25,7 +25,7 @@ from tallystick.tables.features import Features
 
 
 def receive_way(channel: Channel, allowed: Sequence[str]) -> str:
-    """Hear how the other party is going to ask. Raises ProtocolError for a way that the contract does not allow."""
+    """Receive how the other party will ask. Raises ProtocolError for a way that the contract does not allow."""
     way = channel.receive(WayOfAsking).way
     if way not in allowed:
         raise ProtocolError(
@@ -35,20 +35,20 @@ def receive_way(channel: Channel, allowed: Sequence[str]) -> str:
 
 
 class Finder(Protocol):
-    """Finds the rows of a question in the agreed way."""
+    """A lookup of a question's rows in the agreed way."""
 
     def names(self, question: RowQuestion, peer: str) -> Sequence[bytes]:
-        """Return what tells each row that is asked for from others. Raises ProtocolError for a question of another way."""
+        """Return a name for each row that is asked for. Raises ProtocolError for a question of another way."""
         ...
 
     def find(self, names_B: Sequence[bytes]) -> StoredRows:
-        """Look rows up. Raises StoreError."""
+        """Look up rows. Raises StoreError."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindByKey:
-    """Rows by the key that crosses."""
+    """Rows looked up by the key that crosses."""
 
     store: KeyedRows
 
@@ -59,13 +59,13 @@ class FindByKey:
         return question.keys
 
     def find(self, names_B: Sequence[bytes]) -> StoredRows:
-        """Look the keys up."""
+        """Look up the keys."""
         return self.store.find(names_B)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindByPosition:
-    """Rows by their place in the alignment: their present columns, from the store."""
+    """Rows looked up by their position in the alignment. Their current columns come from the store."""
 
     store: KeyedRows
     key_at: Sequence[bytes]
@@ -76,13 +76,13 @@ class FindByPosition:
         return [self.key_at[position] for position in question.positions]
 
     def find(self, names_B: Sequence[bytes]) -> StoredRows:
-        """Look the keys up."""
+        """Look up the keys."""
         return self.store.find(names_B)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindInUnion:
-    """Rows of a union by their place, and what stands in for those that this side lacks, as in a prediction."""
+    """Rows of a union looked up by their position, with replacements for those that this side lacks, as in a prediction."""
 
     source: FeatureSource
     rows: int
@@ -93,13 +93,13 @@ class FindInUnion:
         return [b"%d" % position for position in question.positions]
 
     def find(self, names_B: Sequence[bytes]) -> StoredRows:
-        """Return what stands at these positions: always something."""
+        """Return the rows at these positions. Every position has a row, or a replacement."""
         index_B = torch.tensor([int(name) for name in names_B], dtype=torch.int64)
         return StoredRows(is_found_B=np.ones(len(names_B), dtype=np.bool_), features_E=self.source(index_B))
 
 
 def check_positions(question: RowQuestion, peer: str, rows: int) -> None:
-    """Refuse keys, and positions that there are not."""
+    """Refuse keys, and positions that do not exist."""
     if question.keys:
         raise ProtocolError(peer, f"{peer} asks by key where both sides agreed on positions")
     if question.positions and max(question.positions) >= rows:
@@ -110,15 +110,15 @@ class Gate(Protocol):
     """Budgets and the journal of one side."""
 
     def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:
-        """Count rows that are asked of a run, and say which of them may be answered."""
+        """Count rows that are asked of a run, and tell which of them may be answered."""
         ...
 
 
 class Open:
-    """The gate where nothing is counted."""
+    """A gate that counts nothing."""
 
     def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:  # noqa: ARG002
-        """Allow all."""
+        """Allow all rows."""
         return np.ones(len(names_B), dtype=np.bool_)
 
 
@@ -131,7 +131,7 @@ class AnsweringRun:
 
     Args:
         bottom: its bottom model, in evaluation mode.
-        finder: looks rows up in the agreed way, as this run's encoder reads them.
+        finder: looks up rows in the agreed way, encoded by this run's encoder.
     """
 
     bottom: nn.Module
@@ -139,10 +139,10 @@ class AnsweringRun:
 
 
 class Runs(Protocol):
-    """The runs of which questions are answered. Which these are may change between two questions."""
+    """The runs for which questions are answered. The set of runs may change between two questions."""
 
     def __getitem__(self, run_id: str) -> AnsweringRun:
-        """Return the run of this id. Raises KeyError for any that is not answered."""
+        """Return the run of this id. Raises KeyError if it is not answered."""
         ...
 
 
@@ -150,13 +150,13 @@ def answer_questions(channel: Channel, runs: Runs, *, gate: Gate = OPEN, agree: 
     """Answer one question after the other until the label party says that there are no more.
 
     Threat model: an honest-but-curious label party; no formal guarantee protects the cut embeddings beyond the contract's
-    defences. This side learns which rows are asked for, and when, as the way of asking tells (``disclosure.serving_lines``).
+    defences. This side learns which rows are asked for, and when, depending on the way of asking (``disclosure.serving_lines``).
 
     Args:
-        channel: to the label party.
-        runs: those that are answered.
+        channel: channel to the label party.
+        runs: the runs that are answered.
         gate: budgets and the journal.
-        agree: goes on where the label party wants to talk about versions; without it that was not agreed on.
+        agree: continues if the label party wants to discuss versions; None if that was not agreed on.
 
     Raises ProtocolError for a question that was not agreed on, PeerLost and PeerStopped.
     """
@@ -200,7 +200,7 @@ def _answer(question: RowQuestion, state_B: ArrayLike, values_ED: Tensor, *, ref
 
 @torch.inference_mode()
 def embedded(bottom: nn.Module, features_E: Features, *, width: int) -> Tensor:
-    """Compute the cut embeddings of some rows, each with the bits that it has in a prediction."""
+    """Compute the cut embeddings of some rows, each with the same bits as in a prediction."""
     rows = len(features_E)
     if not rows:
         return torch.empty(0, width)

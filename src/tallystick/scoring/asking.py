@@ -1,4 +1,4 @@
-"""A label party that serves: how it gets the cut embeddings of the rows that are wanted.
+"""Serve as a label party: get the cut embeddings of the wanted rows.
 
 Shapes: B rows wanted, E of them that all partners have, N aligned positions, D cut width.
 """
@@ -33,16 +33,16 @@ from tallystick.scoring.windows import windows
 from tallystick.tables.features import Features
 
 LATE_DEADLINES = 20
-"""Deadlines of a request after which a partner that is there and does not answer is given up, and the sessions are made again."""
+"""If a partner is connected and does not answer for this many deadlines of a request, the sessions are made again."""
 
 
 def longest_wait_s(patience_s: float, deadline_s: float) -> float:
-    """Return how long an answer is waited for: many deadlines of a request, and at least the deadline of the network."""
+    """Return how long to wait for an answer: many deadlines of a request, and at least the deadline of the network."""
     return max(LATE_DEADLINES * patience_s, deadline_s)
 
 
 class Refused(Exception):
-    """A partner does not answer a question, and why in one of a few words."""
+    """Raised if a partner does not answer a question, with the reason in a few words."""
 
     def __init__(self, peer: str, why: Unanswered) -> None:
         super().__init__(f"{peer}: {why}")
@@ -51,10 +51,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """Each wanted row's state, the worst of all partners', and the embeddings of those that all have, a tensor per partner.
+    """Each wanted row's state (the worst of all partners') and the embeddings of rows that all have, a tensor per partner.
 
-    A label party that is asked answers with scores in their place. ``waited_s`` is for how long those who were asked were waited
-    for: 0 where nothing crossed.
+    If the label party is the one that is asked, it answers with scores instead. ``waited_s`` is how long the answers took; 0 if
+    nothing crossed.
     """
 
     state_B: NDArray[np.uint8]
@@ -72,33 +72,33 @@ class Asking(Protocol):
     """One way of asking. Raises Refused, and what a channel raises."""
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:
-        """Get the cut embeddings of the rows with these keys, whose own columns are known."""
+        """Get the cut embeddings of the rows with these keys. Their own columns are known."""
         ...
 
 
 class AskedParties(Protocol):
-    """Those who are asked, as whoever waits for them sees them."""
+    """The asked parties, as seen by the code that waits for them."""
 
     @property
     def channels(self) -> Sequence[Channel]:
-        """Return the channels to each."""
+        """Return the channels to each of them."""
         ...
 
     def probe(self) -> None:
-        """Ask for nothing, to see whether they answer."""
+        """Ask for no rows, to see whether they answer."""
         ...
 
 
 @dataclass(kw_only=True)
 class Partners:
-    """All feature parties, asked at once.
+    """All feature parties, asked at the same time.
 
     Args:
         channels: in the contract's order.
-        widths: of their cut embeddings.
-        run: whose model they are to answer with.
-        turn: held while somebody asks and is answered: other threads speak over the same channels.
-        within_s: how long each answer is waited for; None is for ever.
+        widths: widths of their cut embeddings.
+        run: the run whose model they should answer with.
+        turn: held from question to answer, because other threads use the same channels.
+        within_s: how long to wait for each answer; None waits forever.
     """
 
     channels: Sequence[Channel]
@@ -112,7 +112,7 @@ class Partners:
     def of_nothing(
         cls, channels: Sequence[Channel], turn: AbstractContextManager[object], *, within_s: float | None = None
     ) -> "Partners":
-        """Ask the partners for nothing, to see whether they answer."""
+        """Make partners that are asked for no rows, to see whether they answer."""
         return cls(channels=channels, widths=[0] * len(channels), run="", turn=turn, within_s=within_s)
 
     def ask(self, questions: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[Answered]:
@@ -124,7 +124,7 @@ class Partners:
                 self.number += 1
                 for channel in self.channels:
                     channel.send(question)
-            # All answers are taken, whatever is in one: the next question's come behind them.
+            # Read all answers, whatever one of them says: the next question's answers come after them.
             received = [[channel.receive(RowAnswer, within_s=self.within_s) for channel in self.channels] for _ in questions]
         waited_s, answered = time.monotonic() - began, []
         for place, answers in enumerate(received):
@@ -144,7 +144,7 @@ class Partners:
         return answered
 
     def probe(self) -> None:
-        """Ask for nothing, to see whether the partners answer. A refusal is an answer."""
+        """Ask for no rows, to see whether the partners answer. A refusal is an answer."""
         with suppress(Refused):
             self.ask([((), ())])
 
@@ -157,7 +157,7 @@ class Partners:
 def checked_answer(
     peer: str, answer: RowAnswer | ScoreAnswer, *, number: int, row_count: int, width: int
 ) -> tuple[NDArray[np.uint8], Tensor]:
-    """Check each row's state, and the numbers of those that are HERE. Raises ProtocolError for what does not fit, Refused."""
+    """Check each row's state, and the numbers of rows that are HERE. Raises ProtocolError if they do not fit, and Refused."""
     what = f"{peer}: {type(answer).__name__}"
     if answer.number != number:
         raise ProtocolError(peer, f"{what} is to question {answer.number}, expected {number}; the two sides are out of step")
@@ -179,7 +179,7 @@ def checked_answer(
 
 @dataclass(frozen=True, kw_only=True)
 class AskByKey:
-    """The keys cross, each once and sorted: requests often come in an order that says more, such as that of a risk."""
+    """Ask by key: the keys cross, each once and sorted, because the order of requests often says more, such as that of a risk."""
 
     partners: Partners
 
@@ -193,7 +193,7 @@ class AskByKey:
 
 @dataclass(frozen=True, kw_only=True)
 class AskByPosition:
-    """Places in the alignment cross, each once and ascending. A key that is not in it is not asked for."""
+    """Ask by position: positions in the alignment cross, each once and ascending. A key outside it is not asked for."""
 
     partners: Partners
     places: Mapping[bytes, int]
@@ -211,15 +211,15 @@ class AskByPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class AskByWindow:
-    """Whole windows of positions cross, whichever row of one is wanted.
+    """Ask by window: whole windows of positions cross, whichever of their rows is wanted.
 
-    A hash of the keys under the label party's secret settles which rows share a window (``windows.py``), so a row is always asked
-    for with the same others.
+    A hash of the keys under the label party's secret determines which rows share a window (``windows.py``), so a row is always
+    asked for together with the same other rows.
 
     Args:
-        partners: who is asked.
-        places: key to position.
-        window_N: which window each position is in; -1 at those of a key that is asked for by another position.
+        partners: the partners that are asked.
+        places: position of each key.
+        window_N: the window of each position; -1 if the position's key is asked for by another position.
         members: the positions of each window, ascending.
     """
 
@@ -230,7 +230,7 @@ class AskByWindow:
 
     @classmethod
     def of(cls, partners: Partners, places: Mapping[bytes, int], *, size: int, secret: bytes) -> "AskByWindow":
-        """Draw windows of at least ``size`` rows. Raises DataError for fewer rows in all."""
+        """Draw windows of at least ``size`` rows. Raises DataError if there are fewer rows in total."""
         position_N = np.fromiter(places.values(), dtype=np.int64, count=len(places))
         members = [np.sort(position_N[window]) for window in windows(list(places), size=size, key=secret)]
         window_N = np.full(int(position_N.max()) + 1, -1, dtype=np.int64)
@@ -239,7 +239,7 @@ class AskByWindow:
         return cls(partners=partners, places=places, window_N=window_N, members=members)
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None = None) -> Answered:  # noqa: ARG002
-        """Ask for the windows that hold these keys, and keep what is wanted of them."""
+        """Ask for the windows that hold these keys, and keep the wanted rows."""
         place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
         is_linked_B = place_B >= 0
         if not is_linked_B.any():
@@ -255,7 +255,7 @@ class AskByWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class AskAhead:
-    """All cut embeddings have crossed before: a request crosses nothing."""
+    """Ask in advance: all cut embeddings have crossed before, so nothing crosses for a request."""
 
     places: Mapping[bytes, int]
     state_N: NDArray[np.uint8]
@@ -263,7 +263,7 @@ class AskAhead:
 
     @classmethod
     def building(cls, partners: Partners, places: Mapping[bytes, int], *, rows: int) -> Generator[None, None, "AskAhead"]:
-        """Ask for all positions in their order, a question at each step."""
+        """Ask for all positions in their order, one question per step."""
         parts = []
         for start in range(0, rows, MOST_ASKED):
             parts.append(partners.ask([((), range(start, min(start + MOST_ASKED, rows)))])[0])
@@ -280,7 +280,7 @@ class AskAhead:
         return bool((self.state_N == OVER_BUDGET).any())
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None = None) -> Answered:  # noqa: ARG002
-        """Pick what is wanted."""
+        """Select the wanted rows."""
         place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
         return picked(np.arange(len(self.state_N)), self.state_N, self.cuts_ED, place_B)
 
@@ -291,14 +291,14 @@ def nothing(partners: Partners, rows: int) -> Answered:
 
 
 def _of_wanted(answered: Answered, positions_M: NDArray[np.int64], place_B: NDArray[np.int64]) -> Answered:
-    """Return what came for these ascending positions in the order in which places are wanted. -1 stands for none."""
+    """Return the answers for these ascending positions in the order of the wanted places; -1 is no position."""
     return replace(picked(positions_M, answered.state_B, answered.cuts_ED, place_B), waited_s=answered.waited_s)
 
 
 def picked(
     positions_M: NDArray[np.int64], state_M: NDArray[np.uint8], cuts_ED: Sequence[Tensor], place_B: NDArray[np.int64]
 ) -> Answered:
-    """Select what came for the wanted places from what came for these ascending positions. -1 stands for none."""
+    """Select the answers for the wanted places from the answers for these ascending positions; -1 is no position."""
     if not len(positions_M):
         return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[cut_ED[:0] for cut_ED in cuts_ED])
     found_B = np.minimum(np.searchsorted(positions_M, place_B), len(positions_M) - 1)

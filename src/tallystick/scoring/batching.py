@@ -1,11 +1,11 @@
-"""Requests gathered into batches: one batch is with the partners while the next one gathers.
+"""Collect requests into batches: while the partners answer one batch, the next one is collected.
 
-A batch is fired at once when none is in flight, with what has gathered, at most MOST_ROWS rows; or, where the party file says so,
-some milliseconds later, which spares processor time under load. A thread of its own asks; whoever wants scores is called back. A
-batch is asked of one run and scored by it. Where partners come back with a batch after its deadline, or are away, wanted rows are
-told so at once, until a probe comes back within the deadline, however far away the partners are. The log says when they begin to
-be late, and when they have been in time for a while again. A batch for which nothing crossed is never followed by a probe,
-however long it took here: that one leaves would show when a request came.
+If no batch is in flight, a batch is sent at once with the rows collected so far, at most MOST_ROWS; or, if the party file says
+so, some milliseconds later, which saves processor time under load. A separate thread asks; the clients of the scores are called
+back. A batch is asked of one run and scored by it. If partners answer a batch after its deadline, or are away, wanted rows are
+told so at once, until a probe is answered within the deadline, however far away the partners are. The log says when they begin to
+be late, and when they have been in time for a while again. A batch that crosses nothing is never followed by a probe, however
+long it took here, because a probe would show when a request came.
 
 Shapes: B rows.
 """
@@ -35,18 +35,19 @@ from tallystick.tables.features import Features
 MOST_ROWS = TILE
 LOOK_S = 0.2
 CALM_S = 10.0
-"""Seconds in which partners have to be in time until the log says that they are: being late now and then gives one line."""
+"""Seconds in which partners have to be in time before the log says that they are, so that rare delays give one line."""
 FIRST_PROBE_S, LAST_PROBE_S = 0.05, 1.0
 
 Why = Literal["joint", "unknown", "absent", "budget", "store", "away"]
 """Why a row has a joint score or none: this side does not know the key; a partner has no row; a partner's budget; this side's
-store fails; all else."""
+store fails; any other reason.
+"""
 _WHY: dict[int, Why] = {ABSENT: "absent", HERE: "joint", OVER_BUDGET: "budget"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Times of a batch: its beginning and end by the monotonic clock, and for how many seconds of it the partners were asked."""
+    """Times of a batch: its beginning and end by the monotonic clock, and the seconds that the partners took."""
 
     began: float
     ended: float
@@ -63,7 +64,7 @@ class Outcome:
 
     @classmethod
     def without(cls, rows: int, why: Why) -> "Outcome":
-        """Return no score for any."""
+        """Return an outcome without scores."""
         return cls(why_B=[why] * rows, scores={})
 
 
@@ -72,10 +73,10 @@ class PendingRows:
     """Rows of one request, at most MOST_ROWS.
 
     Args:
-        run: the run that scores them, and no other.
-        keys: normalised.
-        own: their own columns as this run reads them, where the request brings them; else they are looked up.
-        until: when nobody waits any more, by the monotonic clock.
+        run: the run that must score them.
+        keys: normalised keys.
+        own: their own columns, encoded for this run, if the request brings them; else they are looked up.
+        until: time by the monotonic clock after which nobody waits for them.
         done: called once, from the batching thread.
     """
 
@@ -87,16 +88,16 @@ class PendingRows:
 
 
 class Batcher:
-    """Gathers wanted rows, and has them scored while sessions stand.
+    """A collector of wanted rows, which has them scored while sessions exist.
 
     Args:
         gate: budgets and the journal of this side, asked before a partner is.
-        patience_s: seconds after which a batch that is not back counts as late.
-        most_waiting: rows that may wait.
-        gather_s: seconds that a batch with room waits for more rows before it is fired; 0 fires at once.
-        crosses: whether anything crosses for a request; if not, what partners do says nothing of a batch.
-        observe: told of each batch: its rows, its seconds, and the seconds of it that the partners took.
-        say: told where partners begin to be late, and where they are in time again.
+        patience_s: seconds after which an unanswered batch counts as late.
+        most_waiting: most rows that may wait.
+        gather_s: seconds that a batch with room waits for more rows before it is sent; 0 sends at once.
+        crosses: whether anything crosses for a request; if not, the partners' state says nothing about a batch.
+        observe: called for each batch with its rows, its seconds, and the seconds of it that the partners took.
+        say: called when partners begin to be late, and when they are in time again.
     """
 
     def __init__(
@@ -122,23 +123,23 @@ class Batcher:
         self._flight_until: float | None = None
         self._beside_until: float | None = None
 
-    # For whoever wants scores, in any thread
+    # For clients that want scores, in any thread
 
     @property
     def full(self) -> bool:
-        """Tell whether so many rows wait that one more would be too many."""
+        """Tell whether the queue of rows is full."""
         return self._rows_waiting >= self._most_waiting
 
     @property
     def ready(self) -> bool:
-        """Tell whether partners answer, as far as is known."""
-        if not self._crosses:  # a batch that takes long here says nothing of the partners
+        """Tell whether partners answer, as far as this side knows."""
+        if not self._crosses:  # a batch that takes long here says nothing about the partners
             return self._standing
         untils = [until for until in (self._flight_until, self._beside_until) if until is not None]
         return self._standing and self._late_since is None and all(time.monotonic() <= until for until in untils)
 
     def want(self, rows: PendingRows) -> None:
-        """Have rows scored. Those that cannot be are told so at once."""
+        """Have rows scored. Rows that cannot be scored are told so at once."""
         if not self.ready:
             rows.done(Outcome.without(len(rows.keys), "away"))
             return
@@ -147,11 +148,11 @@ class Batcher:
             self._rows_waiting += len(rows.keys)
             self._news.notify()
 
-    # A thread that asks the partners for something else
+    # For a thread that asks the partners for something else
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Count what another thread asks the partners as a batch that they may be late with, where requests need them."""
+        """Count another thread's question to the partners as a batch that may be late, if requests need the partners."""
         if not self._crosses:
             yield
             return
@@ -173,13 +174,14 @@ class Batcher:
         *,
         between: Callable[[bool], bool] = lambda _is_idle: False,
     ) -> None:
-        """Score what is wanted until it is ``stopped``. Raises what a channel raises, once all who wait were told.
+        """Score wanted rows until ``stopped``. Raises what a channel raises, after all waiting clients were told.
 
         Args:
-            askings: how each run's rows are asked for; which runs these are may change in ``between``.
-            partners: who is asked.
-            stopped: looked at between two batches.
-            between: called between two batches, with whether nothing waits; what it does counts as a batch that may be late. Says
+            askings: how each run's rows are asked for; ``between`` may change the runs.
+            partners: the partners that are asked.
+            stopped: called between two batches.
+            between: called between two batches, with whether nothing waits; its time counts as a batch that may be late. Returns
+                whether there is more to do.
                 whether there is more to do.
         """
         self._standing, self._late_since = True, None
@@ -215,7 +217,7 @@ class Batcher:
                 else:
                     for channel in partners.channels:
                         channel.check()
-                # Between batches, too, the partners are waited for; they are late if it takes longer than a batch may
+                # The partners are waited for between batches as well; they are late if that takes longer than a batch may
                 began = time.monotonic()
                 self._flight_until = began + self._patience_s
                 try:
@@ -228,7 +230,7 @@ class Batcher:
             self._give_up()
 
     def _take(self, wait_s: float) -> list[PendingRows]:
-        """Take what waits for the run of the first, as far as it fits into one batch and somebody waits for it still."""
+        """Take waiting rows of the first one's run, as far as they fit into one batch and a client still waits for them."""
         batch: list[PendingRows] = []
         with self._news:
             if not self._waiting:
@@ -258,7 +260,7 @@ class Batcher:
             self._took_s = took_s
 
     def _tell_refusal(self, text: str) -> None:
-        """Say once why a partner refuses to answer, until it answers again."""
+        """Report once why a partner refuses to answer, until it answers again."""
         if text and text != self._said_refusal:
             self._say(f"{text}: it answers no rows of this run; its log says why")
         self._said_refusal = text
@@ -268,7 +270,7 @@ class Batcher:
         self._flight_until = began + self._patience_s
         keys = [key for wanted in batch for key in wanted.keys]
         outcome, asked_s = Outcome.without(len(keys), "away"), 0.0
-        if asking is None:  # the run was let go of, and nobody waits any more
+        if asking is None:  # the run was released, and nobody waits any more
             self._flight_until = None
             _tell(batch, outcome)
             return
@@ -302,9 +304,9 @@ class Batcher:
                             why_B[place] = "away"  # embeddings that overflow are no answer
             outcome = Outcome(why_B=why_B, scores=scores)
             self._tell_refusal("")
-        except Refused as error:  # a partner's store is away, say: the next batch asks again
+        except Refused as error:  # for example, a partner's store is away: the next batch asks again
             self._tell_refusal(str(error))
-        finally:  # whatever ends a batch, all who wait for it are told
+        finally:  # however a batch ends, all who wait for it are told
             ended = time.monotonic()
             self._judge(asked_s)
             self._flight_until = None
@@ -312,7 +314,7 @@ class Batcher:
             _tell(batch, replace(outcome, times=Times(began=began, ended=ended, asked_s=asked_s)))
 
     def _own(self, batch: Sequence[PendingRows], keys: Sequence[bytes]) -> tuple[NDArray[np.bool_], Features | None, Why]:
-        """Return which rows this side knows, their columns, brought by the request or looked up, and why it lacks the others."""
+        """Return which rows this side knows, their columns (from the request or the store), and why it lacks the others."""
         keys_asked = [key for wanted in batch if wanted.own is None for key in wanted.keys]
         if not keys_asked:
             brought = Features.stacked([wanted.own for wanted in batch if wanted.own is not None])
@@ -320,7 +322,7 @@ class Batcher:
         otherwise: Why = "unknown"
         try:
             rows_found = batch[0].run.store.find(keys_asked)
-        except StoreError:  # rows that came with their columns have joint scores all the same
+        except StoreError:  # rows that came with their columns still have joint scores
             rows_found, otherwise = StoredRows(is_found_B=np.zeros(len(keys_asked), dtype=np.bool_), features_E=None), "store"
         if len(keys_asked) == len(keys):
             return rows_found.is_found_B, rows_found.features_E, otherwise
@@ -351,7 +353,7 @@ def _index(is_B: NDArray[np.bool_]) -> Tensor:
 
 
 def _tell(batch: Sequence[PendingRows], outcome: Outcome) -> None:
-    """Tell each its own rows' part."""
+    """Give each request the part of its own rows."""
     start = 0
     for wanted in batch:
         rows = slice(start, start + len(wanted.keys))

@@ -1,4 +1,4 @@
-"""Explanations of predicted scores, from embeddings that came for the scores: nothing more crosses. Shapes: W watched rows."""
+"""Explain predicted scores by the embeddings that arrived for the scores. Nothing else crosses. Shapes: W watched rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ LOGIT, BASE = "logit", "base"
 
 
 def check_explained(contract: Contract, party: str) -> None:
-    """Refuse what has no explanation. Raises ConfigError."""
+    """Refuse a contract or party without explanations. Raises ConfigError."""
     why = None
     if contract.role_of(party) != "label":
         why = "the label party explains scores, and only it has them"
@@ -40,11 +40,11 @@ def check_explained(contract: Contract, party: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """Keeps the embeddings of some positions as they come: of those to be explained, and of those to compare them with.
+    """A store of the arriving embeddings at some positions: those to explain, and those to compare them with.
 
     Args:
-        explained: positions whose score is explained.
-        reference: positions that they are compared with.
+        explained: positions whose scores are explained.
+        reference: positions to compare them with.
     """
 
     explained: Tensor
@@ -53,7 +53,7 @@ class Watched:
 
     @classmethod
     def of(cls, rows: Tensor, scored: int, *, seed: int) -> "Watched":
-        """Watch these positions, and others drawn by the seed. Raises ConfigError for too few to compare with."""
+        """Watch these positions, and others drawn by the seed. Raises ConfigError if there are too few to compare with."""
         if scored < FEWEST:
             raise ConfigError(f"--explain: {scored} rows are scored, and at least {FEWEST} are needed to compare a row with")
         random_rows = torch.randperm(scored, generator=torch.Generator().manual_seed(seed))[:REFERENCE_ROWS]
@@ -61,11 +61,11 @@ class Watched:
 
     @property
     def positions(self) -> Tensor:
-        """Return all of them, in ascending order."""
+        """Return all watched positions, in ascending order."""
         return torch.from_numpy(np.union1d(self.explained.numpy(), self.reference.numpy()))
 
     def watching(self, peer: int, cuts: Cuts) -> Cuts:
-        """Return the same Cuts, of which those at the positions are kept. Batches come in the order of positions."""
+        """Return the same Cuts, and keep those at the watched positions. Batches come in the order of positions."""
         positions, received = self.positions, self._came.setdefault(peer, [])
 
         def receive(number: int, index_B: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class Watched:
 def explanations(
     trained: TrainedLabelParty, dataset: Dataset, watched: Watched, *, parties: Sequence[str], seed: int
 ) -> list[Explanation]:
-    """Explain the watched rows' logits: own columns one by one, each partner's embedding as one."""
+    """Explain the watched rows' logits: own columns one by one, and each partner's embedding as a whole."""
     places = column_places(trained.encoder) if trained.encoder is not None else []
     game, reference = Game(columns=places, parties=parties), watched.at(dataset, watched.reference)
     generator = torch.Generator().manual_seed(seed)
@@ -101,7 +101,9 @@ def explanations(
 
 
 def as_table(explanations: Sequence[Explanation]) -> pl.DataFrame:
-    """Build a row for each explanation: the logit, the reference rows' mean, what each player adds, and errors if drawn."""
+    """Build a row for each explanation: the logit, the reference rows' mean, each player's contribution, and its
+    error if drawn.
+    """
     rows = [
         {LOGIT: each.logit, BASE: each.base}
         | {f"by {name}": value for name, value in each.contributions.items()}

@@ -1,4 +1,4 @@
-"""Scores that the feature party asks for (FLORIST, appendix D): it sends embeddings, and the label party sends scores back.
+"""Give scores to a feature party that asks for them (FLORIST, appendix D): it sends embeddings and gets scores back.
 
 Shapes: B rows whose scores are wanted, M rows of a batch, N aligned positions, D cut width.
 """
@@ -31,16 +31,16 @@ SCORE = "score"
 
 @dataclass(frozen=True, kw_only=True)
 class AgreedBatches:
-    """The batches of an alignment, which both sides cut alike: no row is in two.
+    """Batches of an alignment that both sides cut in the same way, with every row in one batch.
 
-    Nobody chooses them. A row is in the same batch whenever it is asked for, under every text of a contract, and while it stays
-    aligned its batch changes only by rows that come or go (``windows.py``), if its name stays: on a union, a new alignment gives
-    all rows other places.
+    No party chooses them. A row is in the same batch whenever it is asked for, under every text of a contract. While it stays
+    aligned, its batch changes only by rows that are added or removed (``windows.py``), if its name stays the same: on a union, a
+    new alignment gives all rows other positions.
 
     Args:
         members: the positions of each batch, ascending.
-        batch_N: which batch each position is in.
-        names_N: what budgets know a position by.
+        batch_N: the batch of each position.
+        names_N: the names of positions in budgets.
     """
 
     members: Sequence[NDArray[np.int64]]
@@ -49,10 +49,10 @@ class AgreedBatches:
 
     @classmethod
     def of(cls, names_N: Sequence[bytes], *, size: int) -> "AgreedBatches":
-        """Cut batches of at least ``size`` rows by names that both sides have. Raises DataError for fewer rows in all.
+        """Cut batches of at least ``size`` rows by names that both sides have. Raises DataError if there are fewer rows in total.
 
-        The hash has no key. Were it the contract's, another text of it would cut other batches, and a row that was asked for
-        under both would stand in both, mostly alone.
+        The hash has no key. If its key were the contract's, another text of the contract would cut other batches. A row that was
+        asked for under both texts would then be in both batches, mostly as the only common row.
         """
         members = [np.sort(window) for window in windows(names_N, size=size, key=b"")]
         batch_N = np.empty(len(names_N), dtype=np.int64)
@@ -66,13 +66,13 @@ class AgreedBatches:
 
 @dataclass(kw_only=True)
 class AskedLabelParty:
-    """The label party, as its feature party asks it.
+    """The label party, as seen by the feature party that asks it.
 
     Args:
-        channel: to it.
-        run: whose model is to score.
-        probabilities: whether a score is one, and so from 0 to 1.
-        within_s: how long each answer is waited for; None is for ever.
+        channel: channel to it.
+        run: the run whose model should score.
+        probabilities: whether a score is a probability, and so from 0 to 1.
+        within_s: how long to wait for each answer; None waits forever.
     """
 
     channel: Channel
@@ -83,7 +83,7 @@ class AskedLabelParty:
 
     @property
     def channels(self) -> Sequence[Channel]:
-        """Return the channels of all who are asked: one."""
+        """Return the channels of all asked parties: one."""
         return (self.channel,)
 
     def ask(self, questions: Sequence[tuple[int | None, Tensor]]) -> list[Answered]:
@@ -106,7 +106,7 @@ class AskedLabelParty:
         return answered
 
     def probe(self) -> None:
-        """Ask for nothing, to see whether the label party answers."""
+        """Ask for no scores, to see whether the label party answers."""
         self.ask([(None, torch.empty(0, 0))])
 
     def leave(self) -> None:
@@ -116,13 +116,13 @@ class AskedLabelParty:
 
 @dataclass(frozen=True, kw_only=True)
 class AskByEmbedding:
-    """The embeddings of the wanted rows cross in a random order, and nothing else of them.
+    """Ask by embedding: the embeddings of the wanted rows cross in a random order, and nothing else about them.
 
     Threat model: an honest-but-curious label party. No formal guarantee: a row that was embedded before, in training, evaluation,
-    a prediction or an earlier request, has the embedding that it had or one close to it, and so can be known again.
+    a prediction or an earlier request, has the same or a similar embedding, and so can be recognised.
 
     Args:
-        label_party: who is asked.
+        label_party: the label party that is asked.
         bottom: this party's model, in evaluation mode.
         width: D.
     """
@@ -143,25 +143,25 @@ class AskByEmbedding:
 
 @torch.inference_mode()
 def all_embedded(bottom: nn.Module, source: FeatureSource, *, rows: int, width: int) -> Tensor:
-    """Compute the embeddings of all positions (N, D), always in this order, so that values for absent rows are drawn alike."""
+    """Compute the embeddings of all positions (N, D), always in this order, so that values for absent rows are the same."""
     parts = [embedded(bottom, source(index_B), width=width) for index_B in torch.split(torch.arange(rows), MOST_ASKED)]
     return torch.cat([torch.empty(0, width), *parts])
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskByAgreedBatch:
-    """The embeddings of whole agreed batches cross, whichever row of one is wanted.
+    """Ask by agreed batch: the embeddings of whole agreed batches cross, whichever of their rows is wanted.
 
-    Rows are as they were when the sides met. So a batch crosses once while the sessions stand, with the same bits whichever row
-    is wanted, and its scores are kept: to want one of its rows again crosses nothing.
+    Rows are as they were when the sessions began. So a batch crosses once per session, with the same bits whichever row is
+    wanted, and its scores are kept. Another request for its rows crosses nothing.
 
-    Threat model: an honest-but-curious label party. No formal guarantee: it learns which batch holds a wanted row, and what else
-    is known of these rows can tell which one it was.
+    Threat model: an honest-but-curious label party. No formal guarantee: it learns which batch holds a wanted row, and other
+    knowledge about these rows may reveal which one it was.
 
     Args:
-        label_party: who is asked.
-        cut_ND: the embeddings of this party's rows at all positions, or of what stands in for a row that it lacks.
-        batches: the agreed ones.
+        label_party: the label party that is asked.
+        cut_ND: embeddings of this party's rows at all positions, or of replacements for rows that it lacks.
+        batches: the agreed batches.
         places: position of each own key.
     """
 
@@ -172,9 +172,9 @@ class AskByAgreedBatch:
     kept: dict[int, Answered] = field(default_factory=dict, init=False)
 
     def __call__(self, keys_B: Sequence[bytes], own_B: Features | None) -> Answered:  # noqa: ARG002
-        """Ask for the batches that hold these keys, but for those whose scores are here, and keep what is wanted of them."""
+        """Ask for the batches that hold these keys, except those with kept scores, and return the wanted rows."""
         for channel in self.label_party.channels:
-            channel.check()  # where all scores are kept, nothing else would tell that the session has ended
+            channel.check()  # if all scores are kept, nothing else would show that the session has ended
         place_B = np.array([self.places.get(key, -1) for key in keys_B], dtype=np.int64)
         batches_needed = sorted(set(self.batches.batch_N[place_B[place_B >= 0]].tolist()))
         new = [batch for batch in batches_needed if batch not in self.kept]
@@ -186,7 +186,7 @@ class AskByAgreedBatch:
         if not answers:
             absent_B = np.full(len(place_B), ABSENT, dtype=np.uint8)
             return Answered(state_B=absent_B, cuts_ED=[torch.empty(0, 1)], waited_s=waited_s)
-        # Put what came for these batches together at the wanted positions; -1 stands for none
+        # Join the answers for these batches at the wanted positions; -1 is no position
         position_M = np.concatenate([self.batches.members[batch] for batch in batches_needed])
         score_M = torch.full((len(position_M), 1), torch.nan)
         state_M = np.concatenate([answer.state_B for answer in answers])
@@ -198,7 +198,7 @@ class AskByAgreedBatch:
 
 
 class ScoresAsTheyCame:
-    """The Scorer of a feature party: the numbers that it was answered are scores already, and it has no labels to score by."""
+    """The Scorer of a feature party: the answers are scores already, and it has no labels."""
 
     names = (SCORE,)
     alone = None
@@ -213,7 +213,7 @@ class ScoresAsTheyCame:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchedRows:
-    """Rows that the label party scores agreed batches with: its columns at their positions, or what stands in for absent rows."""
+    """Rows with which the label party scores agreed batches: its columns at their positions, or replacements for absent rows."""
 
     source: FeatureSource
     batches: AgreedBatches
@@ -225,15 +225,15 @@ def answer_with_scores(
     """Answer one ScoreQuestion after the other with scores until the feature party says that there are no more.
 
     Threat model: an honest-but-curious feature party; no formal guarantee. It learns the score of each row that it embeds, which
-    estimates the row's label as well as the model does, of all rows of a batch; on a union also scores of rows that only the
-    label party has, by position. With embeddings of its own choice it learns the top model, and by a position what the label
-    party's columns do to that row's score. Not protected: all of it. The contract's budgets bound how much in a day.
+    estimates the row's label as well as the model does, for all rows of a batch; on a union also scores of rows that only the
+    label party has, by position. With embeddings of its own choice it learns the top model, and by a position how the label
+    party's columns affect that row's score. Not protected: all of it. The contract's budgets limit how much in a day.
 
     Args:
-        channel: to the feature party.
+        channel: channel to the feature party.
         scorers: of each run that is served.
         width: D.
-        rows: by way ``agreed-batch``; None by way ``embedding``.
+        rows: the rows for way ``agreed-batch``; None for way ``embedding``.
         gate: budgets and the journal.
 
     Raises ProtocolError for a question that was not agreed on, PeerLost and PeerStopped.
@@ -249,7 +249,7 @@ def answer_with_scores(
             nothing = Array.of(np.empty(0, dtype=np.uint8)), Array.of(torch.empty(0, 1))
             channel.send(ScoreAnswer(number=question.number, state=nothing[0], values=nothing[1], refusal=refusal))
             continue
-        # Budgets and the journal know rows by their names, or by their embeddings if nothing else is known of them
+        # Budgets and the journal identify rows by name, or by embedding if they have no name
         if rows is None:
             names_B = [row.numpy().tobytes() for row in cut_BD]
         else:

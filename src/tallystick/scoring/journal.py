@@ -1,6 +1,6 @@
-"""Keep what was asked in a day, at either side: a journal of it, and the contract's budgets, which follow from the journal.
+"""Record what was asked in a day, at either side: a journal, and the contract's budgets, which follow from it.
 
-A journal names no key. It has a digest of each under the side's secret: who holds that can look for one key. Shapes: B rows.
+A journal names no key. It holds a digest of each key under the side's secret, whose owner can search for one key. Shapes: B rows.
 """
 
 import json
@@ -21,26 +21,26 @@ from tallystick.storage import Origin
 
 PREFIX = "serving-journal-"
 PART_BYTES = 64 << 20
-"""Of a file of a day; what comes beyond it goes into a further one."""
+"""Most bytes of one file of a day; more lines go into another file."""
 
 
 def now() -> datetime:
-    """Return the time."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
 @dataclass(kw_only=True)
 class Journal:
-    """One side's journal, files for each day (UTC), and what of the day's budgets is left. All runs share these.
+    """One side's journal, with files for each day (UTC), and the rest of the day's budgets. All runs share both.
 
-    What was counted before a crash counts after it: each line is written before its rows are answered. One thread may use it.
+    Counts survive a crash: each line is written before its rows are answered. Only one thread may use the journal.
 
     Args:
-        origin: of the folder where the files lie.
-        secret: what digests follow from.
-        a_day: most rows of a day; None is any.
-        a_day_per_row: most often that one row may be asked for in a day; None is any.
-        clock: tells the time.
+        origin: folder of the files.
+        secret: key of the digests.
+        a_day: most rows per day; None is no limit.
+        a_day_per_row: most requests for one row per day; None is no limit.
+        clock: returns the time.
     """
 
     origin: Origin
@@ -59,7 +59,7 @@ class Journal:
         return row_digest(name, self.secret)
 
     def allowed(self, names_B: Sequence[bytes], *, run: str) -> NDArray[np.bool_]:
-        """Count rows that are asked of a run, and say which of them may be answered. Raises StorageError."""
+        """Count rows that are asked of a run, and tell which of them may be answered. Raises StorageError."""
         at = self.clock()
         if at.date() != self._day:
             self._begin(at.date())
@@ -86,7 +86,7 @@ class Journal:
         return is_allowed_B
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
         self._file = self._day = None
@@ -97,10 +97,10 @@ class Journal:
             self._of_row[digest] += 1
 
     def _begin(self, day: date) -> None:
-        """Open the last of the day's files, and count what they have already."""
+        """Open the last of the day's files, and count the rows that the files already have."""
         self.close()
         self._rows, self._of_row = 0, Counter()
-        # The numbers of the day's files, in their order: one that was moved away leaves a gap
+        # The numbers of the day's files, in order; a file that was moved away leaves a gap
         start = f"{PREFIX}{day.isoformat()}"
         marks = (path.name.removeprefix(start).removesuffix(LINES) for path in self.origin.folder.glob(f"{start}*{LINES}"))
         *former, last = sorted(

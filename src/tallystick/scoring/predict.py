@@ -1,4 +1,4 @@
-"""Prediction in batches, per role, by a trained party and a dataset of rows to score. Shapes: N linked positions, C classes."""
+"""Predict in batches, for each role, with a trained party and a dataset of rows. Shapes: N linked positions, C classes."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,9 @@ SCORES_A_MESSAGE = 1 << 20
 
 
 class UnionScores(Message, frozen=True):
-    """Label party to feature party, on a union: a score for every position, so that it does not learn whose is wanted."""
+    """Sent to the feature party, on a union: a score for every position, so that the label party does not learn whose
+    is wanted.
+    """
 
     limit = MAX_MESSAGE_BYTES
     scores: Array
@@ -46,13 +48,13 @@ def predict_feature_party(
 
 
 def cuts_of(channels: Sequence[Channel], widths: Sequence[int], dataset: Dataset) -> list[Cuts]:
-    """Return the Cuts that each feature party sends, as they are asked for."""
+    """Return the Cuts of each feature party, received on demand."""
     numbered = enumerate(zip(channels, widths, strict=True))
     return [crossing(channel, width, peer, cut_rows=dataset.cut_rows) for peer, (channel, width) in numbered]
 
 
 def received(cuts: Sequence[Cuts], batches: Sequence[Tensor], *, progress: Progress = no_progress) -> list[Cuts]:
-    """Receive the embeddings of all batches, and return Cuts for which nothing crosses any more."""
+    """Receive the embeddings of all batches, and return Cuts that need no more messages."""
     parts = []
     for number, index_B in enumerate(batches):
         parts.append([each(number, index_B) for each in cuts])
@@ -86,34 +88,34 @@ def predict_label_party(
 
 
 def _counted(features_at: FeatureSource, rows: int, progress: Progress) -> FeatureSource:
-    """Return the source, which says of how many of the rows it gave the features."""
+    """Return the same source, which also reports how many rows it has returned."""
     given = 0
 
     def counted_at(index_B: Tensor) -> Features:
         nonlocal given
         given += len(index_B)
-        progress("scoring", min(given, rows), rows)  # the last batch is filled up
+        progress("scoring", min(given, rows), rows)  # the last batch is padded
         return features_at(index_B)
 
     return counted_at
 
 
 def predict_alone(trained: TrainedLabelParty, dataset: Dataset) -> pl.DataFrame:
-    """Score the label party's rows without a partner's row by its own columns, calibrated as the joint scores are.
+    """Score the label party's rows that no partner has, by its own columns, calibrated as the joint scores are.
 
-    Nothing crosses, and nobody learns which rows these are.
+    Nothing crosses, and no party learns which rows these are.
     """
     assert trained.alone is not None, "the contract's method scores such rows"
     return scores_of(trained.coder, trained.alone(logits_alone(trained.model, dataset, dataset.unaligned.test_N)))
 
 
 def scores_of(coder: LabelCoder, logits: Tensor) -> pl.DataFrame:
-    """Return what outputs mean: a ``score`` column, or one per class, label or level."""
+    """Turn outputs into scores: a ``score`` column, or one per class, label or level."""
     return pl.DataFrame(score_columns(coder, logits))
 
 
 def score_columns(coder: LabelCoder, logits: Tensor) -> dict[str, NDArray[np.float32]]:
-    """Return the same, as arrays by column."""
+    """Return the same scores, as arrays by column."""
     rows = len(logits)
     whole = logits[whole_tiles(torch.arange(rows))]
     if coder.type == "multiclass":
@@ -151,7 +153,9 @@ def receive_scores(channel: Channel, rows: int) -> pl.DataFrame:
 
 
 def receive_scores_message(channel: Channel, rows: int) -> Tensor:
-    """Receive the next scores. Raises ProtocolError for another number of them, another type, or no probabilities."""
+    """Receive the next scores. Raises ProtocolError for another number of scores, another type, or values that are no
+    probabilities.
+    """
     try:
         scores_B = channel.receive(UnionScores).scores.tensor(rows, dtype=torch.float32)
     except MalformedMessage as error:

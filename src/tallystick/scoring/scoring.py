@@ -1,4 +1,4 @@
-"""Scores of single rows by a trained label party, with the bits that they have in a prediction.
+"""Score single rows by a trained label party, with the same bits as in a prediction.
 
 Shapes: B rows, D cut width.
 """
@@ -20,14 +20,14 @@ from tallystick.scoring.stores.store import KeyedRows
 from tallystick.tables.features import Features
 
 Columns = dict[str, NDArray[np.float32]]
-"""A score per row: ``score``, or one column per class."""
+"""Scores of rows: ``score``, or one column per class."""
 
 
 ByOwnColumns = Callable[[Features], Columns]
 
 
 class Scoring(Protocol):
-    """Scoring by what the other sides answer."""
+    """Scoring from the other sides' answers."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -40,26 +40,26 @@ class Scoring(Protocol):
 
     @property
     def alone(self) -> ByOwnColumns | None:
-        """Return what scores rows by own columns, or None where only joint scores are given."""
+        """Return a function that scores rows by own columns, or None if only joint scores are given."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
-    """The label party's share of the network, in evaluation mode. Several threads may score."""
+    """The label party's part of the network, in evaluation mode. Several threads may score."""
 
     trained: TrainedLabelParty
 
     @classmethod
     def of(cls, trained: TrainedLabelParty) -> "Scorer":
-        """Take a model that is not trained any more."""
+        """Wrap a model whose training has ended."""
         trained.model.eval()
         return cls(trained=trained)
 
     @property
     def alone(self) -> ByOwnColumns | None:
-        """Return what scores rows by own columns, calibrated as the joint scores are, or None where the contract has no
-        method for that.
+        """Return a function that scores rows by own columns, calibrated as the joint scores are, or None if the contract has no
+        method for it.
         """
         return self._alone if self.trained.alone is not None else None
 
@@ -86,7 +86,7 @@ class Scorer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoringRun:
-    """A run that a side with clients has loaded: what makes scores, and own rows by key, as this run's encoder reads them."""
+    """A run loaded by a side with clients: what computes scores, and own rows by key, encoded for this run."""
 
     run_id: str
     scorer: Scoring

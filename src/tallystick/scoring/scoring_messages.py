@@ -1,4 +1,4 @@
-"""Define what crosses between two sides that serve. Shapes: B rows asked for, E of them that have a row, D cut width."""
+"""Define the messages between two sides that serve. Shapes: B rows asked for, E of them that exist, D cut width."""
 
 from typing import Annotated, Literal
 
@@ -7,12 +7,12 @@ import msgspec
 from tallystick.network.messages import MEBIBYTE, Array, Message
 
 MOST_ASKED = 1024
-"""Rows of a question."""
+"""Most rows of a question."""
 KEY_BYTES = 1024
 
 
 def key_problem(key: bytes) -> str:
-    """Say why bytes are not a key; the answer is empty for a key. A key is text in UTF-8 without NUL, of at most KEY_BYTES."""
+    """Say why bytes are not a key; the text is empty for a key. A key is UTF-8 text without NUL, of at most KEY_BYTES."""
     if len(key) > KEY_BYTES:
         return f"a key is {len(key)} bytes long; at most {KEY_BYTES} are accepted"
     if b"\0" in key:
@@ -25,24 +25,24 @@ def key_problem(key: bytes) -> str:
 
 
 ABSENT, HERE, OVER_BUDGET = 0, 1, 2
-"""What an answer says of a row."""
+"""States of a row in an answer."""
 
 Unanswered = Literal["", "run", "store"]
-"""Why a whole question is not answered: a run that is not served there, a store that is away."""
+"""Why a whole question is not answered: the run is not served there, or a store is away."""
 
 
 class WayOfAsking(Message, frozen=True):
-    """Whoever asks to the other, after the handshake: how it is going to ask."""
+    """Sent by the asking side after the handshake: how it will ask."""
 
     way: str
 
 
 class RowQuestion(Message, frozen=True):
-    """Label party to feature party: the rows it wants, by normalised key or by aligned position.
+    """Sent by the label party: the rows that it wants, by normalised key or by aligned position.
 
-    A question of neither is a probe.
+    A question without rows is a probe.
 
-    The ``last`` one wants nothing: the label party leaves in peace. With a ``versions`` one it goes on about versions.
+    The ``last`` question wants nothing: the label party ends normally. A ``versions`` question starts an exchange about versions.
     """
 
     number: Annotated[int, msgspec.Meta(ge=0)]
@@ -53,14 +53,14 @@ class RowQuestion(Message, frozen=True):
     versions: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no key. Raises ValueError, of which the reader of a message makes a ProtocolError."""
+        """Refuse bytes that are not a key. Raises ValueError, which the reader of a message turns into a ProtocolError."""
         for key in self.keys:
             if problem := key_problem(key):
                 raise ValueError(problem)
 
 
 class RowAnswer(Message, frozen=True):
-    """Feature party to label party: each row's state, uint8 (B,), and the embeddings of those that are HERE, float32 (E, D)."""
+    """Sent by the feature party: each row's state, uint8 (B,), and the embeddings of those that are HERE, float32 (E, D)."""
 
     limit = 32 * MEBIBYTE
     number: Annotated[int, msgspec.Meta(ge=0)]
@@ -70,10 +70,10 @@ class RowAnswer(Message, frozen=True):
 
 
 class ScoreQuestion(Message, frozen=True):
-    """Feature party to label party: embeddings whose scores it wants, float32 (B, D). A question without rows is a probe.
+    """Sent by the feature party: embeddings whose scores it wants, float32 (B, D). A question without rows is a probe.
 
-    They are those of the rows of an agreed batch, in the order of their positions, or of rows of which nothing else is said. The
-    ``last`` one wants nothing: the feature party leaves in peace.
+    They belong to the rows of an agreed batch, in the order of their positions, or to rows that are not named. The ``last``
+    question wants nothing: the feature party ends normally.
     """
 
     limit = 32 * MEBIBYTE
@@ -85,7 +85,7 @@ class ScoreQuestion(Message, frozen=True):
 
 
 class ScoreAnswer(Message, frozen=True):
-    """Label party to feature party: each row's state, uint8 (B,), and the scores of those that are HERE, float32 (E, 1)."""
+    """Sent by the label party: each row's state, uint8 (B,), and the scores of those that are HERE, float32 (E, 1)."""
 
     limit = MEBIBYTE
     number: Annotated[int, msgspec.Meta(ge=0)]
@@ -95,13 +95,13 @@ class ScoreAnswer(Message, frozen=True):
 
 
 class AlignmentKept(Message, frozen=True):
-    """Feature party to label party, when they meet: the alignment that it has kept for its present keys. It is empty for none."""
+    """Sent by the feature party at the start: the alignment that it has kept for its current keys; empty for none."""
 
     name: Annotated[str, msgspec.Meta(max_length=32)]
 
 
 class AlignmentNext(Message, frozen=True):
-    """Label party to all: the alignment that they go on with, ``again`` if all have kept it, or the name of a new one."""
+    """Sent by the label party: the alignment to use, ``again`` if all have kept it, or the name of a new one."""
 
     name: Annotated[str, msgspec.Meta(max_length=32)]
     again: bool

@@ -1,15 +1,16 @@
-"""Windows: which rows are always asked for together. Shapes: N rows.
+"""Cut windows: groups of rows that are always asked for together. Shapes: N rows.
 
-A hash of the keys cuts windows and batches, whatever the contract's text, run or day. What makes them tell more:
+A hash of the keys cuts windows and batches, whatever the contract's text, run or day. These cases make them reveal more:
 
-- A partner may leave out half of its rows of a window and see whether its window is still asked for. A window of 32 is down to
-  one row in six alignments. Nothing prevents this.
-- A union whose keys or contract change gets new positions, batches and stand-ins. A row that is asked for before and after stands
-  in two batches that can be compared, and one whose embedding or score changed is likely to be made up. Budgets count positions,
+- A partner may leave out half of its rows of a window and observe whether the window is still asked for. A window of 32 shrinks
+  to one row in six alignments. Nothing prevents this.
+- A union whose keys or contract change gets new positions, batches and stand-ins. A row that is asked for before and after is in
+  two batches that can be compared, and a row whose embedding or score changed is likely to be made up. Budgets count positions,
   so a new alignment renews none.
-- Another ``runs`` folder, or a contract of another name, has another secret of its windows and budgets of its own. A row that is
+- Another ``runs`` folder, or a contract of another name, has another secret of its windows and separate budgets. A row that is
   asked for from two such folders is in two windows that have little else in common.
-- By ``position`` a row is named, and whoever then sees its window can guess which row is wanted: a contract should allow one way.
+- By ``position`` a row is named, and a partner that then sees its window can guess which row is wanted: a contract should allow
+  one way.
 """
 
 import hashlib
@@ -24,18 +25,18 @@ BITS = 64
 
 
 def windows(names_N: Sequence[bytes], *, size: int, key: bytes) -> list[NDArray[np.int64]]:
-    """Cut rows into windows of at least ``size``, no row in two: the places of each window's rows.
+    """Cut rows into windows of at least ``size``, with every row in one window: return the places of each window's rows.
 
-    A name's hash under the key settles its window. The names are cut in two by the first bit of their hashes, each part by the
-    next bit, and so on, as long as both parts have ``size`` rows. So to compare windows of several days tells no more of the row
-    than the smallest of them does, but that it is none of those who came or went between.
+    A name's hash under the key determines its window. The names are split by the first bit of their hashes, each part by the next
+    bit, and so on, as long as both parts have ``size`` rows. So comparing windows of several days reveals no more about the row
+    than the smallest of them, except that it is none of those added or removed in between.
 
-    No formal guarantee: what else is known of these rows can tell which one is wanted.
+    No formal guarantee: other knowledge about these rows may reveal which one is wanted.
 
     Args:
-        names_N: of the rows, each once.
+        names_N: names of the rows, each once.
         size: at least 1.
-        key: of the hash, 64 bytes at most: a secret where nobody else is to know which rows share a window, else empty.
+        key: key of the hash, 64 bytes at most: a secret if no other party may know which rows share a window, else empty.
 
     Raises DataError for fewer rows than one window needs.
     """
@@ -51,7 +52,7 @@ def windows(names_N: Sequence[bytes], *, size: int, key: bytes) -> list[NDArray[
     windows, waiting = [], [(0, len(hash_N), 0)]
     while waiting:
         first, behind, bit = waiting.pop()
-        # The highest bits are alike in a part: its middle is the first hash with the next bit set.
+        # The highest bits are equal in a part, so its middle is the first hash with the next bit set.
         is_set = hash_N[first:behind] >> np.uint64(BITS - 1 - bit) & np.uint64(1) if bit < BITS else np.ones(0, dtype=np.uint64)
         middle = behind - int(is_set.sum())
         if bit < BITS and middle - first >= size and behind - middle >= size:

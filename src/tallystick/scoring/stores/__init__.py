@@ -1,1 +1,1 @@
-"""Find a row by its key, at a side that serves: one object per kind of store, a file each."""
+"""Find a row by its key, at a side that serves. Each kind of store is one object in one file."""

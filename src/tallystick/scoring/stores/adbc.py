@@ -1,4 +1,4 @@
-"""Rows that SQLite, or any other database with an ADBC driver, looks up."""
+"""Look up rows in SQLite, or in any other database with an ADBC driver."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,15 +14,15 @@ from tallystick.tables.arrow import as_polars
 
 
 class AdbcDatabase:
-    """A database behind an ADBC driver. What a query changes is taken back, where the driver has transactions.
+    """A database behind an ADBC driver. Changes by a query are rolled back, if the driver has transactions.
 
-    Keys go as one parameter, the text of a JSON array: arrays of their own are not bound by every driver, but every database
-    reads JSON.
+    Keys are passed as one parameter, the text of a JSON array, because not every driver binds arrays, but every database reads
+    JSON.
 
     Args:
         config: the driver, its options, and the query with the parameter.
 
-    Raises ConfigError where the driver is not installed, or a secret cannot be had.
+    Raises ConfigError if the driver is not installed, or a secret cannot be read.
     """
 
     def __init__(self, config: Adbc) -> None:
@@ -53,10 +53,10 @@ class AdbcDatabase:
         return table.column_names, columns
 
     def is_broken(self, error: Exception) -> bool:  # noqa: ARG002
-        """Tell so of every error: drivers name broken connections in many ways, and a query that reads may be repeated."""
+        """Return True for every error: drivers name broken connections in many ways, and a read-only query may be repeated."""
         return True
 
     def code(self, error: Exception) -> str:
-        """Return the driver's status, and the database's state where it has one."""
+        """Return the driver's status, and the database's state if it has one."""
         status, state = getattr(error, "status_code", None), getattr(error, "sqlstate", None)
         return ", ".join([*([status.name] if status is not None else []), *([f"SQLSTATE {state}"] if state else [])])

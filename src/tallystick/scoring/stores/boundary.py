@@ -1,4 +1,4 @@
-"""The boundary around a store: whatever is asked and however it fails, serving goes on, and the log says why. Shapes: B keys."""
+"""Guard a store: whatever is asked and however it fails, serving goes on, and the log says why. Shapes: B keys."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,14 +11,14 @@ from tallystick.scoring.stores.store import KeyedRows, StoredRows
 
 
 class Boundary:
-    """A store of which every failure is a StoreError, and is said once, until an answer comes again.
+    """A store whose failures all become StoreErrors. Each is reported once, until the store answers again.
 
-    A key that is no text, holds a NUL or is too long has no row, and the store is not asked for it: it would refuse the others'
-    rows with it.
+    A key that is not text, contains a NUL or is too long has no row. The store is not asked for it, because it would refuse the
+    other rows as well.
 
     Args:
-        store: what stands behind.
-        say: is told.
+        store: the store behind the boundary.
+        say: called with reports.
     """
 
     def __init__(self, store: KeyedRows, *, say: Callable[[str], None]) -> None:
@@ -26,7 +26,7 @@ class Boundary:
         self.blocks = store.blocks
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look keys up. Raises StoreError, whatever the store raises."""
+        """Look up keys. Raises StoreError for every failure of the store."""
         is_key_B = np.array([not key_problem(key) for key in keys], dtype=np.bool_)
         try:
             rows_found = self._store.find([key for key, is_key in zip(keys, is_key_B, strict=True) if is_key])
@@ -34,7 +34,7 @@ class Boundary:
             self._tell(str(error))
             raise
         except BaseException as error:
-            # Polars' panics are no Exception; what asks for the end passes.
+            # Polars' panics are not Exceptions. Requests to end the process pass through.
             if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
                 raise
             text = f"the store of rows failed unexpectedly ({type(error).__name__}); check its content"
@@ -47,7 +47,7 @@ class Boundary:
         return StoredRows(is_found_B=is_found_B, features_E=rows_found.features_E)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         self._store.close()
 
     def _tell(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Cells from outside, such as JSON's, as the column of a table that they stand for. An error names no cell."""
+"""Turn cells from outside, such as JSON's, into columns like those of the table. No error shows a cell."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
@@ -15,20 +15,20 @@ Cell = Any
 
 
 def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Series:
-    """Return the column of these cells, in a type that encodes as the table's own.
+    """Return these cells as a column, in a type that is encoded like the table's own.
 
     Raises FeatureError for a cell of another type.
     """
     try:
         if kind.is_temporal():
             moments = pl.Series(name, [None if cell is None else _moment(cell, kind) for cell in cells], dtype=kind)
-            if isinstance(kind, pl.Datetime) and kind.time_unit == "ns":  # Python's have microseconds
+            if isinstance(kind, pl.Datetime) and kind.time_unit == "ns":  # Python's values have microseconds
                 finer = [FINER.search(cell) if cell is not None else None for cell in cells]
                 nanoseconds = pl.Series([int(each[1].ljust(3, "0")) if each is not None else 0 for each in finer], dtype=pl.Int64)
                 moments = moments + nanoseconds.cast(pl.Duration("ns"))
             return moments.alias(name)
         if kind.is_numeric() or kind == pl.Boolean:
-            if any(isinstance(cell, float) for cell in cells):  # 7.0 may stand beside 2^53 + 1
+            if any(isinstance(cell, float) for cell in cells):  # 7.0 may occur together with 2^53 + 1
                 cells = [int(cell) if isinstance(cell, float) and cell.is_integer() else cell for cell in cells]
             if any(isinstance(cell, float) or (isinstance(cell, int) and abs(cell) >= 2**127) for cell in cells):
                 return pl.Series(name, [None if cell is None else float(cell) for cell in cells], dtype=pl.Float64)
@@ -43,12 +43,12 @@ def typed_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Seri
 
 
 def key_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Series:
-    """Return the column of these cells of a key, in types that are spelt as the table's own.
+    """Return these cells of a key as a column, in types that are spelt like the table's own.
 
-    Numbers of any size may be text too, because many a client's numbers end at 2^53; 1.50 is 1.5 then, too.
+    Numbers of any size may also be text, because many clients' numbers end at 2^53. The text 1.50 then equals 1.5.
 
-    Raises FeatureError for a cell of another type, and for a fraction or a whole number beyond those that floating point tells
-    apart.
+    Raises FeatureError for a cell of another type, and for fractions or whole numbers that floating point cannot represent
+    exactly.
     """
     if kind == pl.Boolean:
         if all(cell is None or isinstance(cell, bool) for cell in cells):
@@ -60,13 +60,13 @@ def key_column(name: str, cells: Sequence[Cell], kind: pl.DataType) -> pl.Series
 
 
 def spelt_as(column: pl.Series, kind: pl.DataType) -> pl.Series:
-    """Return keys that may be text as a column of this type spells them: where that has fractions, without zeros at the end."""
+    """Return keys that may be text as a column of this type spells them: if it has fractions, without trailing zeros."""
     has_fractions = kind.is_float() or (isinstance(kind, pl.Decimal) and kind.scale)
     return column.str.replace(FRACTION, "$1") if has_fractions and column.dtype == pl.String else column
 
 
 def _spelt(name: str, cell: Cell, kind: pl.DataType) -> str | None:
-    """Spell one key of a column of numbers as ``as_text`` spells it."""
+    """Spell one key of a numeric column as ``as_text`` does."""
     if cell is None or isinstance(cell, str):
         return cell
     if isinstance(cell, float) and abs(cell) < 2**53:
@@ -79,7 +79,7 @@ def _spelt(name: str, cell: Cell, kind: pl.DataType) -> str | None:
 
 
 def _moment(cell: Cell, kind: pl.DataType) -> date | datetime | time:
-    """Read a day, a point in time or a time of day by ISO 8601, with an offset if the column has a time zone and else without."""
+    """Read a date, a time stamp or a time of day in ISO 8601, with an offset if and only if the column has a time zone."""
     if isinstance(kind, pl.Date):
         return date.fromisoformat(cell)
     if isinstance(kind, pl.Time):
@@ -101,7 +101,7 @@ def columns_read(encoder: Encoder | None) -> list[str]:
 
 
 def frame_of(rows: Sequence[Mapping[str, Cell]], names: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Make a table of these columns from rows. Raises FeatureError for a column that a row lacks, or a cell of another type."""
+    """Make a table of these columns from rows. Raises FeatureError if a row lacks a column, or for a cell of another type."""
     for name in names:
         if any(name not in row for row in rows):
             raise FeatureError(f"column {name!r} is missing")

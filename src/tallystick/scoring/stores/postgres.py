@@ -1,4 +1,4 @@
-"""Rows that PostgreSQL looks up."""
+"""Look up rows in PostgreSQL."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,17 +10,17 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.tables.postgres import connected, postgres_errors, query_postgres, with_password
 
 STATEMENT_S = 1.5
-"""A statement has so many seconds at the server, which ends it then: before the call ends."""
+"""Time limit of a statement. The server ends it then, before the call's own limit."""
 
 
 class PostgresDatabase:
-    """A PostgreSQL server, asked over connections that may only read.
+    """A PostgreSQL server, asked over read-only connections.
 
     Args:
-        config: the server, and the query, in whose place ``$1`` the array of keys stands.
-        text: columns that are to be read as text.
+        config: the server, and the query, in which ``$1`` is the array of keys.
+        text: columns to read as text.
 
-    Raises ConfigError where the driver is not installed, or the password cannot be had.
+    Raises ConfigError if the driver is not installed, or the password cannot be read.
     """
 
     name = "PostgreSQL"
@@ -43,7 +43,9 @@ class PostgresDatabase:
         return query_postgres(connection, self._query, text=self._text, keys=keys, asks_for=asks_for)
 
     def is_broken(self, error: Exception) -> bool:
-        """Tell by the state: 08 is a broken connection, 57P one that the server has ended; without one the driver found it so."""
+        """Tell by the state: 08 is a broken connection, 57P a connection that the server ended. Without a state the driver found
+        it broken.
+        """
         return (getattr(error, "sqlstate", None) or "08").startswith(("08", "57P"))
 
     def code(self, error: Exception) -> str:

@@ -1,8 +1,8 @@
-"""Rows that a database looks up by a query of one's own. Shapes: B keys.
+"""Look up rows in a database by the user's own query. Shapes: B keys.
 
-A server that hangs, or a firewall that forgot the connection, answers nothing and closes nothing. So each call has CALL_S, by a
-clock on this side, in a thread that is left behind with its connection once these are over. MOST_LEFT such threads may wait; then
-no further call is made until one of them has ended.
+A server that hangs, or a firewall that dropped the connection, neither answers nor closes. So each call has CALL_S seconds, by
+this side's clock, in a thread that is abandoned with its connection afterwards. If MOST_LEFT abandoned threads wait, no further
+call is made until one of them has ended.
 """
 
 import threading
@@ -30,37 +30,38 @@ class Database(Protocol):
     """A database behind a driver."""
 
     name: str
-    """In errors."""
+    """Name in errors."""
     errors: tuple[type[Exception], ...]
-    """What the driver raises."""
+    """Exceptions that the driver raises."""
 
     def connect(self) -> Any:
         """Open a connection. Raises DataError, and the driver's errors."""
         ...
 
     def ask(self, connection: Any, keys: Sequence[str], *, asks_for: Callable[[str], bool]) -> tuple[list[str], list[pl.Series]]:
-        """Run the query for these keys, and return the columns' names and values, of which others may be null.
+        """Run the query for these keys, and return the columns' names and values. Values that ``asks_for`` does not name may be
+        null.
 
         Raises DataError, and the driver's errors.
         """
         ...
 
     def is_broken(self, error: Exception) -> bool:
-        """Tell whether an error says that the connection is gone, so that another one may do."""
+        """Tell whether an error means that the connection is lost, so that a new one may help."""
         ...
 
     def code(self, error: Exception) -> str:
-        """Return what stands behind an error's name, without text that may hold cells or secrets."""
+        """Return an error's code, without text that may contain cells or secrets."""
         ...
 
 
 class QueriedStore:
-    """Looks rows up over one connection, in one query for all keys. One that breaks, or hangs for CALL_S, is replaced.
+    """A store that asks over one connection, one query for all keys. A connection that breaks, or hangs for CALL_S, is replaced.
 
     Args:
-        database: where the query runs.
-        encoder: of the columns; None where there are none.
-        schema: the types of the table that the encoder was fitted on.
+        database: the database that runs the query.
+        encoder: encoder of the columns; None if there are no columns.
+        schema: types of the table on which the encoder was fitted.
     """
 
     blocks = True
@@ -73,7 +74,7 @@ class QueriedStore:
         self._lock = threading.Lock()
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look keys up. Raises StoreError."""
+        """Look up keys. Raises StoreError."""
         name = self._database.name
         if not keys:
             return self._found(frame_of([], [KEY, *self._columns], self._schema), np.empty(0, dtype=np.int64))
@@ -111,7 +112,7 @@ class QueriedStore:
         is_found_B = place_B >= 0
         if self._encoder is None:
             return StoredRows(is_found_B=is_found_B, features_E=None)
-        # Without a value in them columns have what type the driver likes
+        # Columns without a value have an arbitrary type from the driver
         rows_E = frame[place_B[is_found_B]]
         empty = [
             name for name in rows_E.columns if name in self._schema and rows_E.get_column(name).null_count() == rows_E.height
@@ -123,7 +124,7 @@ class QueriedStore:
             raise StoreError(f"serving.store: its rows do not fit the trained columns: {error}") from None
 
     def _in_time(self, keys: Sequence[str]) -> tuple[list[str], list[pl.Series]]:
-        """Run the query in a thread of its own. Raises StoreError if it takes longer than CALL_S, and what the query raises."""
+        """Run the query in its own thread. Raises StoreError if it takes longer than CALL_S, and what the query raises."""
         name = self._database.name
         self._left = [thread for thread in self._left if thread.is_alive()]
         if len(self._left) >= MOST_LEFT:
@@ -136,7 +137,7 @@ class QueriedStore:
         def ask() -> None:
             try:
                 answered = self._asked(connection, keys)
-            except BaseException as error:  # raised by whoever waits
+            except BaseException as error:  # raised again in the waiting thread
                 if call.set_running_or_notify_cancel():
                     call.set_exception(error)
                 return
@@ -157,7 +158,7 @@ class QueriedStore:
         return names, columns
 
     def _asked(self, connection: Any, keys: Sequence[str]) -> tuple[Any, list[str], list[pl.Series]]:
-        """Return the answer, and the connection that it came over: the former one, or a new one if that is broken."""
+        """Return the answer and its connection: the former connection, or a new one if that is broken."""
         errors, is_former = self._database.errors, connection is not None
         try:
             if not is_former:
@@ -172,7 +173,7 @@ class QueriedStore:
             raise
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(*self._database.errors):

@@ -1,4 +1,4 @@
-"""Rows in Redis: under a prefix and the normalised key lies a JSON object of columns. Shapes: B keys."""
+"""Look up rows in Redis, where a prefix and the normalised key lead to a JSON object of columns. Shapes: B keys."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,14 +16,14 @@ CALL_S = 1.0
 
 
 class RedisStore:
-    """Looks rows up in a Redis server, in one call for all keys.
+    """A store that asks a Redis server, one call for all keys.
 
     Args:
-        config: where the server is.
-        encoder: of the columns; None where there are none.
-        schema: the types of the table that the encoder was fitted on.
+        config: address of the server.
+        encoder: encoder of the columns; None if there are no columns.
+        schema: types of the table on which the encoder was fitted.
 
-    Raises ConfigError where the client library is not installed, or the address is none.
+    Raises ConfigError if the client library is not installed, or the address is invalid.
     """
 
     blocks = True
@@ -44,7 +44,7 @@ class RedisStore:
             raise ConfigError('serving.store.url: must be "redis://host:port/database", rediss:// or unix://') from None
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look keys up. Raises StoreError."""
+        """Look up keys. Raises StoreError."""
         if not keys:
             return self._found([])
         try:
@@ -66,5 +66,5 @@ class RedisStore:
             raise StoreError(f"serving.store: a row in Redis does not fit the trained columns: {error}") from None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._client.close()

@@ -1,4 +1,4 @@
-"""Define what every store of rows gives: the encoded columns of the keys that it has. Shapes: B keys, E found ones."""
+"""Define the result of every store of rows: the encoded columns of the keys that it has. Shapes: B keys, E found ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from tallystick.tables.features import Features
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRows:
-    """Rows that a store has for keys: which keys have one, and the columns of these in their order.
+    """The rows of a store for some keys: which keys have a row, and the columns of these rows in order.
 
-    The columns are None where there are none.
+    The columns are None if the store has none.
     """
 
     is_found_B: NDArray[np.bool_]
@@ -22,15 +22,15 @@ class StoredRows:
 
 
 class KeyedRows(Protocol):
-    """Rows by key. Several threads may ask."""
+    """A store of rows by key. Several threads may ask."""
 
     blocks: bool
-    """Whether to find a row takes a call to somewhere else."""
+    """Whether a lookup needs a call to another process."""
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look the keys up, as the contract normalises them. Raises StoreError where that cannot be done."""
+        """Look up keys in the contract's normal form. Raises StoreError if that fails."""
         ...
 
     def close(self) -> None:
-        """Let go of what the store holds."""
+        """Release what the store holds."""
         ...

@@ -1,4 +1,4 @@
-"""A table held in memory, encoded once, and read again when it has changed. Shapes: B keys, R rows that take part."""
+"""Hold a table in memory, encode it once, and read it again if it changes. Shapes: B keys, R rows that take part."""
 
 import hashlib
 import threading
@@ -18,14 +18,14 @@ from tallystick.tables.lazy_table import Frame
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A table as it was at one time: the place of each key that names one row, and the rows' columns."""
+    """A table at one time: the place of each key that names exactly one row, and the rows' columns."""
 
     places: dict[bytes, int]
     packed: PackedFeatures | None
 
     @classmethod
     def of(cls, frame: Frame, keys: Keys, encoder: Encoder | None, *, noisy: bool = False) -> "Snapshot":
-        """Encode the rows that take part. With ``noisy``, each has noise of its own. A key of several rows names none."""
+        """Encode the rows that take part. With ``noisy``, each row has its own noise. A key with several rows names none."""
         is_single_U = np.bincount(keys.id_R, minlength=len(keys.ids)) == 1
         place_U = np.zeros(len(keys.ids), dtype=np.int64)
         place_U[keys.id_R] = np.arange(len(keys.id_R))
@@ -39,7 +39,7 @@ class Snapshot:
         return cls(places=places, packed=packed)
 
     def digest(self) -> str:
-        """Return a digest of these rows: their columns, and which row each is."""
+        """Return a digest of these rows: their columns, and their identities."""
         assert self.packed is not None
         digest = hashlib.blake2b(self.packed.records_MR.numpy().reshape(-1).data, digest_size=16)
         if self.packed.who_M is not None:
@@ -54,7 +54,7 @@ class Snapshot:
         return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look keys up."""
+        """Look up keys."""
         places = [self.places.get(key, -1) for key in keys]
         place_B = np.array(places, dtype=np.int64)
         is_found_B = place_B >= 0
@@ -67,10 +67,10 @@ class TableStore:
 
     Args:
         first: the table as it was read at the start.
-        read: reads it again.
-        signature: what differs once it has changed.
-        refresh_s: seconds between looks.
-        say: told of a table that could not be read again, whose former rows then stay in use.
+        read: reads the table again.
+        signature: returns a value that changes when the table changes.
+        refresh_s: seconds between checks.
+        say: called if the table cannot be read again; the former rows then stay in use.
     """
 
     blocks = False
@@ -92,11 +92,11 @@ class TableStore:
         self._thread.start()
 
     def find(self, keys: Sequence[bytes]) -> StoredRows:
-        """Look keys up."""
+        """Look up keys."""
         return self._now.find(keys)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking the table."""
         self._closed.set()
 
     def _watch(self) -> None:
@@ -110,11 +110,11 @@ class TableStore:
             if signature_now == self._seen:
                 return
             before, self._now, self._seen = self._now, self._read(), signature_now
-            if not self._now.has_rows_of(before):  # a query's answer is looked at each time, and most often is that of before
+            if not self._now.has_rows_of(before):  # a query runs each time, and most often its answer has not changed
                 self._say("the table has changed and was read again")
         except TallystickError as error:
             self._say(f"the table has changed and cannot be read ({category_of(error)}); rows are found in the former one")
-        except OSError as error:  # a file went away between two looks at it
+        except OSError as error:  # a file was removed between two checks
             self._say(f"the table cannot be looked at ({error.strerror}); rows are found in the former one")
-        except Exception as error:  # whatever it is, the next look may find a table that can be read
+        except Exception as error:  # whatever the error is, the next check may succeed
             self._say(f"the table has changed and cannot be read ({category_of(error)}); rows are found in the former one")
