@@ -1,1 +1,1 @@
-"""Keep what one party holds: its run folder, its part of the trained network, its recorded view and its privacy ledger."""
+"""Keep one party's data of a run: its run folder, its part of the trained network, its recorded view and its privacy ledger."""

@@ -1,7 +1,7 @@
-"""Keep what a label party answered online: in the run's folder, a file for each day (UTC), for `monitor` to look at later.
+"""Keep a label party's online answers in the run's folder, a file for each day (UTC), so that `monitor` can analyse them later.
 
-No key stands in it, but a digest of each under the side's secret, which lies in the same folder. No formal guarantee: who has the
-folder and a list of keys finds each of them with its scores, and reads the sampled columns by the folder's encoder.
+It holds no key, only a digest of each under the side's secret, which is in the same folder. No formal guarantee: the owner of the
+folder and of a list of keys finds each of them with its scores, and can read the sampled columns by the folder's encoder.
 
 Shapes: B rows.
 """
@@ -32,7 +32,7 @@ DIGEST_BYTES = 8
 
 
 def serving_secret(folder: RunFolder) -> bytes:
-    """Return 32 bytes that digests of keys and windows follow from, the same for as long as the run is served."""
+    """Return 32 bytes from which digests of keys and windows follow; they stay the same as long as the run is served."""
     secret_text = folder.noted(SERVING).get("secret")
     if isinstance(secret_text, str):
         return bytes.fromhex(secret_text)
@@ -42,7 +42,7 @@ def serving_secret(folder: RunFolder) -> bytes:
 
 
 def row_digest(name: bytes, secret: bytes) -> str:
-    """Return a row's name in a journal and among the answers."""
+    """Return a row's name in a journal and in the answers."""
     return hashlib.blake2b(name, key=secret, digest_size=DIGEST_BYTES, person=b"serving journal").hexdigest()
 
 
@@ -50,11 +50,11 @@ class AnsweredRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Answer to one row.
 
     Args:
-        row: its digest.
-        why: joint, or why there is no joint score: unknown, absent, budget, store or away.
-        by: the model that scored it; None for none.
-        scores: one, or one for each class.
-        numbers, codes: its own columns as the network took them, where they were sampled.
+        row: digest of its key.
+        why: joint, or the reason for no joint score: unknown, absent, budget, store or away.
+        by: the model that scored it; None if none did.
+        scores: one score, or one for each class.
+        numbers, codes: its own columns as the network read them, if they were sampled.
     """
 
     row: str
@@ -66,13 +66,13 @@ class AnsweredRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request.
+    """The kept answer to one request.
 
     Args:
-        at: when it was answered.
-        ms: milliseconds by part: ``all``, and of the batch ``waiting`` for it, ``partners`` and ``scoring``.
-        rows: what became of its rows.
-        full: that the day's file had no room for what came after.
+        at: time of the answer.
+        ms: milliseconds by part: ``all``, and for the batch ``waiting`` for it, ``partners`` and ``scoring``.
+        rows: the answers to its rows.
+        full: whether the day's file had no room for later answers.
     """
 
     at: datetime
@@ -82,19 +82,19 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _ENCODER, _DECODER = msgspec.json.Encoder(), msgspec.json.Decoder(KeptAnswer)
-_FULL_BYTES = 1 << 10  # room for the line that says that a file is full
+_FULL_BYTES = 1 << 10  # room for the line that says that the file is full
 
 
 @dataclass(kw_only=True)
 class AnswerLog:
-    """The files, as a server writes them. Each is at most so large, and an old one goes. One thread may use it.
+    """The files of answers, as a server writes them. Their size is limited, and old files are deleted. One thread may use them.
 
     Args:
-        origin: of the run's folder.
-        secret: what digests follow from.
+        origin: folder of the run.
+        secret: key of the digests.
         config: how much is kept.
-        clock: tells the time.
-        draw: numbers in [0, 1), by which requests and own columns are sampled.
+        clock: returns the time.
+        draw: returns numbers in [0, 1), which sample requests and own columns.
     """
 
     origin: Origin
@@ -107,11 +107,11 @@ class AnswerLog:
     _is_full: bool = field(default=False, init=False)
 
     def takes(self) -> bool:
-        """Tell whether the next request is to be kept."""
+        """Tell whether to keep the next request."""
         return self.config.requests == 1 or self.draw() < self.config.requests
 
     def samples(self) -> bool:
-        """Tell whether its own columns are to be kept, too."""
+        """Tell whether to keep its own columns as well."""
         return self.draw() < self.config.columns
 
     def digest(self, key: bytes) -> str:
@@ -119,7 +119,7 @@ class AnswerLog:
         return row_digest(key, self.secret)
 
     def keep(self, rows: list[AnsweredRow], ms: dict[str, float]) -> None:
-        """Write one request down. Raises StorageError."""
+        """Write one request. Raises StorageError."""
         at = self.clock()
         if at.date() != self._day:
             day = at.date()
@@ -139,19 +139,19 @@ class AnswerLog:
             return
         assert self._file is not None
         line = _ENCODER.encode(KeptAnswer(at=at, ms={name: round(value, 3) for name, value in ms.items()}, rows=tuple(rows)))
-        # An encrypted line is longer by a third and a few bytes.
+        # Encryption makes a line a third and a few bytes longer.
         self._is_full = self._file.size + 2 * len(line) + _FULL_BYTES > self.config.mib_a_day << 20
         self._file.append(_ENCODER.encode(KeptAnswer(at=at, full=True)) if self._is_full else line)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
         self._file = self._day = None
 
 
 def read_answers(folder: RunFolder, *, since: date | None = None) -> Iterator[KeptAnswer]:
-    """Read all that is kept of a run's answers from a day (UTC) on, the oldest first. Raises DamagedFile."""
+    """Read all kept answers of a run from a day (UTC) on, the oldest first. Raises DamagedFile."""
     for day, path in _files_in(folder.path):
         if since is not None and day < since:
             continue
@@ -165,12 +165,12 @@ def read_answers(folder: RunFolder, *, since: date | None = None) -> Iterator[Ke
 
 
 def kept_columns(features: Features, place: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Return a row's own columns, to keep."""
+    """Return a row's own columns in the form that is kept."""
     return short(features.numeric_NF[place].numpy()), tuple(features.categorical_NG[place].tolist())
 
 
 def short(values: NDArray[np.float32]) -> tuple[float, ...]:
-    """Return the numbers with the fewest digits that read back as these of 32 bits."""
+    """Return the numbers with as few digits as give the same 32-bit numbers when read back."""
     return tuple(float(str(value)) for value in values.astype(np.float32))
 
 

@@ -1,8 +1,8 @@
-"""Count what a feature party's noisy embeddings cost: one count of what was sent, for the ledger, the audit and the report.
+"""Count how often a feature party's noisy embeddings were sent: one count for the ledger, the audit and the report.
 
-A row is of one part of the split, so the most that any row was sent is the most of the parts. The count is noted in the run
-folder before the rows leave: what a crash kept here is counted all the same. It counts training, with phases before it and what
-a resumed run sent again, validation, test and predictions. Columns are not measured beside noise.
+A row is in one part of the split, so the largest count of any row is the maximum over the parts. The count is noted in the run
+folder before the rows leave, so rows that a crash kept here are counted as well. It covers training, including the phases before
+it and what a resumed run sent again, validation, test and predictions. Columns are not measured if there is noise.
 """
 
 from dataclasses import dataclass, replace
@@ -30,13 +30,13 @@ _NOTE = "embeddings-sent"
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Counts of how often any one row of each part was sent by a run's model.
+    """Counts of how often a run's model sent any one row of each part.
 
     Args:
-        training, validation, test: parts of the split.
-        prediction: of rows that may be any of these.
-        earlier: of any row, before the run was aligned anew.
-        charged: releases of a row that the ledger was charged for.
+        training, validation, test: counts for the parts of the split.
+        prediction: count for rows that may be in any part.
+        earlier: count for any row, before the run was aligned again.
+        charged: releases of a row that were charged to the ledger.
     """
 
     training: int = 0
@@ -48,11 +48,11 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def most(self) -> int:
-        """Return the most that any row was."""
+        """Return the largest count of any row."""
         return self.earlier + max(self.training, self.validation, self.test) + self.prediction
 
     def and_then(self, more: "Sent") -> "Sent":
-        """Return this count plus another one. What was charged stays."""
+        """Return this count plus another one. The charge stays the same."""
         return Sent(
             training=self.training + more.training,
             validation=self.validation + more.validation,
@@ -64,12 +64,12 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def sent_by(folder: RunFolder) -> Sent:
-    """Return what a run sent so far."""
+    """Return what a run has sent so far."""
     return msgspec.convert(folder.noted(_NOTE), prepared(Sent))
 
 
 def count_anew(folder: RunFolder) -> None:
-    """Keep the count where rows are about to change their parts."""
+    """Carry the count over when rows are about to change their parts."""
     count = sent_by(folder)
     if count.most:
         folder.note(_NOTE, msgspec.to_builtins(Sent(earlier=count.most, charged=count.charged)))
@@ -82,7 +82,7 @@ def training_ahead(
     *,
     state: "TrainingState | None" = None,
 ) -> Sent:
-    """Bound what training sends from ``state`` on. This needs ``schedule``, the first training's."""
+    """Bound what training sends from ``state`` on. Training with gradients needs ``schedule``, the first training's."""
     if not contract.sends_gradients:
         return Sent(training=1, validation=1 if contract.split.validation else 0)
     from tallystick.training.checkpoint import TrainingState
@@ -109,29 +109,29 @@ def training_ahead(
 def evaluation_ahead(contract: Contract) -> Sent:
     """Return what evaluation sends."""
     validation = 0
-    if contract.measures_columns and contract.sends_gradients:  # else training's embeddings of these rows are kept
+    if contract.measures_columns and contract.sends_gradients:  # else the embeddings of these rows are kept from training
         validation = 1
     return Sent(validation=validation, test=1 if contract.split.test else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingCharge:
-    """A feature party's ledger as its noisy embeddings charge it, in a data set of their own. Without noise it does nothing.
+    """The charges of a feature party's noisy embeddings to its ledger, in a separate data set. Without noise they are none.
 
-    The guarantee is given the bottom model's weights, which learn from all rows, so it is apart from what holds without a
-    condition. The most that a run may send is charged before it sends anything, so a cap ends it there; what turned out not to
-    be sent, as where training was stopped early, is taken back at its end. Where a row may serve for others, on a union,
-    linked by similarity or with several rows of the label party for it, nothing bounds how often it is sent, and the entry is
-    one of what is not private, once per run.
+    The guarantee is conditional on the bottom model's weights, which learn from all rows, so it is kept apart from guarantees
+    without a condition. The most that a run may send is charged before it sends anything, so a cap ends it there. Releases that
+    were not needed, for example after early stopping, are taken back at its end. If a row may stand in for others (on a union,
+    linked by similarity, or with several rows of the label party for it), nothing limits how often it is sent. Then the entry
+    says "not private", once per run.
 
-    A copy of the run folder that goes on, too, is charged anew for all that it will send from there.
+    A copy of the run folder that is resumed as well is charged again for everything that it will send from there.
 
     Args:
-        noise: the contract's, if it has any.
-        bounded: whether a row is sent for itself alone.
-        party: whose ledger it is.
-        folder: the run's, which keeps the count.
-        what: of which run, for the ledger.
+        noise: the contract's noise, if it has any.
+        bounded: whether a row is sent only for itself.
+        party: owner of the ledger.
+        folder: folder of the run, which keeps the count.
+        what: name of the run in the ledger.
     """
 
     noise: GaussianEmbeddings | None
@@ -142,16 +142,16 @@ class EmbeddingCharge:
 
     @classmethod
     def of(cls, contract: Contract, party: PartyFile, folder: RunFolder, *, what: str) -> "EmbeddingCharge":
-        """Count as the contract says."""
+        """Make the charges that the contract requires."""
         noise, bounded = noise_on_embeddings(contract), not serves_others(contract)
         return cls(noise=noise, bounded=bounded, party=party, folder=folder, what=what)
 
     def reserve(self, ahead: Sent) -> None:
-        """Charge for what may be sent beyond what was, unless it is charged for. Raises BudgetExceeded over the cap."""
+        """Charge for what may be sent in addition, unless it is already charged. Raises BudgetExceeded over the cap."""
         self._charge(sent_by(self.folder).and_then(ahead).most)
 
     def __call__(self, part: "Part", times: int = 1) -> None:
-        """Count, and charge what was not reserved, before each row of a part is sent so often. Raises BudgetExceeded."""
+        """Count, and charge if not reserved, before each row of a part is sent this many times. Raises BudgetExceeded."""
         if self.noise is None:
             return
         count = sent_by(self.folder).and_then(Sent(**{part: times}))
@@ -159,19 +159,19 @@ class EmbeddingCharge:
         self._note(msgspec.structs.replace(count, charged=sent_by(self.folder).charged))
 
     def refitting(self, part: "Part", times: int = 1) -> None:  # noqa: ARG002
-        """Count a pass of a refit, which takes the validation rows along with the training rows."""
+        """Count a pass of a refit, which trains on the validation rows as well."""
         self("training", times)
         self("validation", times)
 
     def settle(self) -> None:
-        """Take back what was charged for and not sent."""
+        """Take back what was charged and not sent."""
         count = sent_by(self.folder)
         if self.noise is None or count.charged <= count.most:
             return
         never = self._own().charged - count.most
         if never <= 0:
             return
-        # Killed after this, too much stays charged, never too little.
+        # If the process is killed after this, too much stays charged, never too little.
         self._note(msgspec.structs.replace(count, charged=count.most))
         if not self.bounded:
             return
@@ -182,7 +182,7 @@ class EmbeddingCharge:
     def _charge(self, most: int) -> None:
         if self.noise is None or not most:
             return
-        noise_secret(self.party)  # which must be known before anything is charged that counts on it
+        noise_secret(self.party)  # it must be known before anything is charged that relies on it
         count = self._own()
         if most <= count.charged:
             return
@@ -193,10 +193,10 @@ class EmbeddingCharge:
                 ledger.spend(name, self.noise.event(more), what=purpose)
             elif not count.charged:
                 ledger.enter_not_private(name, what=f"{self.what}: noisy embeddings, each row's any number of times")
-        self._note(msgspec.structs.replace(count, charged=most))  # killed before this, it is charged again
+        self._note(msgspec.structs.replace(count, charged=most))  # if the process is killed before this, it is charged again
 
     def _own(self) -> Sent:
-        """Return the count. A copy whose charge the other one has taken up was charged for no more than was sent."""
+        """Return the count. If another copy of the folder took up the charge, only what was sent counts as charged here."""
         count = sent_by(self.folder)
         if not takes_up(self.party, self.folder, EMBEDDINGS) and count.charged > count.most:
             count = msgspec.structs.replace(count, charged=count.most)
@@ -208,8 +208,8 @@ class EmbeddingCharge:
 
 
 def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | None, float, int]:
-    """Return what all embeddings of a row that a run sent cost together, given the weights at each, its delta, and their
-    number.
+    """Return the privacy cost of all embeddings of a row that a run sent, given the weights at each, its delta, and
+    their number.
     """
     noise, most = noise_on_embeddings(contract), sent_by(folder).most
     if noise is None or serves_others(contract) or not most:
@@ -218,7 +218,7 @@ def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | N
 
 
 def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
-    """Say the same. It is empty if no noise was sent."""
+    """Say the same in words. The text is empty if no noise was sent."""
     if noise_on_embeddings(contract) is None or not sent_by(folder).most:
         return ""
     epsilon, delta, most = embeddings_epsilon(contract, folder)
@@ -229,7 +229,7 @@ def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
 
 
 def noise_on_embeddings(contract: Contract) -> GaussianEmbeddings | None:
-    """Return the contract's defence of embeddings that a ledger counts. There is at most one."""
+    """Return the contract's defence of embeddings that the ledger counts. There is at most one."""
     defenses = [each for each in contract.embedding_defenses().embeddings if isinstance(each, GaussianEmbeddings)]
     assert len(defenses) <= 1, "a contract names each defence once"
     return defenses[0] if defenses else None
@@ -238,7 +238,7 @@ def noise_on_embeddings(contract: Contract) -> GaussianEmbeddings | None:
 def serves_others(contract: Contract) -> bool:
     """Tell whether a feature party's row may be sent several times in an epoch.
 
-    On a union, linked by similarity, and where the label party may have several rows for it.
+    This is so on a union, if linked by similarity, and if the label party may have several rows for it.
     """
     linkage = contract.linkage
     return linkage.imputes or linkage.similar or contract.alignment.duplicates == "all"

@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves on a party's own disk, and what a resumed run starts from."""
+"""Define the run folder: the files of a run on a party's own disk, from which a resumed run starts."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ NOISY_KEYS = "noisy-keys.safetensors"
 STARTING_POINT = "starting-point.safetensors"
 TRIAL = "trial-"
 _NEVER_ENCRYPTED = ("contract.json", "format", "run.log", "run.log.1", "tuned-contract.yaml")
-"""Files that lie open beside encrypted ones, with ORIGIN and LOCK."""
+"""Files that are never encrypted, in addition to ORIGIN and LOCK."""
 _RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
 _HELPS = {
     "origin": "without it no file of this folder can be recognised as this run's: " + ANEW,
@@ -84,33 +84,33 @@ _HELPS = {
     "ledger": "remove it if privacy.ledger is the ledger that this run was charged to",
     "audit": "remove it and resume to have the audit made again, or " + ANEW,
 }
-"""What helps when a file is damaged, by the stem of its name; the others are made again by a resumed run."""
+"""How to repair a damaged file, by the stem of its name. All other files are made again by a resumed run."""
 
 
 T = TypeVar("T")
 Draw: TypeAlias = Callable[[str], bytes]
-"""Gives 32 secret bytes for a use."""
+"""A function that returns 32 secret bytes for a use."""
 
 
 def digest_of(secret: bytes) -> str:
-    """Return a secret's name, from which nothing of the secret follows."""
+    """Return a secret's name, which reveals nothing about the secret."""
     return hashlib.blake2b(secret, digest_size=16, person=b"tallystick drawn").hexdigest()
 
 
 def fresh_secret(use: str) -> bytes:  # noqa: ARG001
-    """Draw bytes from the operating system, other ones at each call: a Draw."""
+    """Draw new bytes from the operating system at each call. This is a Draw."""
     return secrets.token_bytes(32)
 
 
 class SavedCandidates(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about candidates that are kept beside their arrays."""
+    """Facts about candidates, kept with their arrays."""
 
     rows: int
     scale: tuple[float, float, float] | None = None
 
 
 class SavedAlignment(msgspec.Struct, frozen=True, kw_only=True):
-    """An alignment's facts, beside its rows."""
+    """Facts about an alignment, kept with its rows."""
 
     run_id: str
     table: str
@@ -126,10 +126,10 @@ class RunFolder:
     """Paths of one run: alignment, checkpoints, model and encoders, result and report.
 
     Args:
-        path: of the folder.
-        origin: what its files say that they are of.
-        draw: where secrets come from that the folder then keeps: the operating system, or in a simulation a number.
-        trial_name: of a trial of a search; empty for a run.
+        path: the folder.
+        origin: the run to which its files say that they belong.
+        draw: source of the secrets that the folder keeps: the operating system, or a seed in a simulation.
+        trial_name: name of a trial of a search; empty for a run.
     """
 
     path: Path
@@ -139,9 +139,9 @@ class RunFolder:
 
     @classmethod
     def new(cls, runs: Path, contract: Contract, party: str, *, use: str = "", key: FolderKey | None) -> "RunFolder":
-        """Make the folder of a party's fresh run, or of another ``use`` of the contract. Earlier folders stay.
+        """Make the folder of a party's new run, or of another ``use`` of the contract. Earlier folders stay.
 
-        With a ``key`` its files are encrypted. Nobody leaves it out by accident: None has to be said.
+        With a ``key`` its files are encrypted. The argument is required, so that no caller omits the key by accident.
         """
         path = new_folder(runs, run_prefix(contract, use), number=len(folders_of(runs, contract, use)) + 1)
         write_bytes(path / "format", f"{FORMAT}\n".encode())
@@ -151,9 +151,9 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, *, key: FolderKey | None = None) -> "RunFolder":
-        """Take a run folder as it is.
+        """Open an existing run folder.
 
-        Raises ConfigError for one of another version or with another key, DamagedFile for one that is nobody's.
+        Raises ConfigError for one of another version or with another key, DamagedFile for one without a valid origin.
         """
         require_format(path)
         return cls(path=path, origin=_advised(partial(Origin.of, path, key=key), path / ORIGIN))
@@ -181,13 +181,13 @@ class RunFolder:
         unusable: bool = True,
         key: FolderKey | None = None,
     ) -> Iterator["RunFolder"]:
-        """Yield a party's runs of this contract, the last one first, each looked at when it is asked for.
+        """Yield a party's runs of this contract, the last one first, each checked when it is asked for.
 
-        Raises at one that is ``unusable``, as RunFolder.open does, or passes over it.
+        Raises for an ``unusable`` folder, as RunFolder.open does, or skips it.
         """
         for path in reversed(folders_of(runs, contract, use)):
             if not ((path / "contract.json").exists() or (path / ALIGNMENT).exists()):
-                continue  # killed while it was made
+                continue  # killed while it was being made
             try:
                 folder = cls.open(path, key=key)
                 folder.require(contract)
@@ -200,7 +200,7 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """Return the run's id, which all its parties know. It is empty before they are aligned."""
+        """Return the run's id, which all its parties know. It is empty before the alignment."""
         path = self.path / ALIGNMENT
         if not path.exists():
             return ""
@@ -208,13 +208,13 @@ class RunFolder:
         return msgspec.json.decode(metadata["alignment"], type=prepared(SavedAlignment)).run_id
 
     def require(self, contract: Contract) -> None:
-        """Raise DamagedFile if this is a run of another contract than its name says."""
+        """Raise DamagedFile if this run's contract is not the one that its name says."""
         if self.origin.contract != contract.hash:
             why = f"it is of contract {printable(self.origin.contract[:8])}; expected {contract.hash[:8]}"
             raise DamagedFile(self.path / ORIGIN, why, "give the folder back the name that it had")
 
     def require_rows(self) -> None:
-        """Raise ConfigError if this run's values by row were erased."""
+        """Raise ConfigError if this run's per-row values were erased."""
         if facts := self.noted(ERASED):
             raise ConfigError(
                 f"{self.path}: persons were erased from it on {facts['on']}, and with them everything that it kept by row; "
@@ -222,7 +222,7 @@ class RunFolder:
             )
 
     def contract(self) -> Contract:
-        """Read the contract that was run, which lies open beside encrypted files; raises DamagedFile for another in its place."""
+        """Read the contract of the run, which is never encrypted. Raises DamagedFile if it was replaced by another one."""
         contract = contract_of(self.path)
         if contract.hash != self.origin.contract:
             why = f"it is contract {contract.hash[:8]}; this run is of {printable(self.origin.contract[:8])}"
@@ -256,17 +256,17 @@ class RunFolder:
 
     @property
     def model_before_refit(self) -> Path:
-        """Return the path of the model that the validation rows chose, where training began anew with them."""
+        """Return the path of the model that the validation rows chose, if training was repeated with them."""
         return self.path / "model-before-refit.safetensors"
 
     @property
     def views(self) -> Path:
-        """Return what crossed the cut, as recorded for an audit: a folder per peer."""
+        """Return the folder of what crossed the cut, recorded for an audit: one folder per peer."""
         return self.path / "view"
 
     @property
     def scores(self) -> Path:
-        """Return the path of the label party's test rows: the joint model's score beside the label."""
+        """Return the path of the label party's test rows: the joint model's scores and the labels."""
         return self.path / "scores.parquet"
 
     @property
@@ -281,26 +281,26 @@ class RunFolder:
 
     @property
     def starts_from_a_run(self) -> bool:
-        """Tell whether training begins at another run's weights (``run_folder/initial_weights.py``)."""
+        """Tell whether training starts from another run's weights (``run_folder/initial_weights.py``)."""
         return (self.path / STARTING_POINT).exists()
 
     def complete(self, contract: Contract) -> bool:
-        """Tell whether other parties are told of this run as one that can be used.
+        """Tell whether other parties are told that this run can be used.
 
-        It is one whose training has ended. Without gradients that depends on labels at the label party: there it is a run whose
-        embeddings have arrived, whatever became of its training.
+        A run can be used when its training has ended. Without gradients that depends on labels at the label party: there a run
+        can be used when its embeddings have arrived, whether or not its training has ended.
         """
         at_home = self.origin.party == contract.label_party and not contract.sends_gradients
         return self.trained or (at_home and bool(self.noted(ARRIVED)))
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold this folder for this process alone. Raises ConfigError if another one works in it."""
+        """Reserve this folder for this process. Raises ConfigError if another process works in it."""
         return locked(self.path)
 
     def check(self, *, trained: bool = False) -> None:
-        """Read what is about to be needed, before anybody is told of the run. Raises DamagedFile with what helps.
+        """Read the files that the next step needs, before any party is told of the run. Raises DamagedFile with advice.
 
-        ``trained``: the model with all that belongs to it, too. A resumed training can do without: it has checkpoints.
+        ``trained``: check the model and its files as well. A resumed training does not need them, because it has checkpoints.
         """
         self.load_alignment()
         for name in self.noted(DRAWN):
@@ -311,7 +311,7 @@ class RunFolder:
                 _advised(partial(check_sealed, path, origin=self.origin), path)
 
     def damage(self) -> list[DamagedFile]:
-        """List what is wrong with a model that was trained: nothing, if it can be used."""
+        """List the damage of a trained model. The list is empty if the model can be used."""
         damaged = []
         for path in self._of_model() if self.trained else ():
             try:
@@ -325,9 +325,9 @@ class RunFolder:
         return [self.model, self.path / "training.json", *before]
 
     def steps(self) -> tuple[list[int], list[DamagedFile]]:
-        """List the steps that training can go on from, oldest first, and the damage of the others' files.
+        """List the steps from which training can be resumed, oldest first, and the damage of the other files.
 
-        A refit goes on beside the model before it, which training alone can make again.
+        A refit needs the model before it, which only the training can make again.
         """
         if not self.began_training:
             return [], []
@@ -341,10 +341,11 @@ class RunFolder:
         return steps, damaged
 
     def trial(self, number: int) -> "RunFolder":
-        """Return the folder of one trial of a search, made if it is not there.
+        """Return the folder of one trial of a search. It is made if necessary.
 
-        All trials start from the same secret weights: a peer sees the same rows through one first model, not through many. On a
-        union the same stand-ins go with them: in the first step of each trial real rows look alike, and so must the others.
+        All trials start from the same secret weights, so a peer sees the same rows through one first model, not through many. On
+        a union they also use the same stand-ins: in the first step of each trial real rows look alike, so stand-ins must look
+        alike as well.
         """
         path = self.path / f"{TRIAL}{number}"
         make_folder(path)
@@ -355,13 +356,13 @@ class RunFolder:
         return replace(self, path=path, draw=lambda use: same.get(use, self.draw)(use), trial_name=path.name)
 
     def store(self, name: str = "checkpoints") -> "CheckpointStore":
-        """Return the checkpoints of the joint training, or of another one by its name."""
+        """Return the checkpoints of the joint training, or of another training by its name."""
         from tallystick.training.checkpoint import CheckpointStore
 
         return CheckpointStore(self.path / name, origin=self.origin)
 
     def save_alignment(self, alignment: Alignment, *, run_id: str, table: str) -> None:
-        """Keep an alignment. ``table`` is the fingerprint of the ids that it is about."""
+        """Keep an alignment. ``table`` is the fingerprint of its ids."""
         saved = SavedAlignment(
             run_id=run_id,
             table=table,
@@ -389,7 +390,7 @@ class RunFolder:
         write_arrays(path, arrays, {"alignment": msgspec.json.encode(saved).decode()}, origin=self.origin)
 
     def load_alignment(self) -> tuple[SavedAlignment, Alignment] | None:
-        """Load the kept alignment, or None if the run was not that far."""
+        """Load the kept alignment, or return None if the run did not get that far."""
         path = self.path / ALIGNMENT
         if not path.exists():
             return None
@@ -418,12 +419,12 @@ class RunFolder:
         return saved, alignment
 
     def save_noisy_keys(self, numbers_RD: np.ndarray[Any, np.dtype[np.float64]], *, of: str) -> None:
-        """Keep keys with the noise that was charged for. ``of`` is a digest of the true keys and of the terms."""
+        """Keep keys with noise that was charged. ``of`` is a digest of the true keys and of the terms."""
         arrays = {"numbers": numbers_RD}
         write_arrays(self.path / NOISY_KEYS, arrays, {"of": of}, origin=self.origin, private=True)
 
     def load_noisy_keys(self, *, of: str) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-        """Load keys with noise that was drawn for the same keys before, if any: to draw it anew would tell more of them."""
+        """Load noisy keys that were drawn earlier for the same keys, if any: drawing again would reveal more about them."""
         path = self.path / NOISY_KEYS
         if not path.exists():
             return None
@@ -431,14 +432,14 @@ class RunFolder:
         return np.asarray(arrays["numbers"], dtype=np.float64) if metadata.get("of") == of else None
 
     def forget_training(self) -> None:
-        """Drop what hung on an alignment that is about to be made again."""
+        """Delete everything that depends on an alignment that is about to be made again."""
         stale = [
             self.path / ALIGNMENT,
             self.model,
             self.model_before_refit,
             *(self.path / "checkpoints").glob("*.safetensors"),
         ]
-        # Positions change: label flips kept by position would be drawn anew, which is a release of its own.
+        # Positions change: label flips that are kept by position would be drawn again, which is another release.
         stale += [self.path / f"{name}.json" for name in ("defense", "audit", "release", "linkage", ARRIVED)]
         if digests := self.noted(DRAWN):
             self.note(DRAWN, {name: digest for name, digest in digests.items() if (self.path / f"{name}.json") not in stale})
@@ -447,7 +448,7 @@ class RunFolder:
         self.forget_views()
 
     def forget_views(self) -> None:
-        """Drop what was recorded of the cut."""
+        """Delete the recorded views of the cut."""
         shutil.rmtree(self.views, ignore_errors=True)
 
     def make_views(self) -> None:
@@ -455,11 +456,11 @@ class RunFolder:
         make_folder(self.views)
 
     def note(self, name: str, facts: dict[str, object], *, private: bool = False) -> None:
-        """Keep facts of a phase for a later step or a resumed run. ``private`` ones hold a secret."""
+        """Keep facts of a phase for a later step or a resumed run. ``private`` facts contain a secret."""
         write_json(self.path / f"{name}.json", json.dumps(facts).encode(), origin=self.origin, private=private)
 
     def noted(self, name: str) -> dict[str, object]:
-        """Return the facts kept under a name. It is empty if there are none. Raises DamagedFile with what helps."""
+        """Return the facts kept under a name; empty if there are none. Raises DamagedFile with advice."""
         path = self.path / f"{name}.json"
         if not path.exists():
             return {}
@@ -467,13 +468,13 @@ class RunFolder:
         return facts
 
     def required(self, name: str) -> dict[str, object]:
-        """Return the facts that a run cannot go on without. Raises DamagedFile with what helps."""
+        """Return facts that a run needs. Raises DamagedFile with advice if they are missing."""
         if facts := self.noted(name):
             return facts
         raise DamagedFile(self.path / f"{name}.json", "it is missing", _HELPS[name])
 
     def secret_seed(self) -> int:
-        """Draw the seed of what this party imputes on a union, or take the one of the run that goes on. It stays secret."""
+        """Draw the seed of what this party imputes on a union, or return the seed of the resumed run. It stays secret."""
         seed_before = self.noted(IMPUTATION).get("seed")
         if seed_before is None and self.began_training:
             raise DamagedFile(self.path / f"{IMPUTATION}.json", "it is missing", _HELPS[IMPUTATION])
@@ -482,14 +483,14 @@ class RunFolder:
         return seed
 
     def start_secret(self) -> bytes:
-        """Draw what this party's starting weights follow from, or take that of the run that goes on. It stays secret."""
+        """Draw the secret of this party's starting weights, or return that of the resumed run. It stays secret."""
         return self.secret(START)
 
     def secret(self, name: str) -> bytes:
-        """Draw 32 secret bytes, kept under a name, or take those of the run that goes on.
+        """Draw 32 secret bytes and keep them under a name, or return those of the resumed run.
 
-        The run knows by a digest what it drew: a secret that is gone is not drawn anew, and another is not taken for it. Raises
-        DamagedFile with what helps.
+        The run keeps a digest of each secret. A lost secret is not drawn again, and another one is not accepted. Raises
+        DamagedFile with advice.
         """
         path, noted, digests = self.path / f"{name}.json", self.noted(name), self.noted(DRAWN)
         secret_before = noted.get("secret")
@@ -509,13 +510,13 @@ class RunFolder:
         write_json(path, text.encode(), origin=self.origin)
 
     def write_output(self, path: Path, content: bytes) -> None:
-        """Write one of this folder's files that people look at. It carries no seal."""
+        """Write one of this folder's files for people. It has no seal."""
         write_own(path, content, origin=self.origin, private=True)
 
     def copy_plain(self, to: Path) -> None:
-        """Make a copy whose files are not encrypted, or none.
+        """Make an unencrypted copy of the folder, or none.
 
-        Raises DamagedFile for a file that cannot be decrypted, or is not encrypted and none of those that never are.
+        Raises DamagedFile for a file that cannot be decrypted, or that is not encrypted although it should be.
         """
         with written_folder(to) as new:
             for path in sorted(self.path.rglob("*")):
@@ -533,17 +534,17 @@ class RunFolder:
                     write_bytes(copy, path.read_bytes() if never else read_own(path, origin=self.origin), private=True)
 
     def read_json(self, path: Path) -> bytes:
-        """Read one of this folder's JSON files. Raises DamagedFile with what helps."""
+        """Read one of this folder's JSON files. Raises DamagedFile with advice."""
         return _advised(partial(read_json, path, origin=self.origin), path)
 
     @staticmethod
     def advised(path: Path, read: Callable[[], T]) -> T:
-        """Read this file by ``read``. Raises DamagedFile with what helps."""
+        """Call ``read`` for this file. Raises DamagedFile with advice."""
         return _advised(read, path)
 
 
 def _advised(read: Callable[[], T], path: Path) -> T:
-    """Read a file by ``read``. Raises DamagedFile with what helps."""
+    """Call ``read`` for a file. Raises DamagedFile with advice."""
     try:
         return read()
     except DamagedFile as error:

@@ -1,6 +1,6 @@
-"""Keep what a run starts from that does not start from scratch: weights, encoder and label coder of a finished run.
+"""Keep what a run starts from if it does not start from scratch: a finished run's weights, encoder and label coder.
 
-A run keeps its own copy: it is resumed to the same bits whatever becomes of the earlier run's folder.
+A run keeps its own copy, so it is resumed to the same bits whatever happens to the earlier run's folder.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from tallystick.training.checkpoint import put_weights, read_tensors, write_tens
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that are kept beside the weights. Encoder and label coder are kept as their own JSON."""
+    """Facts that are kept with the weights. Encoder and label coder are kept as JSON."""
 
     run_id: str
     contract: str
@@ -32,15 +32,15 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class StartingPoint:
-    """An earlier run as a new one starts from it.
+    """An earlier run, as a starting point for a new one.
 
     Args:
         run_id: the earlier run's id, which all its parties know.
         contract: hash of its contract.
-        encoder: of this party's columns; None for a label party without any.
-        coder: of labels, at the label party.
-        folds: how many networks stand side by side in its model.
-        own_folds: how many of own columns alone.
+        encoder: encoder of this party's columns; None for a label party without columns.
+        coder: coder of labels, at the label party.
+        folds: number of networks side by side in its model.
+        own_folds: number of networks of own columns alone.
     """
 
     run_id: str
@@ -52,7 +52,7 @@ class StartingPoint:
 
     @classmethod
     def of(cls, folder: RunFolder) -> "StartingPoint | None":
-        """Return what the run of this folder starts from, or None if it starts from scratch. Raises DamagedFile."""
+        """Return the starting point of this folder's run, or None if it starts from scratch. Raises DamagedFile."""
         if not folder.starts_from_a_run:
             return None
         path = folder.path / STARTING_POINT
@@ -68,12 +68,12 @@ class StartingPoint:
         )
 
     def before(self, *, grows: bool) -> Before:
-        """Return what the encoding of a new run's rows goes on from."""
+        """Return the earlier state from which the encoding of a new run's rows continues."""
         return Before(encoder=self.encoder, coder=self.coder, grows=grows, folds=self.folds, own_folds=self.own_folds)
 
 
 def finished_run(folder: RunFolder) -> StartingPoint:
-    """Return a finished run, to start another from. Raises DamagedFile."""
+    """Return a finished run as a starting point. Raises DamagedFile."""
     coder = LabelCoder.from_json(folder.read_json(folder.label_coder)) if folder.label_coder.exists() else None
     return StartingPoint(
         run_id=folder.run_id,
@@ -86,7 +86,7 @@ def finished_run(folder: RunFolder) -> StartingPoint:
 
 
 def starting_point(folder: RunFolder | None, earlier: RunFolder | None) -> StartingPoint | None:
-    """Return what a run starts from: what its folder kept, if it goes on, or the earlier run, or None if it starts from
+    """Return the starting point of a run: the one in its folder if it is resumed, else the earlier run, or None for a start from
     scratch.
     """
     point = StartingPoint.of(folder) if folder is not None else None
@@ -94,9 +94,9 @@ def starting_point(folder: RunFolder | None, earlier: RunFolder | None) -> Start
 
 
 def keep_starting_point(earlier: RunFolder, folder: RunFolder) -> None:
-    """Copy what a new run starts from into its own folder, whole or not at all."""
+    """Copy the starting point of a new run into its own folder, completely or not at all."""
     point = finished_run(earlier)
-    # Without the optimizer's state: it belongs to the last step's weights, and a finished run leaves the best epoch's averages.
+    # Without the optimizer's state: it belongs to the last step's weights, but a finished run keeps the best epoch's averages.
     weights, _ = earlier.advised(earlier.model, lambda: read_tensors(earlier.model, origin=earlier.origin))
     facts = _Facts(
         run_id=point.run_id,
@@ -110,9 +110,9 @@ def keep_starting_point(earlier: RunFolder, folder: RunFolder) -> None:
 
 
 def put_starting_weights(folder: RunFolder, module: nn.Module) -> None:
-    """Put the weights that the run of this folder starts from into its module. Nothing changes where it starts from scratch.
+    """Load the starting weights of this folder's run into its module. Do nothing if it starts from scratch.
 
-    Raises DataError where the module is another than theirs, apart from new categories.
+    Raises DataError if the module differs from theirs in more than new categories.
     """
     path = folder.path / STARTING_POINT
     if not path.exists():

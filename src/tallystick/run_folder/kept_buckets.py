@@ -1,7 +1,7 @@
-"""Finished buckets of an alignment in the run folder, so that a killed party goes on after the last.
+"""Keep finished buckets of an alignment in the run folder, so that a killed party resumes after the last one.
 
-Each is a sealed file, whole or not at all (``tallystick.storage``). It says which alignment it is of, so a bucket of another
-one, a damaged one or one in another's place is named, and done again.
+Each bucket is a sealed file, complete or absent (``tallystick.storage``). It names its alignment. So a bucket of another
+alignment, a damaged bucket or a misplaced one is reported and done again.
 """
 
 import json
@@ -22,9 +22,9 @@ class KeptBuckets(BucketStore):
     """This party's buckets with one peer.
 
     Args:
-        folder: of the run.
-        peer: whose name the files begin with.
-        say: told in a line of what is kept and of no use.
+        folder: folder of the run.
+        peer: the peer, whose name begins the files' names.
+        say: called with a line about kept files that cannot be used.
     """
 
     def __init__(self, folder: RunFolder, peer: str, *, say: Callable[[str], None]) -> None:
@@ -32,7 +32,7 @@ class KeptBuckets(BucketStore):
         self._origin: Origin = folder.origin
 
     def note(self) -> bytes:
-        """Return the last note. It is empty if there is none, or if it cannot be read, which is said."""
+        """Return the last note. It is empty if there is none, or if it cannot be read, which is reported."""
         path = self._note_path
         if not path.exists():
             return b""
@@ -43,12 +43,12 @@ class KeptBuckets(BucketStore):
             return b""
 
     def write_note(self, note: bytes) -> None:
-        """Note this in place of what was noted. It is secret, for it holds the key of the buckets."""
+        """Replace the note. It is secret, because it holds the key of the buckets."""
         make_folder(self._folder)
         write_json(self._note_path, json.dumps({"note": note.hex()}).encode(), origin=self._origin, private=True)
 
     def done(self, alignment: str) -> int:
-        """Count the buckets of an alignment, from the first, that are kept and intact, and say which is not, if one is not."""
+        """Count the buckets of an alignment that are kept and intact, up to the first that is not, and report that one."""
         numbers = self._numbers()
         for bucket in range(len(numbers)):
             path = self._path(bucket)
@@ -63,16 +63,16 @@ class KeptBuckets(BucketStore):
         return len(numbers)
 
     def put(self, alignment: str, bucket: int, arrays: Arrays) -> None:
-        """Keep the outcome of a bucket. Raises StorageError."""
+        """Keep the result of a bucket. Raises StorageError."""
         make_folder(self._folder)
         write_arrays(self._path(bucket), arrays, {"alignment": alignment}, origin=self._origin, private=True)
 
     def get(self, bucket: int) -> Arrays:
-        """Return what a bucket came to. Raises DamagedFile."""
+        """Return the result of a bucket. Raises DamagedFile."""
         return read_arrays(self._path(bucket), origin=self._origin)[0]
 
     def drop(self, first: int) -> None:
-        """Forget all buckets from the first."""
+        """Delete this bucket and all later ones."""
         for bucket in self._numbers():
             if bucket >= first:
                 remove(self._path(bucket))
@@ -90,9 +90,9 @@ class KeptBuckets(BucketStore):
 
 
 def forget_buckets(folder: RunFolder, *, notes: bool = True) -> None:
-    """Drop all buckets, once every party has the alignment, and ``notes``.
+    """Delete all buckets when every party has the alignment, and also the notes if ``notes``.
 
-    Where peers may cheat the notes stay: with them a side refuses to align anew with one that knows the common ids.
+    If peers may cheat the notes stay: with them a side refuses to align again with a peer that knows the common ids.
     """
     for path in (folder.path / BUCKETS).glob("*.safetensors"):
         remove(path)

@@ -1,4 +1,4 @@
-"""The label party's privacy ledger: the one that its party file states and its run folders were charged to."""
+"""Find the label party's privacy ledger: the one that its party file states and to which its run folders were charged."""
 
 import secrets
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from tallystick.run_folder.folder import TRIAL, RunFolder
 
 LEDGER_NOTE, _TAKEN_UP = "ledger", "charge-taken-up"
 LABELS, KEYS, EMBEDDINGS, SCORES = "", "-keys", "-embeddings", "-scores"
-"""What a party's budgets add to ``privacy.dataset`` in the ledger: each is of something else, and so has a sum of its own."""
+"""Suffixes of ``privacy.dataset`` in the ledger. Each budget is about something else, and so has a separate sum."""
 _LOST = (
     "Nothing was spent and nothing may be released from its data sets: restore the ledger as it was after the last release, or "
     "treat their budget as used up and create a new ledger for new data sets"
@@ -26,20 +26,20 @@ _LOST = (
 
 
 class LedgerNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that a run folder knows about the ledger that its run was charged to."""
+    """What a run folder knows about the ledger to which its run was charged."""
 
     party: str
     dataset: str
     identity: str
-    entries: int  # and the hash that its chain had come to
+    entries: int  # and the hash of its chain at that time
     chain: str
 
 
 def known_ledger(party: PartyFile) -> Ledger:
-    """Return the party's ledger: the one that its party file states and its run folders were charged to. Makes none.
+    """Return the party's ledger: the one that its party file states and to which its run folders were charged. It creates none.
 
-    Raises ConfigError if there never was one, or a cap stands in a party file that does not name it; StorageError if it is gone,
-    damaged, another one or an older copy of itself.
+    Raises ConfigError if there never was a ledger, or if a party file states a cap and does not name its ledger; StorageError if
+    it is lost, damaged, replaced by another one or by an older copy.
     """
     budget = party.privacy
     notes = {path: note for path, note in _ledger_notes(party).items() if note.dataset == budget.dataset}
@@ -79,7 +79,7 @@ def known_ledger(party: PartyFile) -> Ledger:
 
 
 def create_ledger(party: PartyFile) -> Ledger:
-    """Make the party's ledger, once. Raises ConfigError if there is one, StorageError if there was one."""
+    """Create the party's ledger, once. Raises ConfigError if there is one, StorageError if there was one."""
     try:
         known_ledger(party)
     except ConfigError:
@@ -89,7 +89,7 @@ def create_ledger(party: PartyFile) -> Ledger:
 
 
 def with_ledger_named(party: PartyFile) -> PartyFile:
-    """Return the party file with the identity of the ledger that lies in its place, if it states a cap and names none."""
+    """Return the party file with the identity of its existing ledger, if it states a cap and names none."""
     budget = party.privacy
     if budget.cap is None or budget.identity is not None or not budget.ledger.exists():
         return party
@@ -98,15 +98,15 @@ def with_ledger_named(party: PartyFile) -> PartyFile:
 
 
 def data_set(party: PartyFile, of: str) -> str:
-    """Return the ledger's data set of a party's labels, linking keys or embeddings."""
+    """Return the name of the ledger's data set for a party's labels, linking keys or embeddings."""
     return f"{party.privacy.dataset}{of}"
 
 
 @contextmanager
 def charged(party: PartyFile, folder: RunFolder, of: str) -> Iterator[Ledger]:
-    """Yield the party's ledger, to be charged within for labels, linking keys or embeddings, with the cap that its file states.
+    """Yield the party's ledger for charges for labels, linking keys or embeddings, with the cap that its file states.
 
-    The cap holds for each of the three by itself. The run folder knows the ledger before and after.
+    The cap applies to each of the three separately. The run folder notes the ledger's state before and after.
     """
     ledger, budget = known_ledger(party), party.privacy
     if budget.cap is not None and ledger.cap(data_set(party, of)) != (cap := Cap(epsilon=budget.cap, delta=budget.delta)):
@@ -129,11 +129,11 @@ def charged(party: PartyFile, folder: RunFolder, of: str) -> Iterator[Ledger]:
 
 
 def takes_up(party: PartyFile, folder: RunFolder, of: str) -> bool:
-    """Tell whether what a run folder was charged for is its own to use, each time before it is used. It is False for a copy.
+    """Tell whether a run folder's charge is its own, before each use. It is not if a copy of the folder took it up.
 
-    Of two copies of a folder the first that goes on has the charge. Noise follows from what it hides, so that the other one would
-    send other noise wherever it sends something else: it is to be charged anew, and is then a folder of its own. Killed within,
-    it is charged anew as well: too much, never too little. ``of`` names what was charged for.
+    Of two copies of a folder, the first that is resumed owns the charge. Noise follows from the values that it hides, so the
+    other copy would send other noise wherever it sends other values. It must be charged again, and is then a separate folder. If
+    the process is killed in between, it is charged again as well: too much, never too little. ``of`` names what was charged.
     """
     noted, successor = folder.noted(_TAKEN_UP), secrets.token_hex(16)
     name, _, token = str(noted.get(of, "")).partition(" ")
@@ -147,7 +147,7 @@ def takes_up(party: PartyFile, folder: RunFolder, of: str) -> bool:
 
 
 def known_budget(party: PartyFile, of: str) -> tuple[list[Entered], Cap | None]:
-    """Return what the party's ledger holds of labels, keys or embeddings, and the cap. It makes no ledger and writes to none."""
+    """Return the party's ledger entries for labels, keys or embeddings, and the cap. It neither creates nor changes a ledger."""
     budget, ledger = party.privacy, known_ledger(party)
     cap = Cap(epsilon=budget.cap, delta=budget.delta) if budget.cap is not None else None
     name = data_set(party, of)
@@ -155,9 +155,9 @@ def known_budget(party: PartyFile, of: str) -> tuple[list[Entered], Cap | None]:
 
 
 def refuse_exact(party: PartyFile, uses: Sequence[ExactUse], *, what: str) -> None:
-    """Refuse to send what depends on exact labels under a cap, unless the party file allows it by name. Raises BudgetExceeded.
+    """Refuse to send figures that depend on exact labels under a cap, unless the party file allows it. Raises BudgetExceeded.
 
-    It has no DP event, so no sum that the cap bounds can hold it.
+    Such figures have no DP event, so no sum that the cap limits can include them.
     """
     refused = [use for use in uses if use not in party.privacy.allow]
     if not refused or (party.privacy.cap is None and not party.privacy.ledger.exists()):
@@ -174,14 +174,16 @@ def refuse_exact(party: PartyFile, uses: Sequence[ExactUse], *, what: str) -> No
 
 
 def enter_exact(party: PartyFile, folder: RunFolder, use: ExactUse, *, what: str) -> None:
-    """Enter what depends on exact labels as not private before it is sent. Raises BudgetExceeded as refuse_exact does."""
+    """Enter figures that depend on exact labels as not private, before they are sent. Raises BudgetExceeded as
+    refuse_exact does.
+    """
     refuse_exact(party, [use], what=what)
     with charged(party, folder, LABELS) as ledger:
         ledger.enter_not_private(party.privacy.dataset, what=what)
 
 
 def _ledger_notes(party: PartyFile) -> dict[Path, LedgerNote]:
-    """Read what every run folder, and every trial of a search, knows about the ledger that it was charged to."""
+    """Read what every run folder, and every trial of a search, knows about its ledger."""
     notes = {}
     for place, above in ((f"*/{LEDGER_NOTE}.json", 0), (f"*/{TRIAL}*/{LEDGER_NOTE}.json", 1)):
         for path in sorted(party.runs.glob(place)):

@@ -1,7 +1,8 @@
-"""A file of a run folder that grows by lines, such as a journal. It is encrypted line by line where the folder's files are.
+"""Append lines to a file of a run folder, such as a journal. If the folder is encrypted, each line is encrypted separately.
 
-Guarantee, where they are: who has the disk and not the key learns how many lines there are, when and how long, and cannot change,
-swap or leave out one before the last unnoticed. Not protected: lines that are cut off at the end; in a folder without a key, all.
+Guarantee, if encrypted: someone with the disk and without the key learns the number, times and lengths of lines, and cannot
+change, swap or leave out a line before the last one unnoticed. Not protected: lines that are cut off at the end; in a folder
+without a key, everything.
 """
 
 import binascii
@@ -17,12 +18,12 @@ from tallystick.storage import Origin, write_bytes
 
 
 class LineFile:
-    """A file that lines are added to, open for its owner alone.
+    """A file to which lines are added, readable by its owner alone.
 
     Args:
-        path: of the file; made if it is not there. A part of a line at its end, which a kill can leave, is cut off.
-        origin: of the folder that it lies in.
-        each: is given each line that stands there already.
+        path: path of the file; it is made if it is not there. An incomplete last line, which a kill can leave, is cut off.
+        origin: folder that contains it.
+        each: called with each line that is already there.
 
     Raises StorageError, and DamagedFile for a line that cannot be decrypted.
     """
@@ -46,7 +47,7 @@ class LineFile:
             raise
 
     def append(self, line: bytes) -> None:
-        """Add a line, all of it or nothing. Raises StorageError."""
+        """Add a line, completely or not at all. Raises StorageError."""
         line = _stored(line, self.path, self._origin, self._count)
         try:
             written = os.write(self._handle, line + b"\n")
@@ -59,16 +60,16 @@ class LineFile:
         self._count, self.size = self._count + 1, self.size + written
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._handle)
 
 
 LINES = ".jsonl"
-"""How such a file's name ends."""
+"""End of such a file's name."""
 
 
 def read_lines(path: Path, *, origin: Origin) -> Iterator[bytes]:
-    """Yield the whole lines of such a file, while another process may add some. Raises DamagedFile."""
+    """Yield the complete lines of such a file, while another process may add lines. Raises DamagedFile."""
     try:
         for line, _ in _lines_of(path, origin):
             yield line
@@ -79,9 +80,9 @@ def read_lines(path: Path, *, origin: Origin) -> Iterator[bytes]:
 
 
 def rewrite_lines(path: Path, *, origin: Origin, rewritten: Callable[[bytes], bytes]) -> None:
-    """Put another line in each line's place, in a file that no process adds to. Raises DamagedFile and StorageError.
+    """Replace each line in a file to which no process adds lines. Raises DamagedFile and StorageError.
 
-    Whoever reads the file meanwhile reads all old lines or all new ones.
+    Another process that reads the file at the same time sees all old lines or all new ones.
     """
     lines = []
     for number, line in enumerate(read_lines(path, origin=origin)):
@@ -90,7 +91,7 @@ def rewrite_lines(path: Path, *, origin: Origin, rewritten: Callable[[bytes], by
 
 
 def _lines_of(path: Path, origin: Origin) -> Iterator[tuple[bytes, int]]:
-    """Yield each whole line, and how many bytes it takes in the file."""
+    """Yield each complete line, and the number of bytes that it takes in the file."""
     with path.open("rb") as file:
         for number, line in enumerate(file):
             if not line.endswith(b"\n"):
@@ -99,7 +100,7 @@ def _lines_of(path: Path, origin: Origin) -> Iterator[tuple[bytes, int]]:
 
 
 def _stored(line: bytes, path: Path, origin: Origin, number: int) -> bytes:
-    """Return a line as the file has it: encrypted where the folder's files are."""
+    """Return a line as it is stored: encrypted if the folder's files are."""
     if origin.key is None:
         return line
     return binascii.b2a_base64(b"".join(origin.key.encrypted(line, place=_place(origin, path, number))), newline=False)

@@ -1,4 +1,4 @@
-"""Find run folders by their names: those of a contract, the version that wrote one, and the contract of one."""
+"""Find run folders by their names: the folders of a contract, a folder's format version, and a folder's contract."""
 
 import re
 from pathlib import Path
@@ -13,12 +13,12 @@ ANEW = "start a new run on all sides, without --resume"
 
 
 def run_prefix(contract: Contract, use: str) -> str:
-    """Return what the names of a contract's run folders begin with."""
+    """Return the prefix of the names of a contract's run folders."""
     return f"{contract.name}-{contract.hash[:8]}" + (f"-{use}" if use else "")
 
 
 def folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
-    """List a contract's folders, or those of another ``use`` of it, the last made at the end."""
+    """List a contract's folders, or those of another ``use`` of it, the newest last."""
     prefix = run_prefix(contract, use) + "-"
     numbered = [
         (int(path.name.removeprefix(prefix)), path)
@@ -29,9 +29,9 @@ def folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
 
 
 def of_another_text(runs: Path, contract: Contract) -> str:
-    """Name, in brackets, a folder of the contract's name with another text, and the keys that differ. It is empty without one.
+    """Name, in brackets, a folder of the same contract name with another text, and the keys that differ; empty if there is none.
 
-    Mostly somebody changed a key. A version may also have another default than the one that began the run.
+    Usually somebody changed a key. Another version may also have another default than the one that began the run.
     """
     folders = sorted(path for path in runs.glob(f"{contract.name}-*-*") if path.is_dir())
     if not folders:
@@ -63,7 +63,7 @@ def require_format(path: Path) -> None:
 
 
 def contract_of(path: Path) -> Contract:
-    """Read the contract of a run folder. Raises ConfigError if it holds none that can be read."""
+    """Read the contract of a run folder. Raises ConfigError if it has no readable contract."""
     file = path / "contract.json"
     if not file.is_file():
         raise ConfigError(f"{path}: is not a run folder (it holds no contract.json); give one of the folders under `runs`")

@@ -1,4 +1,4 @@
-"""Scores of rows without a partner's row, by the label party's own columns. Shapes: B batch, N positions."""
+"""Score rows that have no partner's row by the label party's own columns. Shapes: B batch, N positions."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ PASS = 4096  # rows of a pass that trains nothing
 
 @torch.no_grad()
 def logits_alone(model: LabelModel, dataset: Dataset, index_N: Tensor) -> Tensor:
-    """Compute logits by own columns at these positions, not calibrated."""
+    """Compute logits from own columns at these positions, without calibration."""
     assert isinstance(model, BranchedModel), "the contract has a method for unaligned rows"
     model.eval()
     batches = torch.split(index_N, PASS) if len(index_N) else ()
@@ -25,7 +25,7 @@ def logits_alone(model: LabelModel, dataset: Dataset, index_N: Tensor) -> Tensor
 
 
 def final_logits(trained: TrainedLabelParty, dataset: Dataset, logits_B: Tensor, index_B: Tensor) -> Tensor:
-    """Return the calibrated logits of these positions: the joint model's, and those by own columns where no row is linked."""
+    """Return the calibrated logits of these positions: the joint model's, or those from own columns if no row is linked."""
     found_B = trained.calibration.prediction_logits(logits_B)
     alone_B = ~dataset.is_linked(index_B)
     if trained.alone is not None and bool(alone_B.any()):
@@ -34,19 +34,19 @@ def final_logits(trained: TrainedLabelParty, dataset: Dataset, logits_B: Tensor,
 
 
 def calibrated_alone(model: LabelModel, dataset: Dataset) -> LogitLine:
-    """Fit a line through the logits of binary targets that makes them probabilities, as the joint model's are meant to be.
+    """Fit a line that turns the logits of binary targets into probabilities, as the joint model's calibration does.
 
-    It is fitted on unaligned validation rows, where rows are linked by similarity on all validation rows; where there are none,
-    or for other targets, the logits stay as they are. The labels are those that training saw: a defence that replaced them is
-    not undone here. A statistic that stays with the label party.
+    It is fitted on unaligned validation rows; if rows are linked by similarity, on all validation rows. Without such rows, and
+    for other targets, the logits stay as they are. The labels are those that training used: a defence that replaced them is not
+    undone here. The result stays with the label party.
     """
     train_N, index_V, labels = dataset.unaligned.train_N, dataset.unaligned.validation_N, dataset.known_labels
-    if dataset.candidates:  # all own rows, for there may be none without a link
+    if dataset.candidates:  # use all own rows, because every row may have a link
         train_N, index_V = dataset.train_N, dataset.validation_N
     if labels.coder.type != "binary" or not len(index_V):
         return LogitLine()
     rate = labels.training_labels_N[train_N].double().mean().item()
     assert isinstance(model, BranchedModel), "the contract has a method for unaligned rows"
-    with model.first_alone():  # of several networks of own rows the one that no validation row taught
+    with model.first_alone():  # of several networks of own rows, the one that did not learn from validation rows
         logits_V = logits_alone(model, dataset, index_V)
     return fit_line(logits_V, labels.training_labels_N[index_V], real=1.0, positive_rate=rate)[0]

@@ -1,4 +1,4 @@
-"""The secret that a party's noise follows from: one for all its runs, beside its ledger, for as long as that."""
+"""Keep the secret from which a party's noise follows: one for all its runs, stored with its ledger for the ledger's lifetime."""
 
 import json
 import os
@@ -21,18 +21,17 @@ _HELPS = (
 
 
 def row_noise_secret(contract: Contract, party: PartyFile) -> bytes | None:
-    """Return the secret of a feature party whose embeddings get noise, or None if nothing is drawn."""
+    """Return the secret of a feature party whose embeddings get noise, or None if no noise is drawn."""
     noisy = contract.role_of(party.party) == "feature" and contract.embedding_defenses().noisy
     return noise_secret(party) if noisy else None
 
 
 def noise_secret(party: PartyFile) -> bytes:
-    """Return the party's secret, made once and readable by its owner alone. A thing that is sent again then has the noise it had.
+    """Return the party's secret, made once and readable by its owner alone. Anything that is sent again then has the same noise.
 
-    It lies beside the ledger, as that counts on it, and the ledger knows it by a digest: one that is gone is not drawn anew, and
-    another one is not taken for it. If the ledger has no digest and holds releases with noise, there was a secret, and
-    none is made either. Whoever has it can take the noise off. Raises what known_ledger does, StorageError, or
-    DamagedFile with what helps.
+    It is stored next to the ledger, which relies on it and holds its digest: a lost secret is not drawn again, and another one is
+    not accepted. If the ledger has no digest but holds releases with noise, there was a secret, so none is made either. Whoever
+    has the secret can remove the noise. Raises what known_ledger does, StorageError, or DamagedFile with advice.
     """
     path, ledger = party.privacy.ledger.with_suffix(".noise.json"), known_ledger(party)
     if not path.exists() and ledger.bind(_BOUND, None) is None:
@@ -54,7 +53,7 @@ def _origin(path: Path) -> Origin:
 
 
 def _make(path: Path) -> None:
-    """Write a fresh secret, unless another process was faster: then its one stays."""
+    """Write a new secret, unless another process was faster: then its secret stays."""
     own = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     content = json.dumps({"secret": secrets.token_bytes(SECRET_BYTES).hex()}).encode()
     write_json(own, content, origin=_origin(path), private=True)

@@ -1,6 +1,6 @@
-"""A network of the label party's own columns, whose logits are features of a head on shares.
+"""Train a network on the label party's own columns, whose logits are features of a head on shares.
 
-Each training row's logit comes from the member that did not learn from it, and any other row's is the mean of the members'.
+Each training row's logit comes from the member that did not learn from it. Any other row's logit is the mean of the members'.
 
 Shapes: N positions, M members, C outputs.
 """
@@ -28,9 +28,9 @@ class OwnNetwork:
     """The trained members, and the mean and deviation of the training rows' logits.
 
     Args:
-        model: gives (B, M) or (B, M, C).
-        mean_C: of the logits.
-        deviation_C: of the logits.
+        model: returns (B, M) or (B, M, C).
+        mean_C: mean of the logits.
+        deviation_C: deviation of the logits.
     """
 
     model: FoldedLabelModel
@@ -39,37 +39,41 @@ class OwnNetwork:
 
     @classmethod
     def of(cls, model: FoldedLabelModel, source: FeatureSource, train_N: Tensor, fold_N: Tensor) -> tuple["OwnNetwork", Tensor]:
-        """Take a trained network, with the logits of its training rows, (N, C), each by the member that did not learn from it."""
+        """Wrap a trained network, and return the logits of its training rows, (N, C), each by the member that did not learn from
+        it.
+        """
         judged_NC = member_logits(model, source, train_N)[torch.arange(len(train_N)), fold_N]
         network = cls(model=model, mean_C=judged_NC.mean(dim=0), deviation_C=judged_NC.std(dim=0, correction=0).clamp(min=1e-6))
         return network, judged_NC
 
     def features(self, source: FeatureSource, index_N: Tensor) -> Tensor:
-        """Return the features of rows that it did not learn from, (N, C), within -3 to 3."""
+        """Return the features of rows from which it did not learn, (N, C), within -3 to 3."""
         return self.scaled(member_logits(self.model, source, index_N).mean(dim=1))
 
     def keep(self, folder: RunFolder) -> None:
-        """Write it."""
+        """Write the network into the folder."""
         write_tensors(folder.path / _WEIGHTS, dict(self.model.state_dict()), {}, origin=folder.origin)
         write_tensors(folder.path / _SPREAD, {"mean": self.mean_C, "deviation": self.deviation_C}, {}, origin=folder.origin)
 
     @classmethod
     def load(cls, folder: RunFolder, architecture: Architecture, encoder: Encoder | None) -> "OwnNetwork":
-        """Read it back. Raises DamagedFile for a damaged one."""
+        """Read the network back. Raises DamagedFile for a damaged one."""
         model = build_own_network(architecture, encoder)
         load_weights(model, folder.path / _WEIGHTS, origin=folder.origin)
         tensors, _ = read_tensors(folder.path / _SPREAD, origin=folder.origin)
         return cls(model=model, mean_C=tensors["mean"], deviation_C=tensors["deviation"])
 
     def scaled(self, logits_NC: Tensor) -> Tensor:
-        """Scale logits. Those of a network that diverged are 0, for its row counts, and nobody is to hear of it."""
+        """Scale logits. If a network diverged, its logits become 0: the number of its rows counts, and no other party
+        may notice.
+        """
         return ((logits_NC - self.mean_C) / self.deviation_C).clamp(-FixedFeatures.LIMIT, FixedFeatures.LIMIT).nan_to_num(0.0)
 
 
 def unexplained_share(logits_NC: Tensor, labels_NC: Tensor, target: TargetType, row_weights_N: Tensor | None = None) -> float:
-    """Return which share of the labels' variance a network leaves, by logits of rows that it did not learn from.
+    """Return the share of the labels' variance that a network leaves unexplained, by logits of rows that it did not learn from.
 
-    It is .01 to 1.
+    It is between .01 and 1.
     """
     weight_N1 = torch.ones(len(labels_NC), 1) if row_weights_N is None else row_weights_N[:, None]
     mean_C = (weight_N1 * labels_NC).sum(dim=0) / weight_N1.sum()
@@ -81,7 +85,7 @@ def unexplained_share(logits_NC: Tensor, labels_NC: Tensor, target: TargetType, 
 
 
 def build_own_network(architecture: Architecture, encoder: Encoder | None) -> FoldedLabelModel:
-    """Build its members, before their training."""
+    """Build the network's members, untrained."""
     model = replace(architecture, folds=MEMBERS).label_model(encoder, [])
     assert isinstance(model, FoldedLabelModel), "it has several members"
     return model

@@ -1,10 +1,10 @@
-"""The pass recorder: what crossed the cut without a gradient coming back, by the part of the split, in files.
+"""Record what crossed the cut in passes without gradients, for each part of the split, in files.
 
-Validation, test and measuring columns embed rows with weights that do not move while they cross. A row of the validation part
+Validation, test and measuring columns embed rows with weights that do not change during the pass. A row of the validation part
 crosses once in each pass, which may be dozens of times. Like the sums of training (row_recorder.py) the files are readable by
-their owner alone, and unlike them they go on where a run resumes: what was sent before a crash was sent.
+their owner alone. Unlike them they continue when a run is resumed: embeddings that were sent before a crash count as sent.
 
-Shapes: N chosen rows, B rows of a batch, V measured rows, D cut width, C columns that are measured.
+Shapes: N chosen rows, B rows of a batch, V measured rows, D cut width, C measured columns.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from tallystick.run_folder.row_recorder import RowStore, one_each
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
-PASS_ROWS, QUICK_PASS_ROWS = 2_000, 500  # of each part, at most
+PASS_ROWS, QUICK_PASS_ROWS = 2_000, 500  # most rows of each part
 PASSES: tuple[Part, ...] = ("training", "validation", "test")
 MOST_CONTRAST_BYTES = 64 * MEBIBYTE
 CONTRAST = "shuffled.safetensors"
@@ -30,7 +30,7 @@ CONTRAST = "shuffled.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class PassStores:
-    """Stores of one feature party for what crossed in passes: sums for each part, and the means of shuffled columns."""
+    """Stores for what one feature party sent in passes: sums for each part, and the mean effects of shuffled columns."""
 
     folder: Path
     contract: str
@@ -38,7 +38,7 @@ class PassStores:
     origin: Origin
 
     def of(self, part: Part) -> RowStore:
-        """Return the sums of a part."""
+        """Return the store of a part's sums."""
         return RowStore(
             folder=self.folder / part,
             contract=self.contract,
@@ -48,20 +48,20 @@ class PassStores:
         )
 
     def load(self, part: Part) -> RowSums | None:
-        """Load what crossed of a part, or None if nothing was recorded. Raises DataError for a damaged file, or another run's."""
+        """Load the sums of a part, or None if nothing was recorded. Raises DataError for a damaged file, or another run's."""
         store = self.of(part)
         epochs = store.epochs()
         return store.load(epochs[-1]) if epochs else None
 
     def save_contrast(self, rows_N: Tensor, contrast_NCD: Tensor) -> None:
-        """Keep what crossed with columns shuffled."""
+        """Keep the effects of shuffled columns."""
         facts = {"contract": self.contract, "run_id": self.run_id}
         tensors = {"rows_N": rows_N, "contrast_NCD": contrast_NCD}
         write_tensors(self.folder / CONTRAST, tensors, facts, origin=self.origin, private=True)
 
     def contrast(self) -> tuple[Tensor, Tensor] | None:
-        """Return which rows crossed with columns shuffled, and by how much less their embeddings were on average, or None
-        if none did.
+        """Return the rows that crossed with shuffled columns, and the mean decrease of their embeddings, or None if
+        no row did.
         """
         path = self.folder / CONTRAST
         if not path.exists():
@@ -79,12 +79,12 @@ class PassStores:
 
 @dataclass(kw_only=True)
 class PassRecorder:
-    """Keeps a look at each chosen row for each pass, as a ``PassObserver``.
+    """A ``PassObserver`` that keeps one look at each chosen row for each pass.
 
     Args:
-        stores: where it is kept.
-        sums: of each part that is recorded.
-        rows: which rows of this party cross for a batch's positions.
+        stores: where the sums are kept.
+        sums: sums of each recorded part.
+        rows: returns the rows of this party that cross for a batch's positions.
     """
 
     stores: PassStores
@@ -103,7 +103,7 @@ class PassRecorder:
         quick: bool = False,
         anew: bool = False,
     ) -> "PassRecorder":
-        """Begin with at most so many of the rows that cross for these positions, or go on with what was kept."""
+        """Begin with a limited number of the rows that cross for these positions, or continue with the kept sums."""
         sums: dict[Part, RowSums] = {}
         for part, index_N in positions.items():
             if anew:
@@ -127,10 +127,10 @@ class PassRecorder:
         if part in self.sums:
             cut_BD = cut_BD.detach().cpu().float()
             self.sums[part].add(rows_B.cpu(), cut_BD, cut_BD)  # no gradient came back, and none is read
-            self.sums[part].settle()  # where nothing is trained, a model in the same process may work in this memory
+            self.sums[part].settle()  # if nothing is trained, a model in the same process may reuse this memory
 
     def pass_ended(self, part: Part) -> None:
-        """Count a look. Of one pass the weights are the same, so its steps are one."""
+        """Count a look. The weights do not change within a pass, so all its steps count as one."""
         if part not in self.sums:
             return
         sums = self.sums[part]
@@ -139,15 +139,15 @@ class PassRecorder:
         self._dirty.add(part)
 
     def epoch_ended(self) -> None:
-        """Write what was recorded since."""
+        """Write what was recorded since the last call."""
         for part in sorted(self._dirty):
             self.stores.of(part).save(0, self.sums[part])
         self._dirty.clear()
 
     def contrast(self, rows_V: Tensor, columns: int) -> "ContrastRecorder | None":
-        """Begin to record shuffled columns of these rows of this party.
+        """Begin to record shuffled columns for these rows of this party.
 
-        Return None where the validation part was not recorded.
+        Return None if the validation part was not recorded.
         """
         sums = self.sums.get("validation")
         if sums is None or not columns:
@@ -163,7 +163,7 @@ class PassRecorder:
 
 @dataclass
 class ContrastRecorder:
-    """Keeps how much less a row's embedding was with a column shuffled, on average over the repeats."""
+    """A record of how much a row's embedding decreased when a column was shuffled, on average over the repeats."""
 
     stores: PassStores
     rows_N: Tensor
@@ -172,7 +172,7 @@ class ContrastRecorder:
     contrast_NCD: Tensor
 
     def __call__(self, column: int, share: float, index_B: Tensor, cut_BD: Tensor) -> None:
-        """Take a batch with this column shuffled, as this share of its repeats."""
+        """Add a batch with this column shuffled, weighted by its share of the repeats."""
         here_V = torch.full((self.measured,), -1, dtype=torch.int64)
         here_V[self.place_N] = torch.arange(len(self.place_N))
         place_B = here_V[index_B.cpu()]

@@ -1,4 +1,4 @@
-"""The distribution of a party's own columns in training: what later rows are compared with. It stays in the run folder.
+"""Keep the distribution of a party's own columns in training, to compare later rows with it. It stays in the run folder.
 
 Shapes: N rows.
 """
@@ -17,14 +17,14 @@ from tallystick.tables.columns import TrainingColumns
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.lazy_table import Frame
 
-POINTS = 2_000  # of a numeric column: its values, or as many evenly spaced quantiles of them
-CATEGORIES = 200  # of a categorical column that are counted by name
-FEWEST = 20  # rows that a number or a category of a coarse profile is made of
+POINTS = 2_000  # most points of a numeric column: its values, or evenly spaced quantiles of them
+CATEGORIES = 200  # most categories of a column that are counted by name
+FEWEST = 20  # fewest rows behind a number or a category of a coarse profile
 _NAME = "profile"
 
 
 class NumericProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A numeric column: of how many rows, how many cells were missing, and its sorted values or quantiles."""
+    """A numeric column: its number of rows, the number of missing cells, and its sorted values or quantiles."""
 
     name: str
     rows: int
@@ -33,7 +33,7 @@ class NumericProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CategoricalProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A categorical column: how many cells were missing, the most frequent values with their counts, and all others."""
+    """A categorical column: the number of missing cells, the most frequent values with their counts, and the count of others."""
 
     name: str
     missing: int
@@ -42,7 +42,7 @@ class CategoricalProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The columns of so many rows. A ``coarse`` one has no value of fewer than FEWEST rows."""
+    """The columns of a number of rows. A ``coarse`` profile has no value of fewer than FEWEST rows."""
 
     rows: int
     numeric: tuple[NumericProfile, ...] = ()
@@ -51,7 +51,7 @@ class TrainingProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 def profile_of(frame: Frame, encoder: Encoder, rows: NDArray[np.int64]) -> TrainingProfile:
-    """Profile the encoder's columns in these rows. Sequences are left out."""
+    """Profile the encoder's columns in these rows, without sequences."""
     columns = TrainingColumns(encoder.fitted(frame), rows)
     numeric = tuple(numeric_profile(column.name, columns.numbers(column.name)) for column in encoder.numeric)
     categorical = []
@@ -80,18 +80,18 @@ def numeric_profile(name: str, values_N: NDArray[np.float64]) -> NumericProfile:
 
 
 def coarsen_profile(folder: RunFolder) -> None:
-    """Make a run's profile coarse, if it has one: no value of fewer than FEWEST rows stays in it. No formal guarantee.
+    """Make a run's profile coarse, if it has one: remove every value of fewer than FEWEST rows. No formal guarantee.
 
-    A profile of few rows has each of their numbers, and any has the smallest, the largest, and categories of a single row. In a
-    coarse one each FEWEST neighbours have the mean of their middle half, and what lies between two such means, or beyond the
-    outermost, is on a straight line.
+    A profile of few rows has each of their numbers, and any profile has the smallest and the largest number, and categories of a
+    single row. In a coarse profile each group of FEWEST neighbours is represented by the mean of its middle half. Values between
+    two such means, or beyond the outermost, are on a straight line.
     """
     if not profile_path(folder).exists() or (profile := kept_profile(folder)).coarse:
         return
     numeric, categorical = [], []
     for column in profile.numeric:
         count, points_P = len(column.points) // FEWEST, np.empty(0)
-        if count > 1:  # else there are too few rows to say anything of
+        if count > 1:  # otherwise there are too few rows to say anything
             groups = np.array_split(np.array(column.points), count)
             means_G = np.array([group[len(group) // 4 : len(group) - len(group) // 4].mean() for group in groups])
             rise_G = np.diff(means_G)
@@ -113,12 +113,12 @@ def keep_profile(folder: RunFolder, profile: TrainingProfile) -> None:
 
 
 def profile_path(folder: RunFolder) -> Path:
-    """Return where a run's profile lies, if it has one."""
+    """Return the path of a run's profile."""
     return folder.path / f"{_NAME}.json"
 
 
 def kept_profile(folder: RunFolder) -> TrainingProfile:
-    """Read a run's profile. Raises DataError for a run that has none."""
+    """Read a run's profile. Raises DataError if it has none."""
     path = profile_path(folder)
     if not path.exists():
         raise DataError(f"{folder.path} keeps no distribution of its training rows (it has no column): monitor another run")

@@ -1,9 +1,9 @@
-"""The recorder: it keeps what crosses the cut, which is the peer's view, in files.
+"""Record what crosses the cut, which is the peer's view, in files.
 
 Shapes: S recorded steps of an epoch, R their rows together, B rows of one step, D cut width.
 
-A file holds one epoch and is written whole once the epoch is over, readable by its owner alone: cut embeddings and cut
-gradients tell of rows and labels.
+A file holds one epoch and is written completely when the epoch is over, readable by its owner alone, because cut embeddings and
+cut gradients reveal information about rows and labels.
 """
 
 import json
@@ -31,7 +31,7 @@ _TENSORS = {"step_S", "rows_S", "index_R", "embedding_RD", "gradient_RD"}
 
 @dataclass(frozen=True, kw_only=True)
 class ViewStore:
-    """One peer's recorded view on disk: a file per recorded epoch, each of which names its contract and its run."""
+    """One peer's recorded view on disk: a file per recorded epoch, each with its contract and its run."""
 
     folder: Path
     contract: str  # its hash
@@ -39,17 +39,17 @@ class ViewStore:
     run_id: str = ""
 
     def save(self, epoch: int, tensors: dict[str, Tensor]) -> None:
-        """Write an epoch whole or not at all."""
+        """Write an epoch, completely or not at all."""
         make_folder(self.folder)
         facts = {"version": VIEW_VERSION, "contract": self.contract, "run_id": self.run_id, "epoch": epoch}
         write_tensors(self._path(epoch), tensors, {"view": json.dumps(facts)}, origin=self.origin, private=True)
 
     def drop(self, epoch: int) -> None:
-        """Forget an epoch."""
+        """Delete an epoch."""
         remove(self._path(epoch))
 
     def drop_from(self, epoch: int) -> None:
-        """Forget this epoch and later ones, which are about to be recorded again."""
+        """Delete this epoch and later ones, which are about to be recorded again."""
         for later in self.epochs():
             if later >= epoch:
                 self.drop(later)
@@ -57,7 +57,7 @@ class ViewStore:
     def load(self, received: Received) -> tuple[StepView, ...]:
         """Read the steps back, in order. ``received`` says whose view it is.
 
-        Raises DataError if there is none, a file is cut short or does not hold a view, or it is of another contract or run.
+        Raises DataError if there is none, if a file is cut short or is not a view, or if it is of another contract or run.
         """
         steps: list[StepView] = []
         for path in self.files():
@@ -107,7 +107,7 @@ class ViewStore:
         return sorted(path for path in self.folder.glob("epoch-*.safetensors") if _EPOCH.fullmatch(path.name))
 
     def epochs(self) -> list[int]:
-        """List their numbers, counted from 0, in order."""
+        """List the numbers of the recorded epochs, counted from 0, in order."""
         return sorted(int(path.stem.removeprefix("epoch-")) for path in self.files())
 
     def _path(self, epoch: int) -> Path:
@@ -116,18 +116,18 @@ class ViewStore:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingPlan:
-    """Plan of which steps are recorded, and which stay: some batches, evenly spread over an epoch, and a bounded number of
+    """A plan of which steps are recorded and which are kept: some batches, evenly spread over an epoch, and a limited number of
     epochs.
-
-    How long training lasts shows at its end only. So every epoch is recorded, and once there is one too many, one goes: the
-    first ``first`` epochs and the newest stay, with others between, spread as evenly as they can be.
+    The length of training is only known at its end. So every epoch is recorded, and when there is one too many, one is deleted:
+    the ``first`` epochs and the newest stay, with others between them, spread as evenly as possible.
 
     Args:
-        first: epochs from the start on that are recorded and stay.
-        later: epochs after those that stay, the newest among them; 0 records no more than the first.
-        batches: recorded of an epoch.
-        every: so many batches lie from one to the next.
-        lead: so many batches of the very first epoch are recorded whatever ``every`` says: there a model has learnt nothing yet.
+        first: number of epochs from the start that are recorded and stay.
+        later: number of later epochs that stay, including the newest; 0 records only the first epochs.
+        batches: number of recorded batches of an epoch.
+        every: distance from one recorded batch to the next.
+        lead: number of batches at the start of the first epoch that are always recorded, because the model has learnt nothing
+            yet.
     """
 
     first: int
@@ -140,12 +140,12 @@ class RecordingPlan:
     def of(
         cls, schedule: Schedule, *, first: int, later: int, epochs: int, width: int, rows: int = ROWS_PER_EPOCH
     ) -> "RecordingPlan":
-        """Keep about so many ``rows`` of an epoch, in whole batches. Bound bytes over all that are kept of ``epochs`` at most.
+        """Plan about this many ``rows`` of an epoch, in whole batches, within the limit of bytes for at most ``epochs``.
 
-        Raises ConfigError where not even one batch per epoch fits.
+        Raises ConfigError if not even one batch per epoch fits.
         """
         per_row = 2 * 4 * width + 8
-        files = min(epochs, first + later + (1 if later else 0))  # the newest is written before another goes
+        files = min(epochs, first + later + (1 if later else 0))  # the newest is written before another is deleted
         most = min(ROWS_PER_EPOCH, MAX_VIEW_BYTES // (per_row * max(1, files)))
         batches_needed, batches = -(-rows // schedule.batch_size), most // schedule.batch_size
         if most >= len(schedule.train_N):
@@ -159,26 +159,26 @@ class RecordingPlan:
         return cls(first=first, later=later, batches=batches, every=max(1, schedule.steps_per_epoch // batches))
 
     def records(self, epoch: int, batch: int) -> bool:
-        """Tell whether a batch of an epoch is recorded, by its number in it."""
+        """Tell whether a batch of an epoch is recorded, by its number in the epoch."""
         spread = batch % self.every == 0 and batch // self.every < self.batches
         return (self.later > 0 or epoch < self.first) and (spread or (epoch == 0 and batch < self.lead))
 
     def stale(self, epochs: Sequence[int]) -> list[int]:
-        """Name those of the recorded epochs that go."""
+        """Return the recorded epochs that have to be deleted."""
         remaining, dropped = sorted(epochs), []
         while len(remaining) > self.first + self.later:
             between = zip(remaining, remaining[1:], remaining[2:], strict=False)
             gaps = {epoch: after - before for before, epoch, after in between if epoch >= self.first}
-            dropped.append(min(gaps, key=gaps.__getitem__))  # whose absence leaves the smallest gap
+            dropped.append(min(gaps, key=gaps.__getitem__))  # the epoch whose absence leaves the smallest gap
             remaining.remove(dropped[-1])
         return dropped
 
 
 @dataclass(kw_only=True)
 class Recorder:
-    """Keeps steps as both parties see them: cut embeddings forward, cut gradients back.
+    """A recorder of steps as both parties see them: cut embeddings forward, cut gradients back.
 
-    A step counts once its gradient crossed, so forward passes without gradients (validation) are no part of it. A run that
+    A step counts when its gradient has crossed, so forward passes without gradients (validation) are not recorded. A run that
     resumes within an epoch records the rest of that epoch.
     """
 
@@ -187,12 +187,12 @@ class Recorder:
     _taken: list[tuple[Batch, Tensor, Tensor]] = field(default_factory=list)
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
-        """Keep a planned step as it was, whoever trains on the same memory meanwhile."""
+        """Keep a planned step. It is copied, because training may reuse the memory."""
         if self.plan.records(batch.epoch, batch.number):
             self._taken.append((batch, embedding_BD.cpu().clone(), gradient_BD.cpu().clone()))
 
     def epoch_ended(self, epoch: int) -> None:
-        """Write what was recorded of the epoch that is over, and only then let another go."""
+        """Write the records of the finished epoch, and only then delete another epoch."""
         steps, self._taken = self._taken, []
         if not steps:
             return

@@ -1,9 +1,9 @@
-"""The row recorder: running sums per row of what crossed the cut over a whole training, in files.
+"""Record running sums per row of what crossed the cut over a whole training, in files.
 
 Shapes: N chosen rows, B rows of one step, D cut width.
 
-An epoch's file holds the sums up to its end; a few of them stay, so that an audit can say how a leak grew. Like the recorded
-steps (recorder.py) they are readable by their owner alone.
+An epoch's file holds the sums up to its end. A few of the files are kept, so that an audit can show how a leak grew. Like the
+recorded steps (recorder.py) they are readable by their owner alone.
 """
 
 import json
@@ -42,7 +42,7 @@ _TENSORS |= {"energy_NH": torch.float32, "count_N": torch.int64, "looks_LND": to
 
 @dataclass(frozen=True, kw_only=True)
 class RowStore:
-    """One peer's running sums on disk: a file per kept epoch, each of which names its contract and its run."""
+    """One peer's running sums on disk: a file per kept epoch, each with its contract and its run."""
 
     folder: Path
     contract: str  # its hash
@@ -51,7 +51,7 @@ class RowStore:
     run_id: str = ""
 
     def save(self, epoch: int, sums: RowSums) -> None:
-        """Write the sums up to an epoch's end, and only then let an older file go."""
+        """Write the sums up to an epoch's end, and only then delete an older file."""
         make_folder(self.folder)
         facts = {"version": ROWS_VERSION, "contract": self.contract, "run_id": self.run_id}
         facts |= {"received": self.received, "epochs": list(sums.epochs), "looks": list(sums.look_epochs)}
@@ -61,7 +61,7 @@ class RowStore:
             remove(self._path(stale))
 
     def drop_from(self, epoch: int) -> None:
-        """Forget this epoch and later ones, which are about to be recorded again."""
+        """Delete this epoch and later ones, which are about to be recorded again."""
         for later in self.epochs():
             if later >= epoch:
                 remove(self._path(later))
@@ -113,7 +113,7 @@ def _fit(tensors: dict[str, Tensor], looks: Sequence[int]) -> bool:
 
 
 def one_each(index_B: Tensor) -> Tensor:
-    """Return one row for each position, called by it."""
+    """Return one row for each position, with the position's own number."""
     return index_B
 
 
@@ -123,20 +123,20 @@ def at_once(task: Callable[..., None], *arguments: Any) -> None:
 
 
 def most_rows(received: Received, width: int) -> int:
-    """Return how many rows are summed of a cut of that width: by number, and by what their files may take on disk."""
+    """Return how many rows of a cut of this width are summed: limited by number, and by the size of their files."""
     looks = most_looks(width) if received == "cut_embedding" else 1  # or the sum of whitened gradients
     per_row = (2 + looks) * 4 * width + 40
-    files = _KEPT.first + _KEPT.later + 1  # the newest is written before another goes
+    files = _KEPT.first + _KEPT.later + 1  # the newest is written before another is deleted
     return max(1, min(MOST_ROWS[received], MOST_BYTES // (per_row * files)))
 
 
 @dataclass(kw_only=True)
 class RowRecorder:
-    """Adds every step to the sums of the chosen rows.
+    """A recorder that adds every step to the sums of the chosen rows.
 
-    A run that resumes goes on from the sums of the last epoch before; what crossed between two commits that were lost is in
-    nobody's sums, and ``RowSums.epochs`` says which epochs are. ``rows`` says which rows crossed for a batch's positions.
-    ``later`` does the sums and writes them; nobody else touches them until it is left.
+    A resumed run continues from the sums of the last epoch before. Steps between two commits that were lost are in no sum, and
+    ``RowSums.epochs`` says which epochs are included. ``rows`` returns the rows that crossed for a batch's positions. ``later``
+    computes the sums and writes them; nothing else may touch them until it is finished.
     """
 
     store: RowStore
@@ -157,7 +157,7 @@ class RowRecorder:
         quick: bool = False,
         later: Callable[..., None] = at_once,
     ) -> "RowRecorder":
-        """Begin, or go on from the last epoch before ``resume_epoch``, whose later files are dropped.
+        """Begin, or continue from the last epoch before ``resume_epoch``, whose later files are deleted.
 
         ``quick`` keeps fewer rows.
         """
@@ -194,18 +194,18 @@ class RowRecorder:
 
 @dataclass(frozen=True, kw_only=True)
 class Observers:
-    """Several who keep what crosses the same cut. ``by_example`` gives a row for each position of what crossed for them."""
+    """Several observers of one cut. ``by_example`` gives one row per position from everything that crossed for the position."""
 
     each: Sequence[CutObserver] = field(default_factory=tuple)
     by_example: Callable[[Tensor, Tensor], Tensor] = lambda index_B, rows_BD: rows_BD  # noqa: ARG005
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
-        """Tell each."""
+        """Notify each observer."""
         embedding_BD, gradient_BD = (self.by_example(batch.index_B, rows_BD) for rows_BD in (embedding_BD, gradient_BD))
         for observer in self.each:
             observer.crossed(batch, embedding_BD, gradient_BD)
 
     def epoch_ended(self, epoch: int) -> None:
-        """Tell each."""
+        """Notify each observer."""
         for observer in self.each:
             observer.epoch_ended(epoch)

@@ -1,9 +1,9 @@
 """Count the scores of a feature party's rows that heads on shares opened, over all runs, predictions and label parties.
 
-The count stands in the party's ledger. A score that is opened again, because a party was killed or the same rows are predicted a
-second time, comes of the same shares, is the same number and counts once. A copy of a run folder opens other shares.
+The count is in the party's ledger. If a score is opened again, because a party was killed or the same rows are predicted a second
+time, it comes from the same shares, is the same number and counts once. A copy of a run folder opens other shares.
 
-A row is known by its linking key, as the contract spells it, so that a bound holds for contracts of one key.
+A row is identified by its linking key, in the contract's spelling, so a limit holds for all contracts with the same key.
 
 Shapes: N rows.
 """
@@ -22,20 +22,20 @@ from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import SCORES, charged, data_set, known_ledger
 
 SHARES = "score-shares-*.safetensors"
-"""Files in which a run folder keeps shares of scores, one for each set of rows."""
+"""Names of the files in which a run folder keeps shares of scores, one for each set of rows."""
 
 
 def count_scores(party: PartyFile, folder: RunFolder, ids: Iterable[bytes], contract: Contract, *, shares: Path) -> None:
-    """Enter the scores of these rows, before they are opened. A party without a ledger counts none.
+    """Enter the scores of these rows before they are opened. A party without a ledger counts nothing.
 
     Args:
         party: the feature party.
-        folder: of the run.
-        ids: of the rows.
-        contract: of the run.
+        folder: folder of the run.
+        ids: ids of the rows.
+        contract: contract of the run.
         shares: the file of this party's shares of the scores.
 
-    Raises what ``refuse_scores`` does, and nothing is entered.
+    Raises what ``refuse_scores`` raises, and then nothing is entered.
     """
     if not _counts(party):
         return
@@ -54,10 +54,10 @@ def count_scores(party: PartyFile, folder: RunFolder, ids: Iterable[bytes], cont
 
 
 def refuse_scores(party: PartyFile, ids: Iterable[bytes], contract: Contract, *, folder: RunFolder | None) -> None:
-    """Refuse to open scores beyond ``privacy.scores_per_row``. Those whose shares the folder keeps do not count twice.
+    """Refuse to open scores beyond ``privacy.scores_per_row``. Scores whose shares the folder keeps do not count twice.
 
-    Raises BudgetExceeded, also where rows were counted by another linking key, under which nobody can tell which row is which;
-    ConfigError where there is no ledger to count in, StorageError for one that was lost.
+    Raises BudgetExceeded, also if rows were counted by another linking key, because then rows cannot be matched; ConfigError if
+    there is no ledger, StorageError if it was lost.
     """
     if not _counts(party):
         return
@@ -70,9 +70,9 @@ def refuse_scores(party: PartyFile, ids: Iterable[bytes], contract: Contract, *,
 
 
 def forget_counted_scores(party: PartyFile, ids: Iterable[bytes]) -> bool:
-    """Take these rows out of the counts of all data sets, and tell whether this party has counts.
+    """Remove these rows from the counts of all data sets, and tell whether this party has counts.
 
-    A person who comes back begins at none.
+    A person who returns later starts at zero.
     """
     if not party.privacy.ledger.exists():
         return False
@@ -111,7 +111,7 @@ def _require_within(
 
 
 def _key(party: PartyFile, contract: Contract) -> str:
-    """Say by which columns of this party a row is known, and how they are spelt."""
+    """Say which columns of this party identify a row, and how they are spelt."""
     return " and ".join(f"{party.keys[key.name]} ({', '.join(key.normalise) or 'as it is'})" for key in contract.alignment.keys)
 
 
@@ -120,7 +120,7 @@ def _digest_of(shares: Path) -> str:
 
 
 def _opened(before: Sequence[OpenedScores], rows_N: NDArray[np.int64], shares: Container[str] | None = None) -> NDArray[np.int64]:
-    """Count how many scores of each of these rows were opened, of these shares or of all."""
+    """Count how many scores of each of these rows were opened, from these shares or from all."""
     opened_N = np.zeros(len(rows_N), dtype=np.int64)
     for each in before:
         if shares is None or each.shares in shares:
@@ -129,7 +129,7 @@ def _opened(before: Sequence[OpenedScores], rows_N: NDArray[np.int64], shares: C
 
 
 def _digests(ledger: Ledger, ids: Iterable[bytes]) -> NDArray[np.int64]:
-    """Return a digest of each id that is the same in all runs."""
+    """Return a digest of each id. It is the same in all runs."""
     key = ledger.identity.encode()
     digests = [blake2b(each, key=key, digest_size=8, person=b"tallystick count").digest() for each in ids]
     return np.frombuffer(b"".join(digests), dtype=np.int64)

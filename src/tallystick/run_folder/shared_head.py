@@ -1,4 +1,4 @@
-"""A party's half of a head that was trained on shares, as its run folder keeps it, and which rows have a score by it.
+"""Keep a party's part of a head that was trained on shares, and record which rows have a score by it.
 
 Shapes: W columns of all parties, with products; C outputs.
 """
@@ -28,25 +28,25 @@ from tallystick.training.checkpoint import TrainingState, put_weights, read_tens
 
 _NOTE, _SCORED, _OPENED = "training", "scored-rows.safetensors", "opened-scores.safetensors"
 ROW_SCORES = "row-scores.safetensors"
-"""File of the scores that a label party was shown, by row."""
+"""File with the scores that a label party received, by row."""
 _EPOCH = date(1970, 1, 1)
 _WEIGHTS, _COLUMNS, _PLACE = "weight_shares", "columns", "place"
 _AXES_LABEL_PARTY, _AXES_FEATURE_PARTY = 256, 512
 _CODES_FEATURE_PARTY = 512
-"""Of its large categories together; the label party's network of its own columns knows each of its codes."""
+"""Most codes of its large categories together. The label party's network of its own columns knows each of its codes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedHead:
-    """A party's part of a head: without any one of the others' it tells nothing of the weights.
+    """A party's part of a head. Without the part of every other party it reveals nothing about the weights.
 
     Args:
-        features: that it brings.
+        features: this party's features.
         weights_WC: its shares.
-        columns: of all parties.
-        place: of this party among them, 0 of the label party.
-        state: how training went.
-        own_network: of a label party with columns; it is kept once it is trained.
+        columns: column counts of all parties.
+        place: this party's place among them; 0 is the label party.
+        state: state of the training.
+        own_network: of a label party with columns; kept after its training.
     """
 
     features: FixedFeatures
@@ -76,7 +76,7 @@ class SharedHead:
     def load(cls, folder: RunFolder, architecture: Architecture, encoder: Encoder | None, *, is_label: bool) -> "SharedHead":
         """Read it back.
 
-        Raises DataError if there is none or it is of other columns, DamagedFile for a damaged one.
+        Raises DataError if there is none or if it has other columns, DamagedFile for a damaged one.
         """
         if not folder.trained:
             raise DataError(f"{folder.path} holds no trained head; run `tallystick run` on all sides first")
@@ -98,7 +98,7 @@ class SharedHead:
 
 
 def features_of(encoder: Encoder | None, *, is_label: bool) -> FixedFeatures:
-    """Build a party's features, before they are fitted. The label party's network of its own columns stands for more axes."""
+    """Build a party's features, before they are fitted. The label party's own network replaces further axes."""
     shape = encoder.feature_shape if encoder is not None else None
     if is_label:
         return FixedFeatures(shape, most=_AXES_LABEL_PARTY, constant=True)
@@ -108,8 +108,8 @@ def features_of(encoder: Encoder | None, *, is_label: bool) -> FixedFeatures:
 def require_unscored(folder: RunFolder, ids: Iterable[bytes]) -> None:
     """Raise ConfigError if one of these rows has a score by this run's head.
 
-    Each row gets one. Two scores of a row beside other columns of the label party tell more of the feature party's columns than
-    two rows do.
+    Each row gets one score. Two scores of a row, with different columns of the label party, would reveal more about the feature
+    party's columns than scores of two rows.
     """
     rows_N = _digests(folder, ids)
     if twice := int(np.isin(rows_N, _scored(folder)).sum()):
@@ -130,7 +130,7 @@ def enter_scored(folder: RunFolder, ids: Iterable[bytes]) -> None:
 def keep_score_shares(folder: RunFolder, ids: Iterable[bytes], share_NC: Words) -> None:
     """Keep this party's shares of the scores of these rows, before any of them is opened.
 
-    A party that was killed while they were opened opens the same ones again: no second score comes of it, and none is lost.
+    If a party is killed meanwhile, it opens the same scores again: no second score results, and none is lost.
     """
     rows_N = _digests(folder, ids)
     tensors = {"rows": torch.from_numpy(rows_N), "shares": torch.from_numpy(share_NC.view(np.int64).copy())}
@@ -150,14 +150,14 @@ def kept_score_shares(folder: RunFolder, ids: Iterable[bytes]) -> Words | None:
 
 
 def forget_score_shares(folder: RunFolder, ids: Iterable[bytes]) -> None:
-    """Delete this party's shares of these rows, which the other party does not keep: they fit no others."""
+    """Delete this party's shares for these rows if the other party has not kept its own: they fit no other shares."""
     shares_path(folder, ids).unlink(missing_ok=True)
 
 
 def forget_scored(folder: RunFolder, ids: Iterable[bytes]) -> None:
-    """Take these rows and their scores out of those with a score, and delete all shares of sets of rows with one of them.
+    """Remove these rows and their scores from the rows with a score, and delete all shares of sets that contain one of them.
 
-    The others keep theirs: no second one is opened for them.
+    The other rows keep their scores: no second score is opened for them.
     """
     if not (folder.path / _SCORED).exists():
         return
@@ -173,20 +173,20 @@ def forget_scored(folder: RunFolder, ids: Iterable[bytes]) -> None:
 
 
 def shares_path(folder: RunFolder, ids: Iterable[bytes]) -> Path:
-    """Name the file of the shares of these rows, in whichever order they come."""
+    """Name the file of the shares of these rows, independently of their order."""
     name = blake2b(np.sort(_digests(folder, ids)).tobytes(), digest_size=16).hexdigest()
     return folder.path / SHARES.replace("*", name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowScores:
-    """Scores that were opened to the label party: each is its row's only one by this head, whatever becomes of the columns.
+    """Scores that were opened to the label party. Each is its row's only score by this head, even if the columns change.
 
     Args:
-        key: of the rows' digests.
+        key: key of the rows' digests.
         rows_N: digests, ascending.
-        scores_NC: what was opened.
-        days_N: when, in days since 1970 (UTC).
+        scores_NC: the opened scores.
+        days_N: day of opening, in days since 1970 (UTC).
     """
 
     key: bytes
@@ -196,7 +196,7 @@ class RowScores:
 
     @classmethod
     def load(cls, folder: RunFolder, *, outputs: int) -> "RowScores":
-        """Read those of a run, or none. Raises DamagedFile."""
+        """Read the scores of a run; there may be none. Raises DamagedFile."""
         key, path = folder.secret(START), folder.path / ROW_SCORES
         if not path.exists():
             none = np.empty(0, dtype=np.int64)
@@ -205,7 +205,7 @@ class RowScores:
         return cls(key=key, rows_N=tensors["rows"], scores_NC=tensors["scores"], days_N=tensors["days"])
 
     def places(self, ids: Iterable[bytes]) -> NDArray[np.int64]:
-        """Return where each row's score stands, -1 for a row without one."""
+        """Return the place of each row's score, -1 for a row without a score."""
         rows_B = _digests_under(self.key, ids)
         place_B = np.searchsorted(self.rows_N, rows_B)
         is_here_B = np.append(self.rows_N, 0)[place_B] == rows_B
@@ -218,20 +218,20 @@ class RowScores:
         return _EPOCH + timedelta(days=int(self.days_N[place]))
 
     def keep(self, folder: RunFolder) -> None:
-        """Write them, in order."""
+        """Write the scores, in order."""
         order_N = np.argsort(self.rows_N, kind="stable")
         arrays = {"rows": self.rows_N[order_N], "scores": self.scores_NC[order_N], "days": self.days_N[order_N]}
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         write_tensors(folder.path / ROW_SCORES, tensors, {}, origin=folder.origin, private=True)
 
     def without(self, rows_K: NDArray[np.int64]) -> "RowScores":
-        """Leave rows out."""
+        """Return the scores without these rows."""
         stays_N = ~np.isin(self.rows_N, rows_K)
         return replace(self, rows_N=self.rows_N[stays_N], scores_NC=self.scores_NC[stays_N], days_N=self.days_N[stays_N])
 
 
 def keep_row_scores(folder: RunFolder, ids: Sequence[bytes], scores_NC: NDArray[np.float64]) -> None:
-    """Keep the scores of these rows, which were opened just now or once more."""
+    """Keep the scores of these rows, whether they were opened for the first time or again."""
     before, rows_N = RowScores.load(folder, outputs=scores_NC.shape[1]), _digests(folder, ids)
     is_new_N = ~np.isin(rows_N, before.rows_N)
     days_N = np.full(int(is_new_N.sum()), (datetime.now(UTC).date() - _EPOCH).days, dtype=np.int64)
@@ -244,14 +244,14 @@ def keep_row_scores(folder: RunFolder, ids: Sequence[bytes], scores_NC: NDArray[
 
 
 def keep_opened(folder: RunFolder, index_N: Tensor, scores_NC: NDArray[np.float64]) -> None:
-    """Keep the scores that were opened, by position: the label party's view of the feature party's columns."""
+    """Keep the opened scores by position: they are the label party's view of the feature party's columns."""
     folder.make_views()
     tensors = {"positions": index_N, "scores": torch.from_numpy(scores_NC)}
     write_tensors(folder.views / _OPENED, tensors, {}, origin=folder.origin, private=True)
 
 
 def opened_scores(folder: RunFolder) -> tuple[Tensor, Tensor]:
-    """Return the positions and the scores that were opened, (N, C)."""
+    """Return the positions and the opened scores, (N, C)."""
     tensors, _ = read_tensors(folder.views / _OPENED, origin=folder.origin)
     return tensors["positions"], tensors["scores"]
 

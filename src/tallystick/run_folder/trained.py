@@ -1,8 +1,8 @@
-"""A trained party: its part of the network and what belongs to it, as a run folder keeps them.
+"""Keep a trained party in its run folder: its part of the network, and the facts that belong to it.
 
 Shapes: N positions.
 
-The model is put together here, before training and whenever it is loaded again; ``keep`` and ``load`` are inverse.
+The model is built here, before training and whenever it is loaded again; ``keep`` and ``load`` are inverse.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,12 +39,12 @@ _VALUES = "values"
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """Structure of one party's part of the network. ``bottom`` and ``top`` stand in for the contract's when given.
+    """Structure of one party's part of the network. ``bottom`` and ``top``, if given, replace the contract's.
 
-    ``seed`` is what weights are drawn from: of a network that is trained with others, ``start_of`` the run. ``secret`` is what
-    the noise on its embeddings follows from (``run_folder/noise_secret.py``), if any are to leave, and ``run`` tells its weights
-    from those of other runs. ``folds`` is how many networks train side by side, ``own_folds`` how many of own columns alone score
-    rows without a partner's row.
+    ``seed`` draws the weights; for a network that is trained with others it is ``start_of`` the run. ``secret`` determines the
+    noise on its embeddings (``run_folder/noise_secret.py``), if any are sent, and ``run`` distinguishes its weights from those of
+    other runs. ``folds`` is how many networks train side by side, ``own_folds`` how many networks of own columns alone score rows
+    without a partner's row.
     """
 
     model: NetworkModel
@@ -58,7 +58,7 @@ class Architecture:
     defenses: EmbeddingDefenses = NO_EMBEDDING_DEFENSE
     secret: bytes | None = field(default=None, repr=False)
     run: str = ""
-    scores_alone: bool = False  # rows without a link, where rows are linked by similarity
+    scores_alone: bool = False  # rows without a link, if rows are linked by similarity
     folds: int = 1
     own_folds: int = 1
 
@@ -73,7 +73,7 @@ class Architecture:
         top: nn.Module | None = None,
         secret: bytes | None = None,
     ) -> "Architecture":
-        """Build it as the contract says."""
+        """Build the structure that the contract says."""
         return cls(
             model=contract.feature_model if contract.role_of(party) == "feature" else contract.model,
             target=contract.target,
@@ -89,20 +89,20 @@ class Architecture:
         )
 
     def without_unaligned(self) -> "Architecture":
-        """Return the same for a run that had no unaligned row to train on."""
+        """Return the same structure for a run that had no unaligned row to train on."""
         return replace(self, unaligned=NoneConfig())
 
     def of_run(self, folder: RunFolder) -> "Architecture":
-        """Return the same for a feature party's own run: noise is drawn for its weights alone.
+        """Return the same structure for a feature party's own run, whose noise is drawn for its weights alone.
 
-        These follow from its start, and in a search, whose trials share one, from the trial.
+        The weights follow from the run's start, and in a search, whose trials share one start, also from the trial.
         """
         if not self.defenses.noisy:
             return self
         return replace(self, run=f"{digest_of(folder.start_secret())} {folder.trial_name}".rstrip())
 
     def bottom_model(self, dataset: Dataset) -> nn.Module:
-        """Build a feature party's bottom model, with what its way of linking rows and the defences do to the cut embedding."""
+        """Build a feature party's bottom model, with the changes to the cut embedding by its linkage and the defences."""
         shape = dataset.known_encoder.feature_shape
         bottom = self.bottom or build_folded_bottom(
             self.model, self.party, shape, seed=self.seed, folds=self.folds, cut_width=self.model.cut_width
@@ -113,9 +113,9 @@ class Architecture:
         return wrapped.to(self.device)
 
     def label_model(self, encoder: Encoder | None, widths: Sequence[int], *, candidates: Sequence[int] = ()) -> LabelModel:
-        """Build the label party's share of the network for these cut widths. A network of own columns alone has none of them.
+        """Build the label party's part of the network for these cut widths. A network of own columns alone has no cut widths.
 
-        ``candidates`` says how many rows of each feature party are linked to one, where it is not one each.
+        ``candidates`` is the number of rows of each feature party that are linked to one row, if it is not one each.
         """
         if self.top is not None and candidates:
             raise ConfigError(
@@ -132,7 +132,7 @@ class Architecture:
             parts = BranchParts(
                 model=self.model,
                 party=self.party,
-                own=replace(own, screened=False),  # branches share columns, and none says for the others what to close
+                own=replace(own, screened=False),  # branches share columns, and no branch decides for the others which to close
                 cut_width=sum(widths),
                 outputs=outputs,
                 label_width=1 if self.target.is_number else outputs,
@@ -176,9 +176,9 @@ class TrainedFeatureParty:
 
     @classmethod
     def load(cls, folder: RunFolder, architecture: Architecture, dataset: Dataset) -> "TrainedFeatureParty":
-        """Read a trained feature party, for a dataset of the kept encoder or of one that was fitted alike.
+        """Read a trained feature party, for a dataset of the kept encoder or of one that was fitted in the same way.
 
-        Raises DataError if there is none or it is of other columns, DamagedFile for a damaged one.
+        Raises DataError if there is none or if it has other columns, DamagedFile for a damaged one.
         """
         _require_network(folder)
         folds = kept_folds(folder)
@@ -193,16 +193,17 @@ class TrainedLabelParty:
 
     Args:
         model: the top model and the own bottom.
-        encoder: of its own columns, if it has any.
+        encoder: encoder of its own columns, if it has any.
         widths: cut widths of the feature parties, in the contract's order.
-        candidates: how many rows of each are linked to one, where it is not one each.
-        coder: what the outputs mean.
-        calibration: what turns logits into those of real rows.
-        state: of the training.
-        alone: calibrates the logits of rows without a partner's row; None where these get no score.
-        dispensed: the contract's method for unaligned rows had none to train on, and the network is that of a run without it.
-        folds: how many networks stand side by side in the model.
-        own_folds: how many of own columns alone score rows without a partner's row.
+        candidates: number of rows of each feature party that are linked to one row, if it is not one each.
+        coder: meaning of the outputs.
+        calibration: turns logits into those of real rows.
+        state: state of the training.
+        alone: calibrates the logits of rows without a partner's row; None if these get no score.
+        dispensed: whether the contract's method for unaligned rows had no rows to train on, so that the network is that of a run
+            without it.
+        folds: number of networks side by side in the model.
+        own_folds: number of networks of own columns alone that score rows without a partner's row.
     """
 
     model: LabelModel
@@ -232,9 +233,9 @@ class TrainedLabelParty:
 
     @classmethod
     def load(cls, folder: RunFolder, architecture: Architecture, *, widths: Sequence[int] | None = None) -> "TrainedLabelParty":
-        """Read a trained label party. ``widths`` are those that the feature parties announced, the kept ones if left out.
+        """Read a trained label party. ``widths`` are those that the feature parties announced; by default the kept ones.
 
-        Raises DataError if there is none or it is of other columns or widths, DamagedFile for a damaged one.
+        Raises DataError if there is none or if it has other columns or widths, DamagedFile for a damaged one.
         """
         _require_network(folder)
         facts, encoder = _facts(folder), kept_encoder(folder)
@@ -266,10 +267,10 @@ class TrainedLabelParty:
 
 
 def changed_values(folder: RunFolder, digests: Mapping[str, str]) -> list[str]:
-    """Name what the table has otherwise than when this run began, of the same ids. It is empty where nothing was kept."""
+    """Name the values of the table that changed since this run began, for the same ids; empty if nothing was kept."""
     try:
         before = folder.noted(_VALUES)
-    except DamagedFile:  # it is written anew, and nothing depends on it
+    except DamagedFile:  # it is written again, and nothing depends on it
         return []
     if not before:
         return []
@@ -279,9 +280,9 @@ def changed_values(folder: RunFolder, digests: Mapping[str, str]) -> list[str]:
 
 
 def keep_encoders(folder: RunFolder, dataset: Dataset, digests: Mapping[str, str]) -> None:
-    """Write the encoder of the columns and the coding of labels, before training: a model is of no use without them.
+    """Write the encoder of the columns and the coding of labels, before training: a model is useless without them.
 
-    ``digests`` are of the values, by name, for a later step to compare.
+    ``digests`` are digests of the values, by name, for a later step to compare.
     """
     folder.note(_VALUES, dict(digests))
     if dataset.encoder is not None:
@@ -291,13 +292,13 @@ def keep_encoders(folder: RunFolder, dataset: Dataset, digests: Mapping[str, str
 
 
 def keep_before_refit(folder: RunFolder, module: nn.Module) -> None:
-    """Write the model that the validation rows chose, before training begins anew with them."""
+    """Write the model that the validation rows chose, before training is repeated with them."""
     write_tensors(folder.model_before_refit, dict(module.state_dict()), {}, origin=folder.origin)
 
 
 @contextmanager
 def before_refit(folder: RunFolder, module: nn.Module, state: TrainingState) -> Iterator[None]:
-    """Have a trained module within this block be the one that the validation rows trained nothing of. Raises DamagedFile."""
+    """Replace a trained module, within this block, by the one that did not learn from validation rows. Raises DamagedFile."""
     if not state.refit_epochs:
         yield
         return
@@ -322,7 +323,7 @@ def kept_folds(folder: RunFolder) -> int:
 
 
 def kept_own_folds(folder: RunFolder) -> int:
-    """Return how many networks of own columns alone are beside it, for rows without a partner's row.
+    """Return how many networks of own columns alone the model has as well, for rows without a partner's row.
 
     It is 1 at a feature party.
     """
@@ -330,7 +331,7 @@ def kept_own_folds(folder: RunFolder) -> int:
 
 
 def epochs_trained(folder: RunFolder) -> int | None:
-    """Return how many epochs a run's training took, or None if it was not finished."""
+    """Return how many epochs a run's training took, or None if it has not finished."""
     return _state(folder).epoch if folder.trained else None
 
 
