@@ -1,1 +1,1 @@
-"""Connect two parties: a channel, the messages on it, and the sessions and links below it."""
+"""Connect two parties: a channel, its messages, and the sessions and links below it."""

@@ -1,17 +1,17 @@
-"""Addresses on this machine."""
+"""Find free addresses on this machine."""
 
 import os
 import socket
 from itertools import count
 
-FIRST, LAST = 10_000, 32_000  # systems give higher ones to whoever asks for any, perhaps before we listen here
-STRIDE = 1_009  # between processes that look at the same time
+FIRST, LAST = 10_000, 32_000  # systems give higher ports to programs that ask for any port, perhaps before we listen here
+STRIDE = 1_009  # distance between processes that search at the same time
 
 _asked = count()
 
 
 def free_port() -> int:
-    """Return a TCP port on loopback that is free at the moment, and that nobody is likely to take until it is listened at.
+    """Return a TCP port on loopback that is free now, and that other programs are unlikely to take before it is used.
 
     Raises OSError if none is free.
     """

@@ -1,8 +1,8 @@
-"""Certificates: a test CA with one certificate per party, and checks that say what is wrong with one.
+"""Make and check certificates: a test CA with one certificate per party, and checks that name the problem of a certificate.
 
-A party's name is a DNS name in its certificate's subject alternative names; the peer pins it. Bring your own CA by
-issuing such certificates from it: nothing here is needed at run time but three PEM files. Certificates of CAs between a party's
-own and the one in ``tls.ca`` follow the party's own in its file.
+A party's name is a DNS name in its certificate's subject alternative names; the peer pins it. You can bring your own CA and issue
+such certificates from it: at run time nothing is needed but three PEM files. Certificates of CAs between a party's own and the
+one in ``tls.ca`` follow the party's own in its file.
 """
 
 import datetime
@@ -27,16 +27,16 @@ from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, conn
 from tallystick.storage import files_together, make_folders, refuse_pipe
 
 ALPN = "tallystick/1"
+"""Protocol that both sides name in the TLS handshake. Neither talks to a side that offers another one."""
 _ONE_CA = "one CA, or one `tallystick cert`, makes the certificates of both sides"
 _NOT_THEIR_CA = f"the other side refuses this side's certificate, which is not signed by the CA in its tls.ca: {_ONE_CA}"
-_ALERTS_OF_ANOTHER_CA = ("alert unknown ca", "alert decrypt error")  # the latter where both CAs have one name, as test CAs do
+_ALERTS_OF_ANOTHER_CA = ("alert unknown ca", "alert decrypt error")  # the latter if both CAs have the same name, as test CAs do
 NOT_OF_OUR_CA = (7, 18, 19, 20, 21)  # OpenSSL's X509_V_ERR: bad signature, self-signed, no issuer at hand
-"""What both sides agree on in the TLS handshake; neither talks to who offers something else."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Identity:
-    """A party's name, and the PEM files that prove it. The key stays in its file. ``warning`` says who else can read that."""
+    """A party's name, and the PEM files that prove it. The key stays in its file. ``warning`` says who else can read the key."""
 
     name: str
     ca: bytes
@@ -51,10 +51,10 @@ class Identity:
 
 
 def load_identity(name: str, *, ca: Path, certificate: Path, key: Path, key_password: str | None = None) -> Identity:
-    """Read a party's PEM files and check that they work together. ``key_password`` is what the key's file is encrypted with.
+    """Read a party's PEM files and check that they work together. ``key_password`` decrypts the key's file.
 
-    Raises ConfigError for a file that is missing or not PEM, a certificate that is expired, not yet valid, for
-    another name or from another CA, a key that does not belong to the certificate, and what only TLS itself does not take.
+    Raises ConfigError for a file that is missing or not PEM, a certificate that is expired, not yet valid, for another name or
+    from another CA, a key that does not belong to the certificate, and anything that only TLS itself refuses.
     """
     authority, private_key, certified = _read(ca), _read(key), _read(certificate)
     identity = Identity(
@@ -111,12 +111,12 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path, key_pass
     if private.public_key() != own.public_key():
         raise ConfigError(f"tls.key = {key}: does not belong to {certificate}")
     identity = replace(identity, expires=own.not_valid_after_utc)
-    tls_context(identity)  # OpenSSL reads PEM more strictly, and wants keys of some length
+    tls_context(identity)  # OpenSSL reads PEM more strictly, and requires longer keys
     return identity
 
 
 def dns_names(certificate: x509.Certificate) -> list[str]:
-    """Return the DNS names that a certificate is issued to."""
+    """Return the DNS names to which a certificate is issued."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -127,8 +127,9 @@ def dns_names(certificate: x509.Certificate) -> list[str]:
 def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30) -> None:
     """Write ca.pem, ca.key and NAME.pem, NAME.key per party into ``folder``: for tests and trials.
 
-    Where the folder has a CA already, it issues the new parties' certificates, so that one can join later. Whoever has ca.key can
-    pose as any party: it goes to nobody. Raises ConfigError rather than overwriting a file, and for a CA that cannot issue more.
+    If the folder has a CA already, it issues the new parties' certificates, so that a party can join later. Whoever has ca.key
+    can impersonate any party, so never give it away. Raises ConfigError rather than overwriting a file, and for a CA that cannot
+    issue certificates.
     """
     if "ca" in parties:
         raise ConfigError("party ca: ca.pem and ca.key are the CA's own files; choose another name")
@@ -188,7 +189,7 @@ def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def refusal(error: ssl.SSLCertVerificationError) -> str:
-    """Say why a peer's certificate is refused, and what to do where no CA of ours has signed it."""
+    """Say why a peer's certificate is refused, and what to do if none of our CAs signed it."""
     text = f"its certificate is refused: {error.verify_message}"
     if error.verify_code not in NOT_OF_OUR_CA:
         return text
@@ -196,25 +197,25 @@ def refusal(error: ssl.SSLCertVerificationError) -> str:
 
 
 def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
-    """Make a context of TLS 1.3 that proves this party's identity and wants the peer's from its CAs.
+    """Make a TLS 1.3 context that proves this party's identity and requires the peer's from its CAs.
 
-    A dialler also wants the name it dials.
+    A dialling side also requires the name that it dials.
 
-    Raises ConfigError for a certificate that TLS does not take, such as one with a short RSA key.
+    Raises ConfigError for a certificate that TLS refuses, such as one with a short RSA key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    # As DER: OpenSSL's PEM reader in Python takes ASCII alone, and such files carry comments.
+    # As DER: OpenSSL's PEM reader in Python accepts only ASCII, and such files carry comments.
     authorities = x509.load_pem_x509_certificates(identity.ca)
     context.load_verify_locations(cadata=b"".join(each.public_bytes(serialization.Encoding.DER) for each in authorities))
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the CA that issues may itself be issued by another
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the issuing CA may itself be issued by another
     context.hostname_checks_common_name = False
     context.set_alpn_protocols([ALPN])
     if listens:
-        context.num_tickets = 0  # no session is resumed: each link checks certificates anew
+        context.num_tickets = 0  # no session is resumed: each link checks certificates again
     try:
-        # Without a password there is an empty one: a key that has one is refused, not asked for.
+        # Without a password an empty one is given: a key that has a password is then refused, and the user is not asked.
         context.load_cert_chain(identity.certificate, identity.key, password=identity.key_password or "")
     except ssl.SSLError as error:
         raise ConfigError(
@@ -227,7 +228,7 @@ def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
 
 
 PROBE_S = 5.0
-"""How long a peer may take to answer a probe."""
+"""Seconds that a peer may take to answer a probe."""
 
 
 def probe(
@@ -238,11 +239,11 @@ def probe(
     proxy: Proxy | None = None,
     timed: Callable[[float], None] = lambda _: None,
 ) -> str | None:
-    """Try one TLS 1.3 handshake with the peer and say in words what stands in the way, or None if nothing does.
+    """Try one TLS 1.3 handshake with the peer. Say in words what prevents it, or return None if it succeeds.
 
-    ``timed`` is told the seconds of the handshake: a round trip, and some milliseconds of computing.
+    ``timed`` is called with the seconds of the handshake: a round trip, and some milliseconds of computing.
 
-    It tells apart an expired certificate, a wrong name, another CA, a closed port, no TLS and another kind of server.
+    It distinguishes an expired certificate, a wrong name, another CA, a closed port, no TLS and another kind of server.
     """
     context = tls_context(identity)
     try:
@@ -255,7 +256,7 @@ def probe(
             timed(time.perf_counter() - began)
             if tls.selected_alpn_protocol() != ALPN:
                 return no_tallystick(peer, address)
-            # In TLS 1.3 the server judges our certificate after our side is done: wait for its verdict.
+            # In TLS 1.3 the server checks our certificate after our side is done, so wait for its result.
             tls.settimeout(1.0)
             try:
                 if tls.recv(1) == b"":
@@ -287,7 +288,7 @@ def _call(address: str, proxy: Proxy | None) -> socket.socket:
             answer += chunk
             raw.settimeout(max(0.01, until - time.monotonic()))
         check_answer(answer, proxy)
-    except BaseException:  # an interrupt too: nobody else knows of the socket yet
+    except BaseException:  # also for an interrupt: no other code knows the socket yet
         raw.close()
         raise
     raw.settimeout(PROBE_S)
@@ -295,17 +296,17 @@ def _call(address: str, proxy: Proxy | None) -> socket.socket:
 
 
 def reason(error: OSError) -> str:
-    """Say what TLS or the system tells of a failure."""
+    """Say what TLS or the system reports about a failure."""
     if isinstance(error, ssl.SSLError):
         text = (error.reason or str(error)).lower().replace("_", " ")
         return f"{text}: {_NOT_THEIR_CA}" if text.endswith(_ALERTS_OF_ANOTHER_CA) else text
     if isinstance(error, ConnectionError) and error.errno:
-        return os.strerror(error.errno)  # asyncio has words of its own
+        return os.strerror(error.errno)  # asyncio has its own texts
     return error.strerror or str(error)
 
 
 def not_accepted(peer: str, address: str, why: str) -> str:
-    """Say what is known of a listener that hangs up where in TLS 1.3 it judges a dialler's certificate."""
+    """Describe a listener that closes the connection at the point where TLS 1.3 checks a dialler's certificate."""
     return (
         f"{peer} at {address}: closed the connection right after the TLS handshake ({why}); it may not accept this "
         f"side's certificate: is it expired, or from a CA that {peer} does not trust?"
@@ -313,12 +314,12 @@ def not_accepted(peer: str, address: str, why: str) -> str:
 
 
 def no_tallystick(peer: str, address: str) -> str:
-    """Say what is known of a listener whose TLS goes on with something else."""
+    """Describe a listener that speaks another protocol over TLS."""
     return f"{peer} at {address}: does not speak {ALPN} after the TLS handshake; is this the address on which {peer} listens?"
 
 
 def open_to_others(path: Path, *, named: str, what: str) -> str | None:
-    """Say that others than its owner can read a file with a secret, or None if nobody can."""
+    """Say that other users than its owner can read a file with a secret, or return None if nobody can."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if not mode & 0o077:
         return None
@@ -334,7 +335,7 @@ def _read(path: Path) -> bytes:
 
 
 def _leads_to(authorities: list[x509.Certificate], own: x509.Certificate, between: list[x509.Certificate]) -> bool:
-    """Tell whether one of the authorities issued a certificate, or what issued it, and so on. The peer's TLS judges the rest."""
+    """Tell whether one of the authorities issued a certificate, directly or through others. The peer's TLS checks the rest."""
     last, left = own, list(between)
     while not any(_issued(authority, last) for authority in authorities):
         issuer = next((each for each in left if _issued(each, last)), None)
@@ -360,7 +361,7 @@ def _builder(
     days: int,
     until: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
-    """Build a certificate of so many days, which ends no later than ``until``: a chain ends with its first link."""
+    """Build a certificate for this many days, which ends no later than ``until``: a chain ends with its first link."""
     now = datetime.datetime.now(datetime.UTC)
     end = now + datetime.timedelta(days=days)
     return (

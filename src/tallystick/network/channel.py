@@ -1,4 +1,4 @@
-"""Channel: what a protocol sees of the network, and the in-memory pair that tests and simulations use.
+"""Define Channel, the protocols' view of the network, and the in-memory pair for tests and simulations.
 
 A protocol is written once per role over a Channel. The session (session.py) has the same shape.
 """
@@ -27,10 +27,9 @@ class Traffic:
 class Channel(Protocol):
     """A reliable, ordered, typed link to one peer.
 
-    ``send`` may return before the peer has the message; ``receive`` waits for the next one and raises
-    PeerLost (unreachable for longer than the deadline, or silent for ``within_s`` where that is given, math.inf for a wait that
-    is long by nature),
-    PeerStopped (it ended and said why) or ProtocolError (not a valid ``kind``).
+    ``send`` may return before the peer has the message. ``receive`` waits for the next message and raises PeerLost (unreachable
+    for longer than the deadline, or silent for ``within_s`` if given; math.inf is for waits that are long by nature), PeerStopped
+    (it ended and said why) or ProtocolError (not a valid ``kind``).
     """
 
     @property
@@ -40,7 +39,7 @@ class Channel(Protocol):
 
     @property
     def traffic(self) -> Traffic:
-        """Return what crossed so far."""
+        """Return the traffic so far."""
         ...
 
     def send(self, message: Message) -> None:
@@ -52,12 +51,12 @@ class Channel(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise PeerLost or PeerStopped if that is known already: for a party that computes for long between messages."""
+        """Raise PeerLost or PeerStopped if that is known already. For a party that computes for a long time between messages."""
         ...
 
 
 def open_payload(payload: Buffer, kind: type[M], *, peer: str) -> M:
-    """Decode what ``peer`` sent, turning malformed bytes and Stopped into errors that name it."""
+    """Decode a payload from ``peer``. Turn malformed bytes and Stopped into errors that name the peer."""
     try:
         message = decode(payload, kind)
     except MalformedMessage as error:
@@ -68,7 +67,7 @@ def open_payload(payload: Buffer, kind: type[M], *, peer: str) -> M:
 
 
 class MemoryChannel:
-    """One end of an in-memory pair. Messages pass through the codec, so what tests see is what crosses a wire."""
+    """One end of an in-memory pair. Messages pass through the codec, so tests see the same as a wire."""
 
     def __init__(
         self, peer: str, inbox: "queue.SimpleQueue[bytearray]", outbox: "queue.SimpleQueue[bytearray]", *, timeout_s: float
@@ -86,7 +85,7 @@ class MemoryChannel:
 
     @property
     def traffic(self) -> Traffic:
-        """Return what crossed so far."""
+        """Return the traffic so far."""
         return self._traffic
 
     def send(self, message: Message) -> None:
@@ -108,7 +107,7 @@ class MemoryChannel:
         return open_payload(payload, kind, peer=self._peer)
 
     def check(self) -> None:
-        """Do nothing: a pair in memory learns of its peer's end when it receives."""
+        """Do nothing: a pair in memory notices its peer's end when it receives."""
 
     def abort(self, reason: str) -> None:
         """Tell the peer that this side ends, and why."""
@@ -116,7 +115,7 @@ class MemoryChannel:
 
 
 def memory_channels(first: str, second: str, *, timeout_s: float = 60.0) -> tuple[MemoryChannel, MemoryChannel]:
-    """Make a connected pair: the first element is the end that ``first`` holds (its peer is ``second``)."""
+    """Make a connected pair. The first element is the end for ``first`` (its peer is ``second``)."""
     to_first: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
     to_second: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
     return (
@@ -126,7 +125,7 @@ def memory_channels(first: str, second: str, *, timeout_s: float = 60.0) -> tupl
 
 
 Progress = Callable[[str, int, int], None]
-"""Called as progress(what, done, total) by anything that can take long; must return at once."""
+"""Called as progress(what, done, total) by anything that can take long. It must return at once."""
 
 
 def no_progress(what: str, completed: int, total: int) -> None:

@@ -1,7 +1,7 @@
-"""An endpoint: this party's sessions with all its peers, over TLS, with pinned names.
+"""Hold this party's sessions with all its peers, over TLS, with pinned names.
 
-The label party (and a helper) listens, the others dial. What holds a session together while links come and go is in session.py.
-One thread may use the sessions of an Endpoint.
+The label party (and a helper) listens, the others dial. session.py keeps a session alive while links come and go. Only one thread
+may use the sessions of an Endpoint.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from tallystick.network.session import (
 from tallystick.network.tls import TlsTransport, WrongCertificate
 
 REDIAL_S = 0.5
-# Callers with a certificate who have not said who they are: of each party so many, and of all that are no party's. The next one
-# takes the place of the first of its kind.
+# Most callers with a certificate that have not said who they are: for each party, and for all that are no party. The next caller
+# replaces the oldest of its kind.
 GUESTS = 4
 GUEST_S = 2.0
-# Lines about callers who were turned away: whoever is at the listener's screen needs no more.
+# Most lines about refused callers: more do not help the user of the listener.
 NOTICES = 20
 
 
@@ -48,7 +48,7 @@ class Endpoint:
         self._sessions: dict[str, Session] = {}
         self._dialled: set[str] = set()
         self._guests: dict[str | None, deque[Link]] = {}
-        self._turned_away: dict[str, None] = {}  # what was wrong with callers, each said once
+        self._turned_away: dict[str, None] = {}  # problems of refused callers, each reported once
         self._notice: Callable[[str], None] | None = None
         self._noted: set[str] = set()
         try:
@@ -73,9 +73,9 @@ class Endpoint:
     ) -> dict[str, Session]:
         """Establish a session with every peer: dial those with an address, wait for the call of the others.
 
-        ``waiting`` is called about once a second with the names of those that are not there yet, ``notice`` at once with what is
-        wrong with a caller who is turned away, which may be one of them, and later on with who answers in a peer's place. Raises
-        PeerLost after ``wait_s``, IdentityError for a certificate that will never do.
+        ``waiting`` is called about once a second with the names of missing peers. ``notice`` is called at once with the problem
+        of a refused caller, which may be one of them, and later with who answers in a peer's place. Raises PeerLost after
+        ``wait_s``, IdentityError for a certificate that can never be accepted.
         """
         self._notice = notice
         with self._loop:
@@ -112,11 +112,11 @@ class Endpoint:
         return dict(self._sessions)
 
     def close(self, reason: str | Callable[[str], str] | None = None, *, final: bool = False) -> None:
-        """End every session: in peace, so that both sides have every message, or with the ``reason`` why not.
+        """End every session: normally, so that both sides have every message, or with the ``reason`` for an error.
 
-        Where peers are told different reasons, it gives that of each by its name.
+        If peers are told different reasons, ``reason`` returns each peer's reason by its name.
 
-        An end is ``final`` where something has to be put right first, so that resuming is of no use.
+        An end is ``final`` if something must be corrected first, so that resuming cannot help.
         """
         if self._loop.closed:
             return
@@ -133,7 +133,7 @@ class Endpoint:
         self._loop.end(self._transport.stop())
 
     def interrupt(self) -> None:
-        """Have whoever waits for a peer here raise KeyboardInterrupt, now or when it waits next. Any thread may call it."""
+        """Raise KeyboardInterrupt in the thread that waits for a peer here, now or at its next wait. Any thread may call it."""
         self._loop.interrupt()
 
     def _raise_failures(self) -> None:
@@ -143,11 +143,13 @@ class Endpoint:
 
     def _turn_away(self, why: str) -> None:
         if len(self._turned_away) < NOTICES:
-            self._turned_away[printable(why)] = None  # it may name what a certificate or a Hello says
+            self._turned_away[printable(why)] = None  # it may contain text of a certificate or a Hello
             self._loop.wake()
 
     def _note(self, line: str, *, again: bool = False) -> None:
-        """Say a line, while the job goes on: once, or ``again`` each time, about waits that are so long that there are few."""
+        """Report a line, while the job goes on: once, or each time with ``again``, for waits that are so long that
+        they are few.
+        """
         if not again:
             if line in self._noted or len(self._noted) >= NOTICES:
                 return
@@ -185,7 +187,7 @@ class Endpoint:
                     session.fail(PeerLost(session.peer, str(error)))
             except WrongCertificate as error:
                 if session.connected:
-                    # The peer was there: whoever answers now in its place is a stranger, to whom nothing is said.
+                    # The peer was there before. A stranger who answers now in its place is told nothing.
                     session.trouble = f"who answers there is not {session.peer}: {error}"
                     self._note(session.trouble)
                 else:
@@ -214,7 +216,7 @@ class Endpoint:
             await session.run_link(link, hello)
 
     async def _admit(self, link: Link, names: list[str]) -> tuple[Session, Hello] | None:
-        """Exchange Hellos with a caller, and return its session, or None for one who is turned away."""
+        """Exchange Hellos with a caller, and return its session, or None for a caller that is refused."""
         try:
             hello = open_hello(await link.read(), ", ".join(names) or "a caller")
         except PeerError as error:
@@ -238,7 +240,7 @@ class Endpoint:
             return None
         session = self._sessions[hello.party]
         former = session.link
-        session.drop(former, "replaced by a new link")  # before we say how far it came
+        session.drop(former, "replaced by a new link")  # before this side says how much it received
         if former is not None:
             former.close()
         await link.write(session.hello_frame())

@@ -1,4 +1,4 @@
-"""The line between two sides, as messages over it find it: one side probes, the other answers.
+"""Measure the line between two sides by messages: one side probes, the other answers.
 
 prober                                         answerer
 four empty probes, then a large one    ->
@@ -16,14 +16,14 @@ from tallystick.network.messages import Message
 
 PROBE_BYTES = 65_536
 FASTEST = 1e9
-"""Bytes a second: no line counts as faster."""
+"""Bytes per second: no line counts as faster."""
 _EMPTY = 4
-"""Probes of the round trip: a machine at work delays some, and the shortest counts."""
+"""Number of probes of the round trip. A busy machine delays some, so the shortest counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredLine:
-    """Measured line between two sides."""
+    """The measured line between two sides."""
 
     round_trip_s: float
     bytes_per_s: float
@@ -33,17 +33,17 @@ class MeasuredLine:
 
 
 class LineProbe(Message, frozen=True):
-    """The prober's: so many bytes to time the line by."""
+    """Sent by the prober: bytes to time the line."""
 
     data: Annotated[bytes, msgspec.Meta(max_length=PROBE_BYTES)]
 
 
 class ProbeAnswer(Message, frozen=True):
-    """The answerer's: a probe has come."""
+    """Sent by the answerer when a probe has arrived."""
 
 
 def measure_line(channel: Channel) -> MeasuredLine:
-    """Time probes, in the prober's role."""
+    """Time probes. This is the prober's role."""
     times = []
     for size in (*[0] * _EMPTY, PROBE_BYTES):
         began = time.perf_counter()
@@ -51,13 +51,13 @@ def measure_line(channel: Channel) -> MeasuredLine:
         channel.receive(ProbeAnswer)
         times.append(time.perf_counter() - began)
     round_trip_s = min(times[:-1])
-    # What the large one takes beyond a round trip; on a fast line less than clocks can tell.
+    # The extra time of the large probe beyond a round trip; on a fast line it is too short for clocks.
     beyond_s = max(times[-1] - round_trip_s, PROBE_BYTES / FASTEST)
     return MeasuredLine(round_trip_s=round_trip_s, bytes_per_s=PROBE_BYTES / beyond_s)
 
 
 def answer_probes(channel: Channel) -> None:
-    """Answer each probe as it comes: the answerer's role."""
+    """Answer each probe as it arrives. This is the answerer's role."""
     for _ in range(_EMPTY + 1):
         channel.receive(LineProbe)
         channel.send(ProbeAnswer())

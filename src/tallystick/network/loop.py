@@ -1,7 +1,7 @@
-"""Loop: an event loop that runs in the thread which waits for it.
+"""Run an event loop in the thread that waits for it.
 
-The thread that sends and receives drives the loop itself, which saves two thread switches a message. While that thread computes,
-a housekeeping thread sees to it that heartbeats go out and arrive, and that a frame which is half sent or half read goes on.
+The thread that sends and receives drives the loop itself, which saves two thread switches per message. While that thread
+computes, a housekeeping thread sends and receives heartbeats, and finishes frames that are half sent or half read.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 IDLE_S = 0.02
 HURRY_S = 2.0
-"""Seconds that an end in peace has left once the operator asks for the end."""
+"""Seconds that a normal end may still take after the operator asks for the end."""
 LOOK_S = 0.001
 
 
 class Loop:
-    """An asyncio loop with at most one driver at a time. ``with loop:`` makes the calling thread the driver."""
+    """An asyncio loop with at most one driver. ``with loop:`` makes the calling thread the driver."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -49,7 +49,7 @@ class Loop:
     def begin(self) -> None:
         """Start the housekeeper, and catch the signals that ask for the end."""
         if threading.current_thread() is threading.main_thread():
-            # Raised between turns of the loop, never within one, where KeyboardInterrupt would tear a half-sent frame.
+            # Raised between turns of the loop, never within one, because KeyboardInterrupt could break a half-sent frame.
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._former_handlers[number] = signal.signal(number, self._on_signal)
         self._housekeeper = threading.Thread(target=self._keep_house, name="tallystick-network", daemon=True)
@@ -59,10 +59,11 @@ class Loop:
 
     def __enter__(self) -> Self:
         """Take the loop from the housekeeper for the calling thread."""
-        # First of all: from here to the end of __exit__ a signal is noted, not raised, or the lock could stay taken for ever.
+        # This comes first: from here to the end of __exit__ a signal is noted, not raised. Otherwise the lock could stay taken
+        # forever.
         self._drivers.add(threading.get_ident())
         if not self._lock.acquire(blocking=False):
-            # Said before the stop: a housekeeper that gets hold of the lock after that stop, on a busy machine, gives it back.
+            # Set before the stop: a housekeeper that gets the lock after that stop, on a busy machine, then gives it back.
             self._wanted = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._lock.acquire()
@@ -70,7 +71,7 @@ class Loop:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave the loop to whoever wants it."""
+        """Release the loop."""
         self._last_driven = time.monotonic()
         urgent = self._is_urgent
         self._lock.release()
@@ -85,7 +86,7 @@ class Loop:
         self._loop.run_forever()
 
     def spin(self, until: float | None = None) -> None:
-        """Run until someone calls wake(), or until that time."""
+        """Run until wake() is called, or until that time."""
         timer = None
         if until is not None:
             timer = self._loop.call_at(self._loop.time() + max(until - time.monotonic(), 0), self._loop.stop)
@@ -99,21 +100,21 @@ class Loop:
                 timer.cancel()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end, before the loop has begun or as its driver, and return what it gives."""
+        """Run a coroutine to its end, before the loop has begun or as its driver, and return its result."""
         task = self._loop.create_task(coroutine)
         task.add_done_callback(lambda _: self._loop.stop())
-        # Not run_until_complete: an interrupted turn() may have left a stop behind, which ends it early.
+        # Not run_until_complete: an interrupted turn() may have left a stop, which would end it early.
         while not task.done():
             self._loop.run_forever()
         return task.result()
 
     def wake(self) -> None:
-        """Let spin() return, because something happened."""
+        """Make spin() return, because something happened."""
         if self._spinning:
             self._loop.stop()
 
     def start(self, coroutine: Coroutine[Any, Any, None], *, urgent: bool = False) -> None:
-        """Run a coroutine beside the others. An error that it does not handle ends the job."""
+        """Run a coroutine concurrently. An error that it does not handle ends the job."""
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -122,12 +123,14 @@ class Loop:
             task.add_done_callback(self._less_urgent)
 
     def later(self, do: Callable[..., None], *arguments: object) -> None:
-        """Have something done in the loop, by whoever drives next: for a thread that does not."""
+        """Schedule a call in the loop, for the next driver. For a thread that does not drive."""
         if not self._closed:
             self._loop.call_soon_threadsafe(do, *arguments)
 
     async def delivery(self) -> None:
-        """Let a waiting thread have what came before the next read is prepared: that takes time, which the peer would wait."""
+        """Give a waiting thread its message before the next read is prepared, which takes time that the peer would
+        have to wait.
+        """
         if self._spinning:
             self._parked.append(self._loop.create_future())
             await self._parked[-1]
@@ -149,13 +152,15 @@ class Loop:
         self._parked.clear()
 
     def fail(self, error: BaseException) -> None:
-        """End the job with an error that no session can put into words."""
+        """End the job with an error that is not about a session."""
         self._fault = self._fault or error
         self.wake()
 
     def interrupt(self) -> None:
-        """Give whoever waits here, now or later, KeyboardInterrupt, and an end in peace little time. Any thread may call it."""
-        with contextlib.suppress(RuntimeError):  # the loop ended this very moment
+        """Raise KeyboardInterrupt in the thread that waits here, now or later, and shorten a normal end. Any thread
+        may call it.
+        """
+        with contextlib.suppress(RuntimeError):  # the loop has just ended
             self.later(self._hurry)
             self.later(self.fail, KeyboardInterrupt())
 
@@ -179,7 +184,7 @@ class Loop:
 
     @contextlib.contextmanager
     def urgent(self) -> Iterator[None]:
-        """Say that something is half done: while the driver computes, the housekeeper goes on with it."""
+        """Mark something as half done: while the driver computes, the housekeeper goes on with it."""
         self._half_done += 1
         try:
             yield
@@ -193,7 +198,8 @@ class Loop:
 
     @property
     def _is_urgent(self) -> bool:
-        # The callback of a task that has ended comes a turn later: handing over for it would cost two thread switches a message.
+        # The callback of a task that has ended comes one turn later. Handing over for it would cost two thread switches per
+        # message.
         return self._half_done > 0 or any(not task.done() for task in self._urgent_tasks)
 
     def _keep_house(self) -> None:
@@ -203,8 +209,8 @@ class Loop:
             if (handed_over or time.monotonic() - self._last_driven > IDLE_S) and self._lock.acquire(blocking=False):
                 try:
                     if not (self._wanted or self._closed):
-                        # Drive for a moment, or for as long as something is urgent: a driver that comes back should seldom have
-                        # to wait
+                        # Drive for a moment, or as long as something is urgent: a driver that comes back should seldom have to
+                        # wait
                         self._unpark()
                         self._keeping = True
                         timer = self._loop.call_later(LOOK_S, self._end_look)
@@ -228,13 +234,11 @@ class Loop:
         return self._closed
 
     def ignore_interrupts(self) -> None:
-        """Ignore interrupts from here on, because the job is ending: being asked to end leaves an end in peace HURRY_S, and
-        changes nothing else.
-        """
+        """Ignore interrupts from now on, because the job is ending. A request to end only limits a normal end to HURRY_S."""
         self._closing = True
 
     def end(self, first: Coroutine[Any, Any, None]) -> None:
-        """Run ``first``, which keeps anything more from being started, cancel what was, and give the loop up."""
+        """Run ``first``, which prevents new tasks, cancel all tasks, and close the loop."""
         with self:
             self._closed = True
             self.run(self._cancel_all(first))
@@ -250,5 +254,5 @@ class Loop:
         while running := set(self._tasks):
             for task in running:
                 task.cancel()
-            # More than once: before Python 3.12 wait_for() swallows a cancellation that comes together with what it waits for.
+            # More than once: before Python 3.12 wait_for() swallows a cancellation that arrives together with its result.
             await asyncio.wait(running, timeout=0.1)

@@ -1,7 +1,7 @@
-"""Messages: frozen structs with a schema, a name on the wire and a size limit.
+"""Define messages: frozen structs with a schema, a name on the wire and a size limit.
 
-A message is encoded as its type's name and its fields in MessagePack (msgspec); the bytes of arrays follow as they are. Decoding
-can run no code. Sizes are checked before anything is decoded, and an array's bytes are a view of the received buffer.
+A message is encoded as its type's name and its fields in MessagePack (msgspec), followed by the bytes of arrays. Decoding cannot
+run code. Sizes are checked before anything is decoded, and an array's bytes are a view of the received buffer.
 """
 
 from math import prod
@@ -18,7 +18,7 @@ WIRE_VERSION = 1
 MEBIBYTE = 1 << 20
 MAX_MESSAGE_BYTES = 256 * MEBIBYTE
 MAX_DIMENSIONS = 4
-# Arrays start at multiples of this, from the payload's start: where a buffer does too, a tensor can use it as it is.
+# Arrays start at multiples of this, from the payload's start. If the buffer is aligned as well, a tensor can use it directly.
 ALIGNMENT = 64
 
 DType = Literal["float32", "float64", "int64", "int32", "uint8", "bool"]
@@ -29,14 +29,14 @@ _NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class MalformedMessage(ValueError):
-    """The received bytes are not a message of the expected type. A channel turns this into a ProtocolError."""
+    """Raised if the received bytes are not a message of the expected type. A channel turns it into a ProtocolError."""
 
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Bulk:
-    """An array's bytes: on the wire a place behind the fields, here views of the pieces that make it up."""
+    """An array's bytes: on the wire a place after the fields, here views of the pieces of the array."""
 
     __slots__ = ("pieces",)
 
@@ -58,9 +58,9 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
 
     @classmethod
     def lend(cls, *pieces: Tensor | np.ndarray[Any, Any]) -> "Array":
-        """Wrap tensors or arrays, one under the other, with no copy of those that are contiguous.
+        """Wrap tensors or arrays, one after the other, without copying contiguous ones.
 
-        Nobody may change them until the peer has them.
+        They must not change until the peer has them.
         """
         arrays = [np.asarray(_numpy(piece), order="C") for piece in pieces]
         (dtype,) = {array.dtype.name for array in arrays}
@@ -82,7 +82,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
     def tensor(self, *shape: int | None, dtype: "torch.dtype | None" = None) -> Tensor:
         """Return the array as a CPU tensor. It checks ``shape`` as numpy() does and ``dtype`` exactly.
 
-        It lies in the received buffer, where that is aligned and not read-only, and owns its memory where not.
+        It uses the received buffer if that is aligned and writable, and otherwise its own memory.
         """
         array = self._checked(shape)
         if not array.flags.writeable or array.ctypes.data % ALIGNMENT:
@@ -107,7 +107,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
             raise MalformedMessage(f"array has shape {self.shape}, expected {tuple('any' if n is None else n for n in shape)}")
         try:
             return np.frombuffer(data, dtype=dtype).reshape(self.shape)
-        except ValueError as error:  # an empty one whose other lengths are beyond all numbers
+        except ValueError as error:  # an empty array whose other lengths are too large
             raise MalformedMessage(f"array shape {self.shape} is not allowed: {error}") from None
 
 
@@ -123,7 +123,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Stopped(Message, frozen=True):
-    """The sender ends the job, and why. Any receive() turns it into PeerStopped. Resuming is of no use where it is ``final``."""
+    """Sent by a side that ends the job, with the reason. Any receive() turns it into PeerStopped. If ``final``, resuming cannot
+    help.
+    """
 
     reason: str
     final: bool = False
@@ -142,7 +144,7 @@ class _Packing:
         self.size = 0
 
     def place(self, bulk: Any) -> tuple[int, int]:
-        """Take an array's bytes in and say where they lie: their start, from that of the first, and their number."""
+        """Add an array's bytes and return their place: the start, from that of the first array, and the number."""
         if not isinstance(bulk, Bulk):
             raise TypeError(f"a message cannot hold a {type(bulk).__name__}")
         start = self.size + -self.size % ALIGNMENT
@@ -158,7 +160,7 @@ def encode(message: Message) -> bytearray:
 
 
 def encode_parts(message: Message) -> tuple[Buffer, ...]:
-    """Encode a message as pieces, for a sender that adds more or writes them one by one: no array is copied."""
+    """Encode a message as pieces, for a sender that adds more or writes them one by one. No array is copied."""
     name = type(message).__name__.encode()
     packing = _Packing()
     body = msgspec.msgpack.encode(message, enc_hook=packing.place)
@@ -172,16 +174,16 @@ def encode_parts(message: Message) -> tuple[Buffer, ...]:
 
 
 def is_a(payload: Buffer, kind: type[Message]) -> bool:
-    """Tell whether a payload says that it is a ``kind``. It need not be a valid one."""
+    """Tell whether a payload claims to be a ``kind``. It need not be a valid one."""
     name = kind.__name__.encode()
     return payload[1 : 2 + len(name)] == bytes((len(name),)) + name
 
 
 def decode(payload: Buffer, kind: type[M]) -> M | Stopped:
-    """Decode a payload that should hold a ``kind``. A Stopped is let through in place of any kind.
+    """Decode a payload that should hold a ``kind``. A Stopped is accepted in place of any kind.
 
-    Raises MalformedMessage for another version, another type, a body over the type's limit or one that does
-    not match the type's schema.
+    Raises MalformedMessage for another version, another type, a body over the type's limit, or a body that does not match the
+    type's schema.
     """
     view = memoryview(payload)
     if len(view) < 2 or len(view) < 2 + view[1]:

@@ -1,6 +1,6 @@
-"""The way through an HTTP proxy: CONNECT asks it for a tunnel, in which TLS goes from end to end.
+"""Reach a peer through an HTTP proxy: CONNECT asks it for a tunnel, in which TLS goes from end to end.
 
-The proxy sees the peer's address and what an eavesdropper sees, no more.
+The proxy sees the peer's address and what an eavesdropper sees, nothing more.
 """
 
 import base64
@@ -10,35 +10,35 @@ from dataclasses import dataclass, field
 from tallystick.errors import ConfigError
 from tallystick.network.link import LinkBroken
 
-# No I/O here: a request to send, and what there is to say of the answer.
+# No I/O here: only the request, and the meaning of the answer.
 MAX_ANSWER_BYTES = 16_384
 END = b"\r\n\r\n"
 _SHOWN_CHARACTERS = 80
-# RFC 9110, section 15.2: what a proxy may say before its answer; 101 is an answer, to what nobody asked.
+# RFC 9110, section 15.2: a proxy may send these before its answer. 101 is an answer, to a request that nobody made.
 _INTERIM = re.compile(rb"HTTP/1\.\d (?!101)1\d\d(?=[ \r]).*?\r\n\r\n", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proxy:
-    """Address of the proxy, and ``user:password`` for it if it wants one, which never appears in a repr."""
+    """The proxy's address, and ``user:password`` for it if required. The latter never appears in a repr."""
 
     address: str
     credentials: str | None = field(default=None, repr=False)
 
 
 class ProxyRefused(LinkBroken):
-    """The proxy will not let this party through, today and tomorrow."""
+    """Raised if the proxy refuses this party permanently."""
 
 
 def checked_proxy(address: str, *, credentials: str | None) -> Proxy:
-    """Return a proxy that wants ``user:password``. Raises ConfigError for anything else."""
+    """Return a proxy whose credentials are ``user:password``, if any. Raises ConfigError for anything else."""
     if credentials is not None and (":" not in credentials or not credentials.isprintable()):
         raise ConfigError("proxy.credentials: must hold one line, user:password")
     return Proxy(address=address, credentials=credentials)
 
 
 def connect_request(proxy: Proxy, address: str) -> bytes:
-    """Ask for a tunnel to ``host:port``. Raises LinkBroken for a host name that cannot be said."""
+    """Return the request for a tunnel to ``host:port``. Raises LinkBroken for an invalid host name."""
     host, _, port = address.rpartition(":")
     try:
         target = f"{host.encode('idna').decode()}:{port}" if not host.startswith("[") else address
@@ -51,7 +51,7 @@ def connect_request(proxy: Proxy, address: str) -> bytes:
 
 
 def is_whole(answer: bytes | bytearray) -> bool:
-    """Tell whether an answer has come to its end, or will never be one: then no more of it is waited for."""
+    """Tell whether an answer is complete, or can never be an answer: then do not wait for more."""
     if len(answer) >= MAX_ANSWER_BYTES:
         return True
     answer = _final(answer)
@@ -59,7 +59,7 @@ def is_whole(answer: bytes | bytearray) -> bool:
 
 
 def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
-    """Return if the tunnel stands. Raises ProxyRefused for a refusal, LinkBroken for all else."""
+    """Return if the tunnel is open. Raises ProxyRefused for a refusal, LinkBroken for anything else."""
     where, answer = f"the proxy at {proxy.address}", _final(answer)
     status = bytes(answer).partition(b"\r\n")[0]
     version, _, reason_bytes = status.partition(b" ")
@@ -83,13 +83,13 @@ def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
 
 
 def _final(answer: bytes | bytearray) -> bytes | bytearray:
-    """Return what follows the interim answers (100, 102, 103) that precede the one that counts."""
+    """Return the answer without the interim answers (100, 102, 103) before it."""
     while interim := _INTERIM.match(answer):
         answer = answer[interim.end() :]
     return answer
 
 
 def _printable(answer: bytes) -> str:
-    """Return what a stranger answer, such that it can be shown: short, and without control characters."""
+    """Return text from a stranger in a form that can be shown: short, and without control characters."""
     text = answer[:_SHOWN_CHARACTERS].decode("ascii", errors="replace")
     return "".join(each if each.isprintable() else "?" for each in text)

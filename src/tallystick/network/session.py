@@ -1,18 +1,19 @@
-"""Session: one peer, reliably, over links that may break. It is a Channel, and tls.py makes the links below it.
+"""Talk to one peer reliably, over links that may break. A Session is a Channel, and tls.py makes the links below it.
 
-A link carries frames: a small header and, in most, an encoded message. The rules, all of them:
+A link carries frames: a small header and usually an encoded message. These are all the rules:
 
 - Every ``heartbeat_s`` a side that sent nothing else sends an empty frame.
-- A side that heard nothing for ``deadline_s`` raises PeerLost. Every byte that comes counts, so a slow line is not silent.
-- So does a side of which ``FUTILE_LINKS`` links in a row, over more than ``deadline_s``, brought no frame across that was due.
-- A link that breaks is dialled again every half second until then; both sides say what they have received and
-  repeat the rest, so no message is lost or doubled.
+- A side that heard nothing for ``deadline_s`` raises PeerLost. Every byte counts, so a slow line is not silent.
+- So does a side if ``FUTILE_LINKS`` links in a row, over more than ``deadline_s``, transferred no frame that was due.
+- A link that breaks is dialled again every half second until then. Both sides say what they have received and repeat the rest, so
+  no message is lost or doubled.
 - A peer process that was restarted is not the same session: PeerLost at once.
-- A side that waits for a message for ``QUIET_S`` says so, while its peer's heartbeats go on: a peer may compute for long.
+- A side that waits for a message for ``QUIET_S`` reports it, while its peer's heartbeats go on, because a peer may compute for
+  long.
 - At the start a side waits ``wait_s`` for its peers.
 - At most ``WINDOW_BYTES`` are sent ahead of what the peer has consumed; then send() waits. A frame counts as its bytes and
-  ``FRAME_COST``, what it takes beside them to keep it.
-- A link on which nothing was heard for half of ``deadline_s`` is given up, and another dialled: a firewall may have forgotten it.
+  ``FRAME_COST``, the memory that keeping it needs.
+- A link without a byte for half of ``deadline_s`` is closed, and another is dialled, because a firewall may have dropped it.
 - A frame over ``max_message_bytes`` is refused before it is read into memory.
 """
 
@@ -40,10 +41,10 @@ FRAME_COST = 1_200
 ACK_BYTES = 8 * MEBIBYTE
 FUTILE_LINKS = 3
 QUIET_S = 30.0
-# The slowest line on which an end in peace waits, in bytes a second, until what was said before has arrived.
+# The slowest line, in bytes per second, for which a normal end waits until everything sent has arrived.
 SLOWEST_LINE = 500
 
-# kind, sequence number, received so far, bytes consumed so far; as long as keeps an array's bytes aligned
+# kind, sequence number, received so far, bytes consumed so far; long enough to keep an array's bytes aligned
 HEADER = Struct("<BQQQ39x")
 assert HEADER.size == ALIGNMENT
 HELLO, DATA, HEARTBEAT, BYE, REFUSAL = 1, 2, 3, 4, 5
@@ -61,7 +62,7 @@ class Limits:
 
 
 class Hello(Message, frozen=True):
-    """First frame of a link: who speaks, in which process, and what of the session it already has."""
+    """First frame of a link: the party, its process, and how much of the session it already has."""
 
     wire_version: Annotated[int, msgspec.Meta(ge=0, le=999)]
     party: Annotated[str, msgspec.Meta(max_length=63)]
@@ -71,7 +72,7 @@ class Hello(Message, frozen=True):
 
 
 class Refusal(Message, frozen=True):
-    """The answer to a Hello that will not do: what is the matter, and why in words."""
+    """The answer to a Hello that is not accepted: the kind of problem, and the reason in words."""
 
     matter: Literal["identity", "protocol", "restarted", "early"]
     reason: str
@@ -85,24 +86,24 @@ class _Frame:
 
 
 class Note(Protocol):
-    """Says a line to whoever watches the job: once, or ``again`` each time."""
+    """A function that reports a line to the user of the job: once, or ``again`` each time."""
 
     def __call__(self, line: str, *, again: bool = False) -> None:
-        """Say it."""
+        """Report the line."""
         ...
 
 
 class Session:
-    """One peer, reliably.
+    """A reliable connection to one peer.
 
     Args:
         loop: drives everything here.
         own: this party's name.
-        process: random bytes that tell this process from an earlier or a later one.
+        process: random bytes that distinguish this process from earlier and later ones.
         peer: the other party's name.
         limits: see the rules above.
-        raise_elsewhere: raises the failure of any other session: a job needs all of its parties.
-        note: says a line about a link that is slow or broke, and ``again`` each one about a peer that sends nothing for long.
+        raise_elsewhere: raises the failure of any other session, because a job needs all of its parties.
+        note: reports a line about a slow or broken link once, and each one about a peer that sends nothing for long ``again``.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Session:
         self._traffic = Traffic()
         self._peer_process = b""
         self._link: Link | None = None
-        self._at_its_start = (0, 0)  # frames that had crossed, there and here, when the link began
+        self._at_its_start = (0, 0)  # frames that had crossed in both directions when the link began
         self._futile_links = 0
         self._futile_since = 0.0
         self._said_slow = False
@@ -132,14 +133,14 @@ class Session:
         self._ever_connected = False
         self._last_heard = self._last_sent = time.monotonic()
         self.failure: PeerError | None = None
-        self.trouble = ""  # why there is no link at the moment
+        self.trouble = ""  # why there is no link now
         self._unsent: deque[_Frame] = deque()
-        self._unreceived: deque[_Frame] = deque()  # written, but not known to have arrived
+        self._unreceived: deque[_Frame] = deque()  # written, but perhaps not arrived
         self._sequence = 0
         self._sent_bytes = 0
         self._arrived_bytes = 0  # of those
-        self._arrived = 0  # the last frame of which the peer has said so
-        self._awaited_since = 0.0  # when the first that has not was written, or became the first
+        self._arrived = 0  # the last frame whose arrival the peer has confirmed
+        self._awaited_since = 0.0  # when the first unconfirmed frame was written, or became the first
         self._peer_consumed = 0
         self._inbox: deque[memoryview] = deque()
         self._received = 0
@@ -158,11 +159,11 @@ class Session:
 
     @property
     def traffic(self) -> Traffic:
-        """Return what crossed so far, without frame headers and TLS."""
+        """Return the traffic so far, without frame headers and TLS."""
         return self._traffic
 
     def send(self, message: Message) -> None:
-        """Queue a message and start writing it. It waits only while the peer is a whole window behind."""
+        """Queue a message and start to write it. It waits only while the peer is a whole window behind."""
         parts = encode_parts(message)
         size = sum(map(len, parts))
         if size > self._limits.max_message_bytes - HEADER.size:
@@ -179,14 +180,14 @@ class Session:
             self._sent_bytes += size + HEADER.size + FRAME_COST
             self._queue(DATA, parts)
             self._loop.turn()
-            # A peer that reads as fast as we write is waiting for it; what another cannot take yet is written while we go on.
+            # A peer that reads as fast as we write is waiting for it; for other peers the rest is written while we go on.
             while self._writing is not None and self._writing is self._link and not self._link.stalled:
                 self._loop.turn()
 
     def receive(self, kind: type[M], *, within_s: float | None = None) -> M:
-        """Wait for the next message. Raises PeerLost where none arrives, nor a part of one, for ``within_s``.
+        """Wait for the next message. Raises PeerLost if no part of a message arrives for ``within_s``.
 
-        A wait of QUIET_S is named, and again each time that it has lasted twice as long, but for one of math.inf, which may last.
+        A wait of QUIET_S is reported, and again whenever it has doubled. A wait of math.inf may last and is not reported.
         """
         if not self._inbox:
             with self._loop:
@@ -213,27 +214,27 @@ class Session:
         return open_payload(payload, kind, peer=self._peer)
 
     def check(self) -> None:
-        """Raise what is known to be wrong with the peer: for a thread that computes for long between messages."""
+        """Raise a known failure of the peer. For a thread that computes for a long time between messages."""
         self._loop.raise_pending()
         if self.failure is not None:
             raise self.failure
 
     def _expect(self, what: str) -> None:
-        """Raise instead of waiting for the peer if it, or another peer, which the job needs as much, will not come."""
+        """Raise instead of waiting if this peer, or another one, will not come. The job needs all of them."""
         self.check()
         if self._peer_said_bye:
             raise ProtocolError(self._peer, f"{self._peer} ended its side while this side waits for it {what}")
         self._raise_elsewhere()
 
     def _due(self, kind: type[Message], began: float, within_s: float) -> float:
-        """Return when a message that is waited for since ``began`` must have come. Raises PeerLost once it is overdue."""
+        """Return the latest time for a message that is awaited since ``began``. Raises PeerLost if it is overdue."""
         arriving = self._link is not None and self._link.arriving is not None
         due = max(began, self._link.progress if self._link is not None and arriving else began) + within_s
         if time.monotonic() > due:
             why = f"{self._peer} is there, and sent no {kind.__name__} for {within_s:g} s"
             self._queue(DATA, encode_parts(Stopped(reason=why)))
             self._loop.turn()
-            self.fail(PeerLost(self._peer, why))  # for all threads that speak over this session
+            self.fail(PeerLost(self._peer, why))  # for all threads that use this session
             self.check()
         return due
 
@@ -248,7 +249,7 @@ class Session:
     def _queue(self, kind: int, parts: tuple[Buffer, ...] = ()) -> None:
         if kind in (DATA, BYE):
             self._sequence += 1
-        # Any frame says what a heartbeat would: its header is made when it is written. So no peer can have us queue many.
+        # Any frame also serves as a heartbeat, because its header is made when it is written. So no peer can make us queue many.
         if kind != HEARTBEAT or not self._unsent:
             self._unsent.append(_Frame(kind=kind, sequence=self._sequence, parts=parts))
         if self._link is not None and self._writing is not self._link:
@@ -270,7 +271,7 @@ class Session:
         except LinkBroken as error:
             self.drop(link, str(error))
         finally:
-            # A link that was replaced may end long after: the new one has a writer of its own.
+            # A replaced link may end much later: the new one has its own writer.
             if self._writing is link:
                 self._writing = None
                 if self._unsent and self._link is link and self.failure is None:
@@ -298,7 +299,7 @@ class Session:
                 self._take(frame)
                 await self._loop.delivery()
         except FrameTooLarge as error:
-            # Tell the peer what it did, and keep the link, of which no more is read, until the job ends
+            # Tell the peer what it did, and keep the link until the job ends, without reading from it
             failure = ProtocolError(self._peer, f"{self._peer} sent {error} (network.max_message_mib)")
             self._queue(DATA, encode_parts(Stopped(reason=str(failure))))
             self.fail(failure)
@@ -319,7 +320,7 @@ class Session:
         self._peer_consumed = max(self._peer_consumed, consumed)
         if kind in (DATA, BYE):
             if sequence <= self._received:
-                self._loop.wake()  # said again on a new link although the old one had brought it; its header may be news
+                self._loop.wake()  # repeated on a new link although the old one had delivered it; its header may be new
                 return
             if sequence != self._received + 1:
                 self.fail(ProtocolError(self._peer, f"{self._peer} sent frame {sequence} where {self._received + 1} is due"))
@@ -331,13 +332,13 @@ class Session:
             payload = memoryview(frame)[HEADER.size :]
             if kind == BYE:
                 self._peer_said_bye = True
-                self._queue(HEARTBEAT)  # so that it knows: a side that is over says nothing more by itself
+                self._queue(HEARTBEAT)  # so that the peer knows: a side that is over sends nothing more by itself
             elif is_a(payload, Stopped):
                 try:
                     open_payload(payload, Stopped, peer=self._peer)
                 except PeerError as error:
                     self.fail(error)
-                self._queue(HEARTBEAT)  # so that it need not wait to be heard
+                self._queue(HEARTBEAT)  # so that the peer need not wait for a sign of life
             else:
                 self._received_bytes += len(frame) + FRAME_COST
                 if self._received_bytes - self._consumed > WINDOW_BYTES + self._limits.max_message_bytes + FRAME_COST:
@@ -355,7 +356,7 @@ class Session:
         self._arrived = max(self._arrived, received)
 
     def drop(self, link: Link | None, why: str) -> None:
-        """Let go of a link, if it is the present one. Give the peer up if one link after the other was of no use."""
+        """Drop a link, if it is the current one. Give up the peer if several links in a row were useless."""
         if link is None or self._link is not link:
             return
         self._link, self.trouble = None, why
@@ -375,13 +376,13 @@ class Session:
 
     @property
     def link(self) -> Link | None:
-        """Return the present link."""
+        """Return the current link."""
         return self._link
 
     # Connecting
 
     def hello(self) -> Hello:
-        """Return what this side says first on a new link."""
+        """Return this side's first message on a new link."""
         return Hello(
             wire_version=WIRE_VERSION,
             party=self._own,
@@ -391,11 +392,11 @@ class Session:
         )
 
     def hello_frame(self) -> tuple[Buffer, ...]:
-        """Return the same, as a frame."""
+        """Return the same message as a frame."""
         return first_frame(HELLO, self.hello())
 
     def refuse(self, hello: Hello) -> Refusal | None:
-        """Judge the peer's Hello: None if the session may go on, else the reason why not."""
+        """Judge the peer's Hello: return None if the session may go on, else the reason why not."""
         if hello.wire_version != WIRE_VERSION:
             reason = (
                 f"{self._peer} speaks version {hello.wire_version}, not {WIRE_VERSION}; install the same version on both sides"
@@ -416,7 +417,7 @@ class Session:
             self.fail(ProtocolError(self._peer, reason))
             return Refusal(matter="protocol", reason=reason)
         if hello.received < self._arrived:
-            # Said on a connection that the peer has given up since, and late: it harms no session that goes on.
+            # It was sent on a connection that the peer has dropped meanwhile, so it must not end a session that goes on.
             return Refusal(
                 matter="early", reason=f"{self._peer} has received more frames than the {hello.received} of this Hello"
             )
@@ -429,7 +430,7 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Tell whether nothing more will be said."""
+        """Tell whether nothing more will be sent."""
         return self._peer_said_bye and not self._unreceived
 
     # Time
@@ -437,14 +438,14 @@ class Session:
     def tick(self, now: float) -> None:
         """Send a heartbeat if one is due, and give up if nothing was heard for too long.
 
-        It is called every fraction of a heartbeat.
+        It is called several times per heartbeat.
         """
         if self.over:
             return
         if self._link is not None and now - self._last_sent >= self._limits.heartbeat_s:
             self._queue(HEARTBEAT)
         if self._link is not None and not self._said_slow:
-            # Say once that messages take longer than the deadline, in numbers, so that nobody takes it for a hang
+            # Report once, with numbers, that messages take longer than the deadline, so that the user does not think it hangs
             arriving, waited_s, what = self._link.arriving, now - self._awaited_since, ""
             if arriving is not None and (took_s := now - arriving.began) > self._limits.deadline_s:
                 what = f"a message of {arriving.size:,} bytes has been arriving for {took_s:.0f} s"
@@ -456,7 +457,7 @@ class Session:
                 self._note(f"the line to {self._peer} is slow: {what}; the job goes on as fast as the line allows")
         silent_s = now - max(self._last_heard, self._link.progress if self._link is not None else 0.0)
         if self._link is not None and silent_s > self._limits.deadline_s / 2:
-            link, self._last_heard = self._link, now - silent_s  # what the link heard last still counts
+            link, self._last_heard = self._link, now - silent_s  # the time when the link last heard something still counts
             self.drop(link, "silent for half of network.deadline_s")
             link.close()
         patience = self._limits.deadline_s if self._ever_connected else self._limits.wait_s
@@ -466,7 +467,7 @@ class Session:
             self.fail(PeerLost(self._peer, f"{self._peer} {silence}: nothing heard for {patience:g} s{why}"))
 
     def take_leave(self, reason: str | None, *, final: bool = False) -> None:
-        """Say that nothing more comes, or the ``reason`` for an early end, ``final`` if resuming is of no use."""
+        """Send that nothing more comes, or the ``reason`` for an early end, ``final`` if resuming cannot help."""
         if self.connected and self.failure is None:
             self._leaving = True
             if reason is None:
@@ -484,7 +485,7 @@ class Session:
             unheard = bool(self._unreceived or self._unsent or is_writing)
             if not unheard and (reason is not None or self._peer_said_bye):
                 return
-            has_left = self._peer_said_bye and self._link is None  # it has all that it wanted, and left
+            has_left = self._peer_said_bye and self._link is None  # it has everything that it wanted, and left
             patience = arrived_by if unheard else until
             patience = min(patience, self._loop.hurried_until)
             if has_left or self.failure is not None or time.monotonic() > patience:
@@ -493,15 +494,15 @@ class Session:
 
 
 def _cost(frame: _Frame) -> int:
-    """Count what a frame takes of the window."""
+    """Count what a frame uses of the window."""
     return FRAME_COST + HEADER.size + sum(map(len, frame.parts))
 
 
 def open_hello(frame: Buffer, peer: str) -> Hello:
     """Read the first frame of a link.
 
-    Raises ProtocolError for anything else, LinkBroken for a Refusal that may be another one next time, and the PeerError that
-    any other Refusal means.
+    Raises ProtocolError for anything else, LinkBroken for a Refusal that may not be repeated next time, and the matching
+    PeerError for any other Refusal.
     """
     if len(frame) < HEADER.size or frame[0] not in (HELLO, REFUSAL):
         raise ProtocolError(peer, f"{peer} does not speak tallystick: its first frame is no Hello")

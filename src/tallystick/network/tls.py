@@ -1,10 +1,10 @@
-"""Links over plain TLS 1.3: a frame is its length and its bytes.
+"""Make links over plain TLS 1.3. A frame is its length and its bytes.
 
-A listener takes calls as long as it runs, to let a peer back in. It holds at most 64 callers whose TLS handshake is not
-finished, and at most a sixteenth of the process's file descriptors. Each may stay for ``deadline_s``, and the next one takes
-the place of the oldest. Of callers with a good certificate that have not said who they are, it holds four for each party and
-four for all others, for two seconds. So connections that are held open cost a job nothing. Not protected: a flood of new ones
-can keep a peer out.
+A listener accepts calls as long as it runs, so that a peer can come back. It holds at most 64 callers whose TLS handshake is not
+finished, and at most a sixteenth of the process's file descriptors. Each may stay for ``deadline_s``, and the next one replaces
+the oldest. Of callers with a good certificate that have not said who they are, it holds four for each party and four for all
+others, for two seconds. So connections that are held open cost a job nothing. Not protected: a flood of new callers can keep a
+peer out.
 """
 
 import asyncio
@@ -28,40 +28,40 @@ from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, conn
 from tallystick.network.session import Limits
 
 LENGTH = Struct("<I")
-# A frame up to a TLS record's size is sent in one.
+# A frame of at most a TLS record's size is sent in one.
 RECORD_BYTES = 16_384
-# Other tasks, and a thread that waits for the loop, have their turn at least this often; a record counts as a full one.
+# Other tasks, and a thread that waits for the loop, get their turn after at most this many bytes; a record counts as full.
 TURN_BYTES = 4 << 20
-# RFC 8446, section 5.5: an AES-GCM key is good for 2^24.5 full records. A link is given up, and dialled again, before that.
+# RFC 8446, section 5.5: an AES-GCM key is good for 2^24.5 full records. A link is closed, and dialled again, before that.
 RENEW_BYTES = RECORD_BYTES << 24
 # The first frame of a link is a Hello, which is small.
 HELLO_BYTES = 1 << 16
-# Callers in the middle of a TLS handshake, and their share of this process's file descriptors where that is less; the next one
-# takes the place of whoever is at it for longest.
+# Most callers in the middle of a TLS handshake, and their share of this process's file descriptors if that is less. The next
+# caller replaces the one that has taken longest.
 STRANGERS = 64
 STRANGERS_SHARE = 16
 RETRY_S = 0.1
 
 Meet = Callable[[Link], Awaitable[None]]
-"""Called with a dialled link; returns when the link has served its time."""
+"""Called with a dialled link. It returns when the link has ended."""
 
 Welcome = Callable[[Link, list[str]], Awaitable[None]]
-"""Called with a caller's link and the names that its certificate is issued to; likewise."""
+"""Called with a caller's link and the names in its certificate. It returns when the link has ended."""
 
 Refused = Callable[[str], None]
-"""Called with what is wrong with a caller whose TLS handshake failed."""
+"""Called with the problem of a caller whose TLS handshake failed."""
 
 
 class WrongCertificate(IdentityError):
-    """Whoever answers a call shows a certificate that is not the peer's. Nothing was said to it."""
+    """Raised if the certificate that answers a call is not the peer's. Nothing was sent to it."""
 
 
 class HandshakeFailed(LinkBroken):
-    """One side's TLS does not take the other's. Its text says why."""
+    """Raised if one side's TLS refuses the other's. Its text says why."""
 
 
 class _Link:
-    """A connection, before, during and after its TLS handshake. Raises LinkBroken if it has gone already.
+    """A connection, before, during and after its TLS handshake. Raises LinkBroken if it is gone already.
 
     The socket never blocks; the network's loop drives it. A tensor's bytes are not copied between its memory and the cipher.
     """
@@ -70,7 +70,7 @@ class _Link:
         self, raw: socket.socket, context: ssl.SSLContext, driver: Loop, *, server_name: str | None, max_bytes: int
     ) -> None:
         try:
-            self.host = raw.getpeername()[0]  # raises for one who has gone, of whom wrap_socket() leaves a socket behind
+            self.host = raw.getpeername()[0]  # raises if the caller has gone, because wrap_socket() would leave a socket behind
             raw.setblocking(False)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = context.wrap_socket(
@@ -94,12 +94,12 @@ class _Link:
         self.stalled = False
 
     async def handshake(self) -> None:
-        """Have both sides check the other's certificate, and note what it is issued to and whether the peer goes on as we do.
+        """Check both certificates, and note the peer's names and whether it speaks the same protocol.
 
-        Raises ssl.SSLCertVerificationError for the peer's certificate, HandshakeFailed for what else TLS does not take,
-        LinkBroken for a connection that ends.
+        Raises ssl.SSLCertVerificationError for the peer's certificate, HandshakeFailed for other refusals by TLS, and LinkBroken
+        if the connection ends.
         """
-        while not self._closed:  # between a turn in which the socket was ready and this one
+        while not self._closed:  # it may be closed between the turn in which the socket was ready and this one
             try:
                 self._socket.do_handshake()
                 break
@@ -133,7 +133,7 @@ class _Link:
         return frame
 
     async def write(self, parts: tuple[Buffer, ...]) -> None:
-        """Send a frame that consists of these parts. Only small ones are copied, to go together."""
+        """Send a frame that consists of these parts. Only small parts are copied, so that they are sent together."""
         small = bytearray(LENGTH.pack(sum(map(len, parts))))
         for part in parts:
             if len(part) < RECORD_BYTES:
@@ -145,11 +145,11 @@ class _Link:
         await self._write_bytes(small)
 
     async def _read_bytes(self, count: int) -> memoryview:
-        # Aligned, as tensors want it, and not filled with zeros first.
+        # Aligned, as tensors need it, and not filled with zeros first.
         room = np.empty(count + ALIGNMENT, dtype=np.uint8)
         start = -room.ctypes.data % ALIGNMENT
         view = memoryview(room[start : start + count])  # type: ignore[arg-type]
-        # read() is what recv_into() calls after some checks, which add up.
+        # recv_into() calls read() after some checks, which add up.
         read: Callable[[int, memoryview], Any] = self._socket.read
         read_count = 0
         while read_count < count:
@@ -201,9 +201,9 @@ class _Link:
             raise LinkBroken(reason(error)) from None
 
     async def _ready(self, add: Callable[..., None], remove: Callable[[int], bool]) -> None:
-        """Wait until the socket can be read, or written. A reader and a writer may both wait for the same."""
+        """Wait until the socket is readable or writable. A reader and a writer may both wait for the same event."""
         ready = self._waiting.get(remove)
-        if ready is None or ready.done():  # done: whoever waited was cancelled
+        if ready is None or ready.done():  # done: the waiting task was cancelled
             ready = self._waiting[remove] = self._loop.create_future()
             add(self._file, self._is_ready, remove)
         await ready
@@ -211,20 +211,20 @@ class _Link:
     def _is_ready(self, remove: Callable[[int], bool]) -> None:
         remove(self._file)
         if remove == self._loop.remove_reader:
-            # Bytes have come, if only of a record that is not whole yet: read() gives nothing of it, on a slow line for long.
+            # Bytes arrived, but perhaps only a part of a record: then read() returns nothing, on a slow line for a long time.
             self.progress = time.monotonic()
         ready = self._waiting.pop(remove)
         if not ready.done():
             ready.set_result(None)
 
     def close(self) -> None:
-        """Hang up. Whoever waits learns that the link is broken."""
+        """Close the connection. Waiting tasks learn that the link is broken."""
         self._closed = True
         for remove, ready in self._waiting.items():
             remove(self._file)
             if not ready.done():
                 ready.set_exception(LinkBroken("this side hung up"))
-                ready.exception()  # nobody may be waiting any more
+                ready.exception()  # perhaps nothing waits any more
         self._waiting.clear()
         self._socket.close()
 
@@ -233,7 +233,7 @@ class TlsTransport:
     """Plain TLS 1.3, both sides verified.
 
     Threat model: anyone on the way. A dialler accepts only a certificate for the name that it dials, a listener only those of its
-    CAs, whose names it hands on; nothing is said before. Not protected: the names in SNI, sizes and times.
+    CAs, and passes their names on. Nothing is sent before. Not protected: the names in SNI, sizes and times.
     """
 
     def __init__(self, identity: Identity, limits: Limits, loop: Loop, proxy: Proxy | None = None) -> None:
@@ -244,7 +244,7 @@ class TlsTransport:
         self._listens = tls_context(identity, listens=True)
         self._listeners: list[socket.socket] = []
         self._links: set[_Link] = set()
-        self._strangers: deque[_Link] = deque()  # no more than so many at any time, whatever they do and the loop is busy with
+        self._strangers: deque[_Link] = deque()  # a limited number at any time, whatever they do and however busy the loop is
         self._most_strangers = _most_strangers()
 
     # Dialling
@@ -252,8 +252,8 @@ class TlsTransport:
     async def dial(self, address: str, peer: str, meet: Meet) -> None:
         """Call ``peer`` once and hang up after ``meet``.
 
-        Raises LinkBroken for what may be better next time, WrongCertificate for who is not the peer, IdentityError for a peer
-        that turns this party away.
+        Raises LinkBroken for failures that may pass, WrongCertificate if another party answers, and IdentityError if the peer
+        refuses this party.
         """
         where = f"{peer} at {address}"
         raw = await (self._call(address, where) if self._proxy is None else self._call_through(self._proxy, address, where))
@@ -274,7 +274,7 @@ class TlsTransport:
             except LinkBroken as error:
                 if link.heard:
                     raise
-                # In TLS 1.3 a listener judges our certificate when our side of the handshake is done.
+                # In TLS 1.3 a listener checks our certificate after our side of the handshake is done.
                 raise LinkBroken(not_accepted(peer, address, str(error))) from None
         finally:
             self._hang_up(link)
@@ -307,7 +307,7 @@ class TlsTransport:
             raise LinkBroken(f"{where}: {reason(error)}") from None
 
     async def _call_through(self, proxy: Proxy, address: str, where: str) -> socket.socket:
-        """Have the proxy connect: what comes from the socket then comes from the peer."""
+        """Make the proxy connect. After that, bytes from the socket come from the peer."""
         raw = await self._call(proxy.address, f"{where}: the proxy at {proxy.address}")
         loop = asyncio.get_running_loop()
         answer = bytearray()
@@ -332,7 +332,7 @@ class TlsTransport:
     # Listening
 
     async def listen(self, address: str, welcome: Welcome, refused: Refused) -> int:
-        """Take calls at ``host:port`` from now on and give the port. Raises OSError."""
+        """Accept calls at ``host:port`` from now on and return the port. Raises OSError."""
         port = 0
         for family, _, _, _, where in await _resolve(address):
             dual = family == socket.AF_INET6 and where[0] == "::" and socket.has_dualstack_ipv6()
@@ -352,8 +352,8 @@ class TlsTransport:
             raw, _ = listener.accept()
             link = self._link(raw, self._listens, None)
         except (BlockingIOError, LinkBroken):
-            return  # the caller has gone already
-        except OSError:  # no file descriptor is left, say: this party's own work needs what there is
+            return  # the caller is gone already
+        except OSError:  # for example, no file descriptor is left: this party's own work needs the rest
             loop = asyncio.get_running_loop()
             loop.remove_reader(listener)
             loop.call_later(RETRY_S, self._take_calls, listener, welcome, refused)
@@ -380,12 +380,12 @@ class TlsTransport:
         except HandshakeFailed as error:
             refused(f"a caller from {link.host} is refused: the TLS 1.3 handshake failed: {error}")
         except (LinkBroken, TimeoutError):
-            pass  # who hangs up dials again
+            pass  # a caller that hangs up dials again
         finally:
             self._hang_up(link)
 
     async def stop(self) -> None:
-        """Take no more calls and hang up on all callers."""
+        """Accept no more calls and close the links of all callers."""
         while self._listeners:
             listener = self._listeners.pop()
             asyncio.get_running_loop().remove_reader(listener)
@@ -394,7 +394,7 @@ class TlsTransport:
             self._hang_up(link)
 
     def _link(self, raw: socket.socket, context: ssl.SSLContext, server_name: str | None) -> _Link:
-        """Make a link that stop() closes, if nobody does before. Raises LinkBroken."""
+        """Make a link that stop() closes unless it was closed before. Raises LinkBroken."""
         link = _Link(raw, context, self._loop, server_name=server_name, max_bytes=self._limits.max_message_bytes)
         self._links.add(link)
         return link

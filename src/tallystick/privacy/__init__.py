@@ -1,1 +1,1 @@
-"""A guarantee as data: DP events and how they add up, the ledger, noise for releases, and sums that hide their terms."""
+"""Hold guarantees as data: DP events and their sums, the ledger, noise for releases, and sums that hide their terms."""

@@ -1,4 +1,4 @@
-"""Add up DP events: the epsilon that all releases of a data set together cost."""
+"""Add up DP events: compute the epsilon that all releases of a data set cost together."""
 
 import math
 from collections import Counter
@@ -10,16 +10,16 @@ import msgspec
 from tallystick.errors import ConfigError
 from tallystick.privacy.events import ApproximateDP, Bounded, Entered, GaussianDP, NotPrivate, PureDP, Unit, UnsentGaussianDP
 
-_MOST_LOSS = 500.0  # of one event in a privacy loss distribution, which takes its exponential
+_MOST_LOSS = 500.0  # of one event in a privacy loss distribution, which computes its exponential
 
 
 def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit = "label") -> float:
-    """Return the epsilon that all ``events`` together cost at ``delta``. It is infinite where there is no such bound.
+    """Return the epsilon that all ``events`` together cost at ``delta``. It is infinite if there is no such bound.
 
-    Pure events add exactly, and Gaussian ones of all examples, which are one Gaussian. Anything else goes through the privacy
-    loss distribution of dp-accounting (pessimistic: an upper bound), and the smaller of that and plain adding up is the answer.
-    ``unit="record"`` is infinite as soon as one event protects labels or keys only. At delta 0 any event that is not pure makes
-    it infinite.
+    Pure events are added exactly, and so are Gaussian events of all examples, which are one Gaussian. Anything else uses the
+    privacy loss distribution of dp-accounting (pessimistic: an upper bound), and the result is the smaller of that and the plain
+    sum. ``unit="record"`` is infinite if any event protects labels or keys only. At delta 0 any event that is not pure makes it
+    infinite.
     """
     unsent: Counter[tuple[float, Unit]] = Counter()
     for event in events:
@@ -64,7 +64,7 @@ def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit =
     spent_delta = math.fsum(event.delta for event in further if isinstance(event, ApproximateDP))
     if spent_delta > delta:
         return math.inf
-    # The sum of their own epsilons, where the Gaussian ones share equally the delta that approximate ones leave over
+    # The sum of their own epsilons. Gaussian events share equally the delta that approximate events leave over
     gaussians = [event for event in further if isinstance(event, GaussianDP)]
     added = math.fsum(event.epsilon for event in further if isinstance(event, ApproximateDP))
     if gaussians:
@@ -76,7 +76,7 @@ def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit =
 @lru_cache(maxsize=256)
 def _single_epsilon(event: Bounded, delta: float) -> float:
     if isinstance(event, GaussianDP) and event.sampling_rate == event.releases == 1:
-        from tallystick.privacy.gaussian import gaussian_epsilon  # SciPy, which pure DP does without
+        from tallystick.privacy.gaussian import gaussian_epsilon  # it loads SciPy, which pure DP does not need
 
         return gaussian_epsilon(event.noise_multiplier, delta)
     return _pld_epsilon([event], delta)
@@ -85,12 +85,12 @@ def _single_epsilon(event: Bounded, delta: float) -> float:
 def _pld_epsilon(events: Sequence[Bounded], delta: float) -> float:
     """Compose by privacy loss distributions.
 
-    Return infinity where a loss is too large, so that the caller takes the plain sum.
+    Return infinity if a loss is too large, so that the caller uses the plain sum.
     """
     if any(event.epsilon > _MOST_LOSS for event in events if not isinstance(event, GaussianDP)):
         return math.inf
     try:
-        from dp_accounting import NeighboringRelation  # a second to import, and pure DP does without
+        from dp_accounting import NeighboringRelation  # a second to import, and pure DP does not need it
         from dp_accounting.pld import common, privacy_loss_distribution
     except ModuleNotFoundError as error:
         raise ConfigError(

@@ -1,9 +1,9 @@
-"""DP events: what one release cost, as data. ``composition`` adds several up.
+"""Define DP events: the cost of one release, as data. ``composition`` adds several up.
 
-An event states its neighbours: ``label`` (two data sets that differ in one example's label) or ``record`` (in one
-example's label and features). A record event protects the label as well, so both count towards the label budget;
-a label event promises nothing about a record. ``key`` (in one example's linking key, by no more than the contract's radius)
-stands apart: such a release tells of keys, not of labels, and its events are summed by themselves, in a data set of keys.
+An event states its neighbours: ``label`` (two data sets that differ in one example's label) or ``record`` (in one example's label
+and features). A record event protects the label as well, so both count towards the label budget. A label event guarantees nothing
+about a record. ``key`` (in one example's linking key, by no more than the contract's radius) is separate: such a release reveals
+keys, not labels, and its events are summed separately, in a data set of keys.
 """
 
 import math
@@ -15,7 +15,7 @@ from tallystick.errors import ConfigError
 
 Unit = Literal["label", "record", "key"]
 
-LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e9  # of what is to be released; beyond, noise leaves float64's exact integers, or is none
+LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e9  # of a release; beyond these, noise is too wide for float64's exact integers, or is 0
 
 
 class PureDP(msgspec.Struct, frozen=True, kw_only=True, tag="pure", forbid_unknown_fields=True):
@@ -29,7 +29,7 @@ class PureDP(msgspec.Struct, frozen=True, kw_only=True, tag="pure", forbid_unkno
 
 
 class ApproximateDP(msgspec.Struct, frozen=True, kw_only=True, tag="approximate", forbid_unknown_fields=True):
-    """An (epsilon, delta)-DP release of which no more is known."""
+    """An (epsilon, delta)-DP release about which nothing more is known."""
 
     epsilon: float
     delta: float
@@ -43,9 +43,9 @@ class ApproximateDP(msgspec.Struct, frozen=True, kw_only=True, tag="approximate"
 class GaussianDP(msgspec.Struct, frozen=True, kw_only=True, tag="gaussian", forbid_unknown_fields=True):
     """``releases`` Gaussian releases, each with noise of ``noise_multiplier`` times its L2 sensitivity.
 
-    The sensitivity is how far the released vector moves when one example is exchanged for its neighbour. With ``sampling_rate``
-    below 1 each release reads a fresh Poisson sample of the examples (DP-SGD), and one example's term has a norm of at most
-    half the sensitivity: for a clipping norm C and noise sigma the multiplier is sigma / (2 C).
+    The sensitivity is how far the released vector moves when one example is replaced by its neighbour. With ``sampling_rate``
+    below 1 each release reads a new Poisson sample of the examples (DP-SGD), and one example's term has a norm of at most half
+    the sensitivity: for a clipping norm C and noise sigma the multiplier is sigma / (2 C).
     """
 
     noise_multiplier: float
@@ -63,11 +63,11 @@ class GaussianDP(msgspec.Struct, frozen=True, kw_only=True, tag="gaussian", forb
 
 
 class UnsentGaussianDP(msgspec.Struct, frozen=True, kw_only=True, tag="unsent-gaussian", forbid_unknown_fields=True):
-    """So many Gaussian releases of this noise that an earlier event charged for and that were never made: they leave the sum.
+    """Gaussian releases of this noise that an earlier event charged and that were never made. They are subtracted from the sum.
 
-    How many are made may depend on what was released before, as with early stopping: Gaussian releases compose fully adaptively
-    (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"), so a cap on their sum holds for
-    whatever was made.
+    How many releases are made may depend on earlier ones, as with early stopping. Gaussian releases compose fully adaptively
+    (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"), so a cap on their sum holds for the
+    releases that were made.
     """
 
     noise_multiplier: float
@@ -80,7 +80,7 @@ class UnsentGaussianDP(msgspec.Struct, frozen=True, kw_only=True, tag="unsent-ga
 
 
 class NotPrivate(msgspec.Struct, frozen=True, kw_only=True, tag="not-private", forbid_unknown_fields=True):
-    """A release without a guarantee, such as an exact AUC: no epsilon bounds it, so a ledger keeps it beside its sums."""
+    """A release without a guarantee, such as an exact AUC: no epsilon bounds it, so a ledger lists it outside its sums."""
 
     unit: Unit = "label"
 
@@ -88,11 +88,11 @@ class NotPrivate(msgspec.Struct, frozen=True, kw_only=True, tag="not-private", f
 Bounded: TypeAlias = PureDP | ApproximateDP | GaussianDP
 Event: TypeAlias = Bounded | NotPrivate
 Entered: TypeAlias = Event | UnsentGaussianDP
-"""What a ledger holds: releases, and what of these was never made."""
+"""Entries of a ledger: releases, and those of them that were never made."""
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuse an epsilon that no release or cap can have: not a number, not above 0, or out of all proportion."""
+    """Refuse an epsilon that no release or cap can have: not a number, not above 0, or far out of range."""
     if not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
         raise ConfigError(
             f"epsilon is {epsilon!r}; it must be a number from {LEAST_EPSILON:g} to {MOST_EPSILON:g} (1 is a usual choice)"
@@ -100,7 +100,7 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def _check_recorded(epsilon: float) -> None:
-    """Refuse an epsilon that is not a finite number above 0. A ledger's entries stay readable whatever their size."""
+    """Refuse an epsilon that is not a finite number above 0. A ledger's entries stay readable, however large they are."""
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"epsilon is {epsilon!r}; it must be a finite number above 0 (1 is a usual choice)")
 

@@ -1,15 +1,15 @@
-"""Integer noise that carries a guarantee, for whole batches at once: every draw is decided by as many random bits as it needs.
+"""Draw integer noise that carries a guarantee, in whole batches: every draw uses as many random bits as it needs.
 
 Shapes: R rows, D coordinates of one, K columns of an alias table (a power of two).
 
-Floating-point noise carries none: which numbers it can reach depends on what it is added to, so that one output excludes
-candidates (Mironov 2012), and its tail ends. Here what is hidden and the noise are integers, and what is sent is a
-function of their sum alone. A draw is decided by 64 bits unless these tie with a threshold (a chance of 2^-50), and by 512 then.
+Floating-point noise carries no guarantee: the numbers that it can reach depend on the value it is added to, so one output
+excludes candidates (Mironov 2012), and its tail ends. Here the hidden value and the noise are integers, and what is sent depends
+only on their sum. 64 bits decide a draw unless they tie with a threshold (a chance of 2^-50); then 512 bits decide.
 
-Guarantee: a draw is within 2^-480 of its distribution in total variation. What a claim loses by that, (1 + e^epsilon) times as
-much for each coordinate, is below 2^-300 in delta for every epsilon up to ``MOST_EPSILON``. Discrete Gaussian noise is, for
-each coordinate, within a factor of 1 +- 2^-138 of what could be made of continuous noise (``DiscreteGaussian``). Together they
-add less than 2^-100 to the delta of a row of up to 2^30 coordinates; a delta under ``LEAST_DELTA`` is refused.
+Guarantee: a draw is within 2^-480 of its distribution in total variation. The resulting loss of a claim, (1 + e^epsilon) times as
+much for each coordinate, is below 2^-300 in delta for every epsilon up to ``MOST_EPSILON``. Discrete Gaussian noise is, for each
+coordinate, within a factor of 1 +- 2^-138 of a function of continuous noise (``DiscreteGaussian``). Together they add less than
+2^-100 to the delta of a row of up to 2^30 coordinates. A delta under ``LEAST_DELTA`` is refused.
 """
 
 import math
@@ -28,12 +28,12 @@ Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 BITS = 512
-"""Bits of the uniform that decides a draw."""
+"""Bits of the uniform number that decides a draw."""
 EXTRA_WORDS = (BITS - 64) // 64
 SMOOTHING = 2.25
-"""Deviation, in steps, at which Gaussian noise no longer shows where the grid lies: up to 2 exp(-2 pi^2 2.25^2) < 2^-143."""
+"""Deviation, in steps, at which Gaussian noise hides the grid's position: up to 2 exp(-2 pi^2 2.25^2) < 2^-143."""
 LEAST_DELTA, MOST_EPSILON = 1e-24, 100.0
-_TAIL = 27  # deviations: beyond, all of it weighs less than 2^-520
+_TAIL = 27  # deviations; everything beyond has a probability below 2^-520
 _WIDEST = 256.0  # deviation of one table
 _DIGITS = 220
 
@@ -46,7 +46,7 @@ class Bits(Protocol):
         ...
 
     def only(self, is_R: NDArray[np.bool_]) -> "Bits":
-        """Return the bits that follow, for some of the rows."""
+        """Return the following bits for some of the rows."""
         ...
 
 
@@ -54,7 +54,7 @@ class SequentialBits:
     """Bits of one stream for all rows, one row after the other.
 
     Args:
-        random_bytes: gives that many uniform bytes.
+        random_bytes: returns this many uniform bytes.
         rows: R.
     """
 
@@ -68,12 +68,12 @@ class SequentialBits:
         return words_RC.reshape(self._rows, count).astype(np.uint64, copy=False)
 
     def only(self, is_R: NDArray[np.bool_]) -> "SequentialBits":
-        """Return the bits that follow, for some of the rows."""
+        """Return the following bits for some of the rows."""
         return SequentialBits(self._bytes, rows=int(is_R.sum()))
 
 
 def check_exact_delta(name: str, delta: float) -> None:
-    """Refuse a delta beside which what the sampler is short of its distribution would count. Raises ConfigError."""
+    """Refuse a delta that the sampler's own error would affect. Raises ConfigError."""
     if not LEAST_DELTA <= delta < 1:
         raise ConfigError(
             f"{name}: delta is {delta!r}; it must be at least {LEAST_DELTA:g}, beside which the error of sampling, 2^-100, does "
@@ -83,11 +83,11 @@ def check_exact_delta(name: str, delta: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Thresholds:
-    """Numbers of up to 512 bits that uniform ones are compared with: their first bits, and all the others.
+    """Numbers of up to 512 bits that are compared with uniform numbers: their first bits, and all the others.
 
     Args:
-        first: those that 64-bit words are compared with.
-        rest: the 448 bits after them.
+        first: the bits that are compared with 64-bit words.
+        rest: the following 448 bits.
     """
 
     first: Words
@@ -100,7 +100,7 @@ class _Thresholds:
         return cls(first=first, rest=tuple(each & below for each in whole))
 
     def above(self, words: Words, which: Any, bits: Bits) -> NDArray[np.bool_]:
-        """Say of each uniform number (R, D), which begins with these words, whether it lies below its threshold."""
+        """Tell for each uniform number (R, D), which begins with these words, whether it is below its threshold."""
         first = self.first[which]
         is_below: NDArray[np.bool_] = words < first
         for row, place in np.argwhere(words == first):
@@ -116,12 +116,12 @@ def more_bits(bits: Bits, row: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class AliasTable:
-    """A distribution over integers as an alias table: a uniform column, and there one of two values (Walker 1977).
+    """A distribution over integers as an alias table: a uniform column, and one of two values in it (Walker 1977).
 
     Args:
-        low: the least value, which is that of column 0.
-        width: bits of a word that name the column.
-        thresholds: below which number a column gives its own value.
+        low: the least value, that of column 0.
+        width: how many bits of a word select the column.
+        thresholds: for each column, the number below which it gives its own value.
         other_K: the value that it gives otherwise.
     """
 
@@ -132,7 +132,7 @@ class AliasTable:
 
     @classmethod
     def of(cls, weights: list[int], *, low: int) -> "AliasTable":
-        """Make the table of whole weights, which add up to 2^BITS: without any error (Vose 1991)."""
+        """Make the table from integer weights that sum to 2^BITS, without any error (Vose 1991)."""
         assert sum(weights) == 1 << BITS, "weights are a distribution"
         width = max(1, (len(weights) - 1).bit_length())
         height = 1 << (BITS - width)
@@ -169,28 +169,28 @@ class AliasTable:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteGaussian:
-    """Integers z with a chance proportional to exp(-z^2 / (2 s^2)): tell no more than continuous noise of s^2 - 2.25^2.
+    """Integers z with a chance proportional to exp(-z^2 / (2 s^2)). They reveal no more than continuous noise of s^2 - 2.25^2.
 
-    Two facts carry it, each by completing the square and up to a factor of 1 +- 2^-142. Continuous noise of deviation r, rounded
+    Two facts prove it, each by completing the square and up to a factor of 1 +- 2^-142. Continuous noise of deviation r, rounded
     at random by a discrete Gaussian of deviation 2.25 around it, is a discrete Gaussian of s^2 = r^2 + 2.25^2 (Peikert 2010,
-    theorem 3.1): so a discrete release could be made of a continuous one, and what holds of that holds of it, for any epsilon, in
-    any number of coordinates and in every composition. And x + b y, with x and y discrete Gaussians of deviations s' and s'', is
-    one of s^2 = s'^2 + b^2 s''^2 where s' s'' / s >= 2.25 (Micciancio and Walter 2017): so a wide one is drawn as a sum of
-    narrow ones, each from an alias table.
+    theorem 3.1). So a discrete release could be made from a continuous one, and guarantees of that hold for it, for any epsilon,
+    in any number of coordinates and in every composition. And x + b y, with x and y discrete Gaussians of deviations s' and s'',
+    is one of s^2 = s'^2 + b^2 s''^2 if s' s'' / s >= 2.25 (Micciancio and Walter 2017). So a wide one is drawn as a sum of narrow
+    ones, each from an alias table.
 
     Args:
-        parts: the factor b and the table of each term.
+        parts: factor b and table of each term.
     """
 
     parts: tuple[tuple[int, AliasTable], ...]
 
     @classmethod
     def hiding(cls, deviation: float) -> "DiscreteGaussian":
-        """Make the one whose release tells no more than continuous noise of this deviation, in steps of the grid.
+        """Make the distribution whose release reveals no more than continuous noise of this deviation, in steps of the grid.
 
         The deviation is above 1.
         """
-        # Half an ulp of the square root and of what follows must not make the noise less than it was asked to be.
+        # Rounding in the square root and in later steps must not make the noise smaller than requested.
         return _gaussian(math.hypot(deviation, SMOOTHING) * (1 + 1e-13))
 
     def draw(self, bits: Bits, *, columns: int) -> Ints:
@@ -213,9 +213,9 @@ def _gaussian(deviation: float) -> DiscreteGaussian:
 
 
 def terms_of(deviation: float) -> list[tuple[int, float]]:
-    """Split a deviation s into those of narrow terms, each with the b that all after it are multiplied by.
+    """Split a deviation s into those of narrow terms, each with the factor b of all later terms.
 
-    s' = 2.25 (b + 1) makes s' s'' / s at least 2.25, for 2 b + 1 is no less than (s' / s'')^2.
+    s' = 2.25 (b + 1) makes s' s'' / s at least 2.25, because 2 b + 1 is no less than (s' / s'')^2.
     """
     terms = []
     while deviation > _WIDEST:
@@ -241,7 +241,7 @@ def _gaussian_table(deviation: float) -> AliasTable:
     weights = [*half[:0:-1], *half]
     total = sum(weights)
     whole = [(weight << BITS) // total for weight in weights]
-    whole[len(half) - 1] += (1 << BITS) - sum(whole)  # at 0, what rounding down left: less than 2^-495
+    whole[len(half) - 1] += (1 << BITS) - sum(whole)  # at 0, add what rounding down left: less than 2^-495
     return AliasTable.of(whole, low=1 - len(half))
 
 
@@ -271,9 +271,9 @@ def _digit_coins(scale: float) -> _Thresholds:
 def draw_planar_laplace(rate: float, bits: Bits, *, rows: int) -> Ints:
     """Draw points k of the grid Z^2 with a chance proportional to exp(-rate |k|) (R, 2).
 
-    The planar Laplace noise of Andres, Bordenabe, Chatzikokolakis and Palamidessi (2013), on the grid itself: its normalising sum
-    is the same wherever the middle lies, so two middles d steps apart are alike to within exp(rate d). By rejection: of pairs of
-    discrete Laplace numbers, each of scale sqrt(2) / rate, .79 are taken.
+    This is the planar Laplace noise of Andres, Bordenabe, Chatzikokolakis and Palamidessi (2013), on the grid itself. Its
+    normalising sum is the same for every centre, so two centres d steps apart are alike to within exp(rate d). It is drawn by
+    rejection: of pairs of discrete Laplace numbers, each of scale sqrt(2) / rate, a share of .79 is accepted.
     """
     drawn_R2, waiting = np.zeros((rows, 2), dtype=np.int64), np.arange(rows)
     while len(waiting):
@@ -289,7 +289,7 @@ def _accepted(tried_R2: Ints, rate: float, words_R: Words, bits: Bits) -> NDArra
     """Flip a coin for each point k that shows heads with chance exp(-rate (|k|_2 - |k|_1 / sqrt(2)))."""
     size_R2 = np.abs(tried_R2.astype(np.float64))
     chance_R = np.exp(-rate * (np.hypot(size_R2[:, 0], size_R2[:, 1]) - size_R2.sum(axis=1) / math.sqrt(2)))
-    low_R, margin = words_R.astype(np.float64) * 2.0**-64, 2.0**-40  # far more than float64 is wrong by
+    low_R, margin = words_R.astype(np.float64) * 2.0**-64, 2.0**-40  # far more than the error of float64
     accepted_R: NDArray[np.bool_] = (low_R + 2.0**-63) * (1 + margin) < chance_R
     for row in np.flatnonzero(~accepted_R & (low_R * (1 - margin) - 2.0**-63 <= chance_R)):
         with localcontext() as context:

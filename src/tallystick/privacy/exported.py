@@ -1,17 +1,17 @@
-"""A ledger as plain data, as ``Ledger.export`` gives it and JSON holds it: what a page and a terminal show of it."""
+"""Define a ledger as plain data, as ``Ledger.export`` returns it and JSON holds it, for a page and a terminal."""
 
 from typing import Any, NotRequired, TypedDict
 
 
 class ExportedEpsilon(TypedDict):
-    """An epsilon and the delta that it holds at. An epsilon of None bounds nothing."""
+    """An epsilon and its delta. An epsilon of None bounds nothing."""
 
     epsilon: float | None
     delta: float
 
 
 class ExportedEntry(TypedDict):
-    """One release that has a guarantee."""
+    """One release with a guarantee."""
 
     number: int
     time: str  # ISO 8601
@@ -20,7 +20,7 @@ class ExportedEntry(TypedDict):
 
 
 class ExportedUnbounded(TypedDict):
-    """One release without a guarantee, in no sum."""
+    """One release without a guarantee, which is in no sum."""
 
     number: int
     time: str
@@ -42,7 +42,7 @@ class ExportedDataset(TypedDict):
 
 
 class ExportedLedger(TypedDict):
-    """A party's whole ledger. ``page`` is where its page was written, if it was."""
+    """A party's whole ledger. ``page`` is the path of its page, if one was written."""
 
     party: str
     identity: str

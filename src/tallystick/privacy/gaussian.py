@@ -1,4 +1,4 @@
-"""Calibration of the Gaussian mechanism."""
+"""Calibrate the Gaussian mechanism."""
 
 import math
 from functools import lru_cache
@@ -24,9 +24,9 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """Return the epsilon of one Gaussian release at delta: never below the exact one.
+    """Return the epsilon of one Gaussian release at delta, never below the exact value.
 
-    Balle and Wang 2018, theorem 8, solved by bisection from above; 0 where delta alone covers all that the release tells.
+    Balle and Wang 2018, theorem 8, solved by bisection from above; 0 if delta alone covers everything that the release reveals.
     """
     check_delta(delta)
     low, high = 0.0, 1.0
@@ -39,9 +39,9 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def gaussian_delta(epsilon: float, multiplier: float) -> float:
-    """Return the delta of one Gaussian release at epsilon: exact, but for a margin that rounding cannot take it below.
+    """Return the delta of one Gaussian release at epsilon: exact, except for a margin that keeps rounding from lowering it.
 
-    In logarithms: far out in the tail a difference of float64 probabilities is rounding alone.
+    It is computed in logarithms, because far out in the tail a difference of float64 probabilities is only rounding.
     """
     half, shift = 1 / (2 * multiplier), epsilon * multiplier
     from scipy.special import log_ndtr

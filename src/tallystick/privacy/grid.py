@@ -1,6 +1,6 @@
-"""The Gaussian mechanism on a grid: vectors of bounded norm, rounded to integers, with integer noise.
+"""Apply the Gaussian mechanism on a grid: vectors of bounded norm are rounded to integers and get integer noise.
 
-The grid is at most 1/256 of the clip over sqrt(D), and makes the noise larger by at most 1/200. The sensitivity includes the
+The grid's step is at most 1/256 of the clip over sqrt(D), and increases the noise by at most 1/200. The sensitivity includes the
 rounding.
 
 Shapes: R rows, D coordinates.
@@ -18,21 +18,21 @@ from tallystick.privacy.exact import Bits, DiscreteGaussian, Ints
 
 Floats = NDArray[np.float64]
 
-_FINENESS = 256  # steps in the ball's radius over sqrt(D), at least: rounding costs no more than 1/512 of the noise
-_LEAST_DEVIATION = 32.0  # in steps: so what smoothing costs, 2.25 of them, is at most 1/400 of the noise
-_CLIPPING_ERROR = 2.0**-30  # a norm in float64 is wrong by far less
+_FINENESS = 256  # at least this many steps in the ball's radius over sqrt(D): rounding costs at most 1/512 of the noise
+_LEAST_DEVIATION = 32.0  # in steps: smoothing costs 2.25 of them, at most 1/400 of the noise
+_CLIPPING_ERROR = 2.0**-30  # a norm in float64 has a far smaller error
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridGaussian:
-    """Releases vectors of the ball of a radius: each coordinate an integer times a power of two, and of nothing else a function.
+    """A mechanism for vectors within a ball. Each coordinate that it releases is an integer times a power of two.
 
-    Two vectors of the ball are at most 2 radius apart, and sqrt(D) steps of the grid more once each is rounded to it; noise is
-    ``multiplier`` times that. What is sent is no more than could be made of a Gaussian release of this multiplier
-    (``DiscreteGaussian``), in floating point as on paper.
+    Two vectors of the ball are at most 2 radius apart, plus sqrt(D) steps of the grid after rounding; noise is ``multiplier``
+    times that. A release reveals no more than a Gaussian release of this multiplier (``DiscreteGaussian``), in floating point as
+    well as in theory.
 
     Args:
-        radius: of the ball, above 0.
+        radius: radius of the ball, above 0.
         multiplier: deviation of the noise in units of the sensitivity.
         width: D.
     """
@@ -49,7 +49,7 @@ class GridGaussian:
 
     @cached_property
     def deviation(self) -> float:
-        """Return the deviation of the continuous noise that would do, in steps."""
+        """Return the deviation of continuous noise that would be enough, in steps."""
         sensitivity = 2 * self.radius * (1 + _CLIPPING_ERROR) / self.step + math.sqrt(self.width)
         return self.multiplier * sensitivity
 
@@ -62,11 +62,11 @@ class GridGaussian:
         return rounded
 
     def purpose(self, name: str) -> bytes:
-        """Name the use of keyed noise: noise of other settings is independent of it."""
+        """Name the use of keyed noise. Noise of other settings is independent of it."""
         return f"{name} {self.step.hex()} {self.deviation.hex()}".encode()
 
     def noisy(self, on_grid_RD: Ints, bits: Bits) -> Floats:
-        """Return what is released: floats that follow from the integers with their noise alone."""
+        """Return the release: floats that depend only on the integers with their noise."""
         noise_RD = DiscreteGaussian.hiding(self.deviation).draw(bits, columns=self.width)
         sent_RD: Floats = (on_grid_RD + noise_RD).astype(np.float64) * self.step
         return sent_RD

@@ -1,4 +1,4 @@
-"""Random bits that follow from a secret and from what they are to hide: the same thing has the same noise for the same purpose.
+"""Derive random bits from a secret and from the values they hide: equal values get equal noise for the same purpose.
 
 Shapes: R rows.
 """
@@ -23,15 +23,15 @@ def check_secret(secret: bytes) -> None:
 
 
 class KeyedBits:
-    """Bits of a row from a keyed hash of what they hide: AES-256 in counter mode that starts at that hash.
+    """Bits of a row from a keyed hash of the values they hide, by AES-256 in counter mode that starts at that hash.
 
-    Guarantee: without the secret nobody who cannot break AES or BLAKE2 tells them from fresh random bits, up to what distinct
-    counters show of a permutation (q^2 / 2^129 after q blocks: 2^-61 after 2^34). Equal rows have equal bits, in every batch, run
-    and table of the same secret and purpose; which of them are equal is what that shows.
+    Guarantee: without the secret, and without breaking AES or BLAKE2, no one can distinguish them from new random bits, except
+    that distinct counters show a permutation (q^2 / 2^129 after q blocks: 2^-61 after 2^34). Equal rows have equal bits, in every
+    batch, run and table of the same secret and purpose, which reveals which rows are equal.
 
     Args:
-        secret: at least 16 bytes from the operating system's generator; they must never leave this party.
-        purpose: what the bits are for, with every setting of the noise: under another purpose they are independent.
+        secret: at least 16 bytes from the operating system's generator; it must never leave this party.
+        purpose: use of the bits, with every setting of the noise: bits for another purpose are independent.
         hidden: the bytes that each row hides.
 
     Raises ConfigError for a shorter secret.
@@ -47,7 +47,7 @@ class KeyedBits:
             row.update(each)
             starts.append(row.digest())
         start_R2 = np.frombuffer(b"".join(starts), dtype="<u8").reshape(-1, 2)
-        # Every block is a counter of its own row, so one call in ECB mode is counter mode for all rows at once.
+        # Every block is a counter of its own row, so one call in ECB mode is counter mode for all rows.
         self._cipher = Cipher(algorithms.AES(keys[32:]), modes.ECB())  # noqa: S305
         self._start_R2, self._blocks = start_R2, 0
 
@@ -63,7 +63,7 @@ class KeyedBits:
         return words_RC[:, :count].astype(np.uint64, copy=False)
 
     def only(self, is_R: NDArray[np.bool_]) -> "KeyedBits":
-        """Return the bits that follow, for some of the rows."""
+        """Return the following bits for some of the rows."""
         some = object.__new__(KeyedBits)
         some._cipher, some._start_R2, some._blocks = self._cipher, self._start_R2[is_R], self._blocks
         return some

@@ -1,8 +1,8 @@
-"""The privacy ledger: an append-only, crash-safe record of every DP release, and the cap that refuses one too many.
+"""Keep the privacy ledger: an append-only, crash-safe record of every DP release, and the cap that refuses further ones.
 
-One SQLite file per party, created once and known by its identity: one that is gone is never started anew. A data set has one
-total and one cap, under whatever name a contract gives the party. A release is spent, which means committed and on disk, before
-its noise is drawn: a crash between the two wastes budget and never under-counts.
+There is one SQLite file per party, created once and known by its identity. A lost file is never started again. A data set has one
+total and one cap, under any name that a contract gives the party. A release is spent, that is, committed to disk, before its
+noise is drawn: a crash between the two wastes budget and never under-counts.
 """
 
 import hashlib
@@ -58,10 +58,10 @@ CREATE TABLE IF NOT EXISTS opened (
 """
 
 USUAL_DELTA = 1e-6
-"""Where Gaussian noise is to be added up and nobody said at which delta."""
+"""Delta for adding up Gaussian noise if nobody chose one."""
 WAIT_S = 30.0
-"""How long a ledger waits for another process that writes into it."""
-_ROUNDING = 1e-9  # a tenth spent ten times is a budget of one
+"""How long a ledger waits for another process that writes to it."""
+_ROUNDING = 1e-9  # a tenth, spent ten times, is a budget of one
 
 
 class BudgetExceeded(ConfigError):
@@ -70,7 +70,7 @@ class BudgetExceeded(ConfigError):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One release: when, by whom, on which data set, what it was and what it cost."""
+    """One release: its time, party, data set, description and cost."""
 
     number: int
     time: str
@@ -81,7 +81,7 @@ class Entry:
 
     @property
     def private(self) -> bool:
-        """Tell whether it has a guarantee, and so a place in a sum."""
+        """Tell whether the entry has a guarantee, and so counts in a sum."""
         return not isinstance(self.event, NotPrivate)
 
 
@@ -90,9 +90,9 @@ class OpenedScores:
     """Scores that were opened together.
 
     Args:
-        shares: a digest of the shares that were opened.
-        scores: how many of each row.
-        key: the linking key by which the rows are known, in words.
+        shares: digest of the opened shares.
+        scores: number of scores for each row.
+        key: the linking key that identifies the rows, in words.
         rows: digests of the rows, 8 bytes each.
     """
 
@@ -117,7 +117,7 @@ class Cap:
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """Budget of a data set after a run: epsilons of what it holds, at ``delta``."""
+    """Budget of a data set before and after a run: the epsilons of its entries, at ``delta``."""
 
     dataset: str
     spent: float
@@ -128,11 +128,11 @@ class Outlook:
 
     @property
     def fits(self) -> bool:
-        """Tell whether the cap allows it."""
+        """Tell whether the cap allows the run."""
         return self.cap is None or self.after <= self.cap.epsilon * (1 + _ROUNDING)
 
     def describe(self) -> str:
-        """Return what is spent, what will be after the run, and the cap."""
+        """Return what is spent, what will be spent after the run, and the cap."""
         cap = "no cap" if self.cap is None else f"cap {self.cap.epsilon:.6g}"
         at = f" at delta {self.delta:g}" if self.delta else ""
         spent = f"{self.spent:.6g} spent, {self.after:.6g} after this run"
@@ -152,10 +152,10 @@ _EPSILON_OF: Mapping[Unit, str] = {
 
 
 def outlook(dataset: str, spent: Sequence[Entered], more: Sequence[Event], *, cap: Cap | None) -> Outlook:
-    """Say what ``more`` events would bring a data set's budget to, without spending them.
+    """Say what a data set's budget would be with ``more`` events, without spending them.
 
-    What was not private is no part of any sum. The sums are at the cap's delta; without a cap at 0, or the usual one where 0
-    bounds nothing.
+    Releases without a guarantee are not in any sum. The sums are at the cap's delta; without a cap at 0, or at the usual delta if
+    0 bounds nothing.
     """
     spent = [event for event in spent if not isinstance(event, NotPrivate)]
     together = [*spent, *more]
@@ -171,15 +171,15 @@ def outlook(dataset: str, spent: Sequence[Entered], more: Sequence[Event], *, ca
 
 
 class Ledger:
-    """One party's ledger file. It is safe for several processes and threads at once.
+    """One party's ledger file. Several processes and threads may use it at the same time.
 
-    Guarantee: the total covers every private release whose ``spend`` returned, after any crash. What has no guarantee is on
-    record beside it (``not_private``), for no sum can hold it. Not protected: a file that is replaced by an older copy of itself
-    looks like an earlier state to whoever noted no later ``head``, and caps are outside the chain of hashes; keep it where only
-    the party's own jobs can write.
+    Guarantee: the total covers every private release whose ``spend`` returned, after any crash. Releases without a guarantee are
+    listed separately (``not_private``), because no sum can include them. Not protected: a file that is replaced by an older copy
+    of itself looks like an earlier state to anyone who noted no later ``head``, and caps are outside the chain of hashes. Keep it
+    where only the party's own jobs can write.
 
-    Raises StorageError for a file that is gone, cut short, whose entries were altered, or that is not a ledger. Recovery: restore
-    a copy taken after the last release, or treat the budget of all its data sets as used up and start a new file for new ones.
+    Raises StorageError for a file that is gone, cut short or not a ledger, or whose entries were altered. Recovery: restore a
+    copy taken after the last release, or treat the budget of all its data sets as used up and start a new file for new ones.
     """
 
     def __init__(self, path: Path | str, *, party: str) -> None:
@@ -192,10 +192,10 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path | str, *, party: str) -> "Ledger":
-        """Make an empty ledger that appears whole or not at all. Of two processes at once only one does.
+        """Make an empty ledger that appears completely or not at all. If two processes try, only one succeeds.
 
-        The chain of hashes begins at the identity, which is drawn here: two ledgers never have an entry in common. Raises
-        ConfigError if the file exists, StorageError if that fails.
+        The chain of hashes begins with the identity, which is drawn here, so two ledgers never share an entry. Raises ConfigError
+        if the file exists, StorageError if that fails.
         """
         path = Path(path)
         identity = f"ledger-{secrets.token_hex(16)}"
@@ -207,7 +207,8 @@ class Ledger:
                 os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                 connection = sqlite3.connect(fresh)
                 try:
-                    # No WAL: one that is cut short loses its last commits silently, a database file cut short is refused.
+                    # No WAL: a WAL that is cut short silently loses its last commits; a database file that is cut short is
+                    # refused.
                     connection.execute("PRAGMA synchronous=EXTRA")
                     connection.executescript(_SCHEMA)
                     connection.execute("INSERT INTO head VALUES (1, ?, 0, ?)", (identity, identity))
@@ -228,21 +229,21 @@ class Ledger:
         return cls(path, party=party)
 
     def head(self) -> tuple[int, str]:
-        """Return the number of entries and the hash that the chain has come to: what to note to know this state again."""
+        """Return the number of entries and the current hash of the chain. Note both to recognise this state later."""
         with self._transaction() as connection:
             entries, chain = connection.execute("SELECT entries, chain FROM head").fetchone()
         return entries, chain
 
     def holds(self, entries: int, chain: str) -> bool:
-        """Say whether this ledger is that of a noted head, or has grown from it. An older copy has not."""
+        """Tell whether this ledger has a noted head, or has grown from it. An older copy has not."""
         with self._transaction() as connection:
             row = connection.execute("SELECT chain FROM entries WHERE id = ?", (entries,)).fetchone()
         return (row[0] if row is not None else self.identity if entries == 0 else None) == chain
 
     def bind(self, name: str, digest: str | None) -> str | None:
-        """Return the digest of a secret that what is charged here counts on, bound to ``digest`` for ever where none is yet.
+        """Return the digest of a secret on which charges here rely. If there is none yet, bind ``digest`` permanently.
 
-        It is outside the chain of hashes, and says which file is the right one, not that nobody changed it.
+        It is outside the chain of hashes. It identifies the right file, and does not prove that nobody changed it.
         """
         with self._transaction() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS bound (name TEXT PRIMARY KEY, digest TEXT NOT NULL)")
@@ -252,10 +253,11 @@ class Ledger:
         return row[0] if row is not None else None
 
     def hold(self, name: str, token: str, successor: str) -> bool:
-        """Tell whether this is the token that was last left under a name, and leave its successor if so. The first one is.
+        """Tell whether this token is the last one under a name, and replace it by its successor if so. The first token is
+        accepted.
 
-        Of two copies of what was charged once, each with the token that it was copied with, one alone can go on by it. It is
-        outside the chain of hashes.
+        If something that was charged once is copied, both copies have the same token, and only one of them can go on with it.
+        Tokens are outside the chain of hashes.
         """
         with self._transaction() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS held (name TEXT PRIMARY KEY, token TEXT NOT NULL)")
@@ -264,13 +266,13 @@ class Ledger:
             return is_last.rowcount == 1
 
     def enter_scores(self, dataset: str, opened: OpenedScores, *, judge: Callable[[Sequence[OpenedScores]], str]) -> None:
-        """Record scores that are about to be opened. The same ones count once.
+        """Record scores that are about to be opened. The same scores count once.
 
         Args:
-            dataset: the rows that are counted, whatever name a contract gives the party.
-            opened: what will be opened.
-            judge: says what the entry is, which stands beside it as not private, by what was opened before; or it raises, and
-                nothing is entered. No other process enters anything meanwhile.
+            dataset: the rows that are counted, under any name that a contract gives the party.
+            opened: the scores that will be opened.
+            judge: given the scores opened before, returns the description of the entry, which is recorded as not private; or it
+                raises, and nothing is entered. No other process enters anything meanwhile.
         """
         with self._transaction() as connection:
             self._check(connection)
@@ -282,35 +284,35 @@ class Ledger:
                 self._enter(connection, dataset, NotPrivate(), what)
 
     def scores(self, dataset: str) -> list[OpenedScores]:
-        """List the scores that were opened, under any name of this party."""
+        """List the opened scores, under any name of this party."""
         with self._transaction() as connection:
             self._check(connection)
             return _opened(connection, dataset)
 
     def forget_rows(self, rows_N: NDArray[np.int64]) -> None:
-        """Take rows out of the scores that were opened, in all data sets, by their digests.
+        """Remove rows from the opened scores, in all data sets, by their digests.
 
-        The entries, which name no row, stay.
+        The entries stay. They name no row.
         """
         with self._transaction() as connection:
             self._check(connection)
             connection.execute(_OPENED)
-            connection.execute("PRAGMA secure_delete=ON")  # else the old digests stay in the file's free pages
+            connection.execute("PRAGMA secure_delete=ON")  # otherwise the old digests stay in the file's free pages
             for number, digests in connection.execute("SELECT rowid, rows FROM opened").fetchall():
                 opened_R = np.frombuffer(digests, dtype=np.int64)
                 remaining = opened_R[~np.isin(opened_R, rows_N)].tobytes()
                 connection.execute("UPDATE opened SET rows = ? WHERE rowid = ?", (remaining, number))
 
     def enter_not_private(self, dataset: str, *, what: str) -> Entry:
-        """Record what is about to leave without any guarantee. No cap can judge it, and no sum will count it."""
+        """Record a release without any guarantee, before it is sent. No cap can judge it, and no sum will count it."""
         with self._transaction() as connection:
             self._check(connection)
             return self._enter(connection, dataset, NotPrivate(), what)
 
     def take_back(self, dataset: str, event: UnsentGaussianDP, *, what: str) -> Entry:
-        """Record that some releases which were charged for were never made, and never will be: no sum counts them any longer.
+        """Record that some charged releases were never made, and never will be. No sum counts them any longer.
 
-        Raises StorageError where fewer of that noise were ever charged for.
+        Raises StorageError if fewer releases of that noise were charged.
         """
         with self._transaction() as connection:
             self._check(connection)
@@ -331,7 +333,8 @@ class Ledger:
     def spend(self, dataset: str, event: Event, *, what: str) -> Entry:
         """Record a release before it is made.
 
-        Return once the entry is on disk. Raises BudgetExceeded if it would pass the cap, as what is not private does.
+        Return when the entry is on disk. Raises BudgetExceeded if it would exceed the cap. Any cap refuses a release without a
+        guarantee.
         """
         with self._transaction() as connection:
             self._check(connection)
@@ -363,22 +366,22 @@ class Ledger:
     def total(self, dataset: str, *, delta: float = 0.0, unit: Unit = "label") -> float:
         """Return the epsilon that private releases spent on a data set, at ``delta``.
 
-        It is infinite where no such bound holds.
+        It is infinite if there is no such bound.
         """
         return total_epsilon([entry.event for entry in self.entries(dataset) if entry.private], delta=delta, unit=unit)
 
     def not_private(self, dataset: str | None = None) -> list[Entry]:
-        """List what left without a guarantee, oldest first: no total counts it."""
+        """List the releases without a guarantee, oldest first. No total counts them."""
         return [entry for entry in self.entries(dataset) if not entry.private]
 
     def entries(self, dataset: str | None = None) -> list[Entry]:
-        """List the releases, oldest first, under whatever name a contract gives the party."""
+        """List the releases, oldest first, under any name that a contract gives the party."""
         with self._transaction() as connection:
             self._check(connection)
             return self._entries(connection, dataset)
 
     def cap(self, dataset: str) -> Cap | None:
-        """Return the cap that holds for a data set, or None."""
+        """Return the cap of a data set, or None."""
         with self._transaction() as connection:
             return self._cap(connection, dataset)
 
@@ -391,9 +394,10 @@ class Ledger:
             )
 
     def export(self, *, delta: float = 1e-6) -> ExportedLedger:
-        """Return everything as plain data for JSON: what was not private, then per data set its cap, totals and private releases.
+        """Return everything as plain data for JSON: releases without a guarantee, then for each data set its cap, totals and
+        private releases.
 
-        ``spent`` and the running totals are at the cap's delta; without a cap at 0, or at ``delta`` where 0 bounds nothing. An
+        ``spent`` and the running totals are at the cap's delta; without a cap at 0, or at ``delta`` if 0 bounds nothing. An
         infinite total is None.
         """
         private: dict[str, list[Entry]] = {}
@@ -477,7 +481,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        # mode=rw never creates: a ledger that vanished must not come back empty.
+        # mode=rw never creates: a ledger that disappeared must not come back empty.
         try:
             connection = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode=rw", uri=True, timeout=WAIT_S, isolation_level=None
@@ -488,7 +492,7 @@ class Ledger:
             connection.execute("PRAGMA synchronous=EXTRA")
             connection.execute("BEGIN IMMEDIATE")
             yield connection
-            connection.execute("COMMIT")  # whatever is raised before it ends in close(), which rolls back
+            connection.execute("COMMIT")  # an error before this leads to close(), which rolls back
         except (sqlite3.Error, msgspec.DecodeError) as error:
             raise self._broken(str(error)) from error
         finally:

@@ -1,16 +1,17 @@
-"""Secure aggregation: K clients send vectors of integers and the server learns their sum and nothing else.
+"""Aggregate securely: K clients send vectors of integers, and the server learns their sum and nothing else.
 
 Bonawitz et al. 2017, sections 3 and 4.0.1 (pairwise masks without the recovery of dropped clients): each pair of clients
 agrees on a key over X25519, both expand it to the same stream of 64-bit words, one adds the stream and the other subtracts it.
 
-Threat model: an honest-but-curious server that relays the keys, and clients that do not collude with it. Whoever holds K - 1
-clients' terms learns the last one. Not protected: a server that swaps the relayed keys for its own reads every term. Where
-that is a worry, sign the keys. Noise inside the terms (polya_share) bounds what the sum itself tells.
+Threat model: an honest-but-curious server that relays the keys, and clients that do not collude with it. Anyone with K - 1
+clients' terms learns the last one. Not protected: a server that swaps the relayed keys for its own reads every term. If that is a
+concern, sign the keys. Noise inside the terms (polya_share) limits what the sum itself reveals.
 
-A client that drops out leaves its masks in the sum, which is then uniformly random. The server raises and tells the rest. The
-round may start again among those that remain, with new keys and noise shares for the new number of clients. A sum with a share of
-noise missing is never produced. A round may have an exact sum before the noisy one. If a client drops out between the two, the
-server holds that exact sum over all, and a new round without the lost client would show its own by the difference.
+If a client drops out, its masks stay in the sum, which is then uniformly random. The server raises an error and tells the others.
+The round may start again among those that remain, with new keys and noise shares for the new number of clients. A sum that lacks
+a share of noise is never produced. A round may have an exact sum before the noisy one. If a client drops out between the two, the
+server has that exact sum over all, and a new round without the lost client would reveal this client's own values by the
+difference.
 """
 
 import hashlib
@@ -36,13 +37,13 @@ MAX_CLIENTS = 10_000
 
 
 class Join(Message, frozen=True):
-    """A client's fresh public key for this round."""
+    """A client's new public key for this round."""
 
     public_key: bytes
 
 
 class Roster(Message, frozen=True):
-    """All clients' public keys, and which of them is the receiver."""
+    """All clients' public keys, and which of them belongs to the receiver."""
 
     public_keys: tuple[bytes, ...]
     position: int
@@ -57,10 +58,10 @@ class Term(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainTerms:
-    """Sends a client's vectors as they are: the server sees each client's own."""
+    """A sender of a client's vectors without masks: the server sees each client's own."""
 
     channel: Channel
-    clients: int | None = None  # not known, and not needed: each client adds the whole noise
+    clients: int | None = None  # not known, and not needed, because each client adds the whole noise
 
     def send(self, values_L: Ints) -> None:
         """Send the next vector of this round."""
@@ -68,7 +69,7 @@ class PlainTerms:
 
 
 class MaskedTerms:
-    """Sends a client's vectors under pairwise masks."""
+    """A sender of a client's vectors under pairwise masks."""
 
     def __init__(self, channel: Channel, *, least_clients: int = 2) -> None:
         """Exchange keys. Raises ProtocolError if the roster is short, repeats a key or lacks this client's own."""
@@ -114,7 +115,7 @@ class MaskedTerms:
 
 
 def exchange_keys(channels: Sequence[Channel]) -> None:
-    """Collect every client's public key and hand all of them to each.
+    """Collect every client's public key and send all of them to each client.
 
     This is the server's side of MaskedTerms, within all_or_none.
     """
@@ -128,10 +129,10 @@ def exchange_keys(channels: Sequence[Channel]) -> None:
 
 
 def receive_sum(channels: Sequence[Channel], length: int) -> Ints:
-    """Receive one vector of ``length`` from every client and add them up modulo 2^64, in which the masks cancel.
+    """Receive one vector of ``length`` from every client and add them modulo 2^64, so that the masks cancel.
 
-    Raises PeerError naming a client that dropped out or broke the protocol; there is no partial sum. Call it within all_or_none,
-    which tells the others.
+    Raises PeerError, which names a client that dropped out or broke the protocol; there is no partial sum. Call it within
+    all_or_none, which tells the others.
     """
     total_L = np.zeros(length, dtype=np.uint64)
     for channel in channels:
@@ -147,10 +148,10 @@ def receive_sum(channels: Sequence[Channel], length: int) -> Ints:
 
 @contextmanager
 def all_or_none(channels: Sequence[Channel]) -> Iterator[list[str]]:
-    """End the round for every client when it fails, once, saying why: a client that dropped out or misbehaved is named.
+    """End the round for every client, once, if it fails, and say why. A client that dropped out or misbehaved is named.
 
-    Gives a list, to which the caller adds the name of every exact sum that is out: from then on the reason says that it is known,
-    and what a new round without the client that was lost would show.
+    Yields a list, to which the caller adds the name of every exact sum that was revealed. From then on the reason says so, and
+    says what a new round without the lost client would reveal.
     """
     sums_out: list[str] = []
     try:

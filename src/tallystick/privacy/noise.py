@@ -1,9 +1,9 @@
-"""Noise for releases: integer-valued, from a cryptographic generator, and its twin for simulations.
+"""Draw integer-valued noise for releases from a cryptographic generator, and the same distributions for simulations.
 
-A mechanism takes a ``NoiseSource``. ``SecureNoise`` is for releases: OpenDP's exact samplers for discrete Laplace and
-discrete Gaussian noise, the operating system's generator for coin flips and for the shares of ``polya_share``.
-``SimulatedNoise`` draws the same distributions fast and repeatably from a numpy generator, for benchmarks, tests and
-predictions; it must never protect a release.
+A mechanism takes a ``NoiseSource``. ``SecureNoise`` is for releases. It uses OpenDP's exact samplers for discrete Laplace and
+discrete Gaussian noise, and the operating system's generator for coin flips and for the shares of ``polya_share``.
+``SimulatedNoise`` draws the same distributions fast and repeatably from a numpy generator, for benchmarks, tests and predictions.
+It must never protect a release.
 """
 
 import math
@@ -22,10 +22,10 @@ Ints = NDArray[np.int64]
 Shape = tuple[int, ...]
 
 UNIFORM_BITS = 160
-"""Bits of the uniform behind one share; a table's distribution is within about 2^-140 of the exact one in total variation."""
+"""Bits of the uniform number for one share. A table's distribution is within about 2^-140 of the exact one in total variation."""
 MAX_TABLE = 2_000_000
 WIDEST_SHARE = MAX_TABLE / (UNIFORM_BITS * math.log(2))
-"""Largest scale of noise that is drawn in shares: about 18,000."""
+"""Largest scale of noise that can be drawn in shares: about 18,000."""
 
 
 class NoiseSource(Protocol):
@@ -44,11 +44,13 @@ class NoiseSource(Protocol):
         ...
 
     def binomial(self, counts: Ints, probability: float | NDArray[np.float64]) -> Ints:
-        """Count how many of ``counts`` coins come up, each with ``probability`` (broadcast against counts)."""
+        """Count how many of ``counts`` coins show heads, each with ``probability`` (broadcast against counts)."""
         ...
 
     def laplace(self, scale: float, shape: Shape) -> NDArray[np.float64]:
-        """Draw floating-point Laplace noise: not DP as computed (Mironov 2012), only for reproducing published tables."""
+        """Draw floating-point Laplace noise. As computed it is not DP (Mironov 2012); use it only to reproduce
+        published tables.
+        """
         ...
 
 
@@ -71,10 +73,9 @@ class SecureNoise:
     def polya_share(self, scale: float, shape: Shape, *, shares: int) -> Ints:
         """Draw X - Y with X, Y Polya(1/shares, exp(-1/scale)), the discrete counterpart of a difference of two Gamma shares.
 
-        A geometric variable is negative binomial with r = 1 and the sum of ``shares`` negative binomials with r = 1/shares
-        and one common probability is again negative binomial with r = 1, so the sum of all shares is a difference of two
-        geometric variables: discrete Laplace (Goryczka and Xiong 2017, section 4). Drawn by inverting a table in 160-bit
-        integers.
+        A geometric variable is negative binomial with r = 1, and the sum of ``shares`` negative binomials with r = 1/shares and
+        one common probability is again negative binomial with r = 1. So the sum of all shares is a difference of two geometric
+        variables: discrete Laplace (Goryczka and Xiong 2017, section 4). It is drawn by inverting a table in 160-bit integers.
         """
         table = polya_table(scale, shares)
         count = math.prod(shape)
@@ -82,7 +83,7 @@ class SecureNoise:
         return (np.array(draws[:count], dtype=np.int64) - np.array(draws[count:], dtype=np.int64)).reshape(shape)
 
     def binomial(self, counts: Ints, probability: float | NDArray[np.float64]) -> Ints:
-        """Flip every coin by itself: 53 random bits against the probability, which is rounded to a multiple of 2^-53."""
+        """Flip every coin separately: 53 random bits against the probability, which is rounded to a multiple of 2^-53."""
         flat = counts.reshape(-1)
         owner = np.repeat(np.arange(len(flat)), flat)
         level = np.rint(np.broadcast_to(probability, counts.shape).reshape(-1) * 2.0**53).astype(np.uint64)
@@ -99,11 +100,11 @@ class SecureNoise:
 
 
 class SimulatedNoise:
-    """The same distributions from a seeded numpy generator, summed over ``clients`` where each of them adds its own: NOT for
-    releases.
+    """The same distributions from a seeded numpy generator, summed over ``clients`` if each of them adds noise. They must NOT be
+    used for releases.
 
-    The sum of K discrete Laplace variables is a difference of two negative binomials with r = K, so a thousand clients
-    cost what one does.
+    The sum of K discrete Laplace variables is a difference of two negative binomials with r = K, so a thousand clients cost as
+    much as one.
     """
 
     def __init__(self, rng: np.random.Generator, *, clients: float = 1) -> None:
@@ -115,8 +116,9 @@ class SimulatedNoise:
         return self._polya(scale, shape, r=float(self._clients))
 
     def discrete_gaussian(self, scale: float, shape: Shape) -> Ints:
-        """Draw a rounded normal, which for a scale of 4 and more differs from the discrete Gaussian by the rounding's 1/12
-        in variance."""
+        """Draw a rounded normal. For a scale of 4 and more its variance differs from the discrete Gaussian's by the rounding's
+        1/12.
+        """
         return np.rint(self._rng.normal(0.0, scale * math.sqrt(self._clients), shape)).astype(np.int64)
 
     def polya_share(self, scale: float, shape: Shape, *, shares: int) -> Ints:
@@ -128,7 +130,7 @@ class SimulatedNoise:
         return self._rng.negative_binomial(r, success, shape) - self._rng.negative_binomial(r, success, shape)
 
     def binomial(self, counts: Ints, probability: float | NDArray[np.float64]) -> Ints:
-        """Count heads. Coins belong to rows, so the number of clients does not enter."""
+        """Count heads. Coins belong to rows, so the number of clients does not matter."""
         return self._rng.binomial(counts, probability).astype(np.int64)
 
     def laplace(self, scale: float, shape: Shape) -> NDArray[np.float64]:
@@ -169,7 +171,7 @@ def _opendp_noise(kind: str, scale: float, shape: Shape) -> Ints:
 
 @lru_cache(maxsize=64)
 def _opendp_measurement(kind: str, scale: float) -> Any:
-    import opendp.domains as domains  # few commands draw noise
+    import opendp.domains as domains  # only few commands draw noise
     import opendp.measurements as measurements
     import opendp.metrics as metrics
     from opendp.mod import enable_features

@@ -1,4 +1,4 @@
-"""Randomness by a public number or by a secret: what torch draws where a peer must not repeat it."""
+"""Seed torch's randomness with a public number or with a secret, if a peer must not repeat what is drawn."""
 
 import hashlib
 from typing import TypeAlias
@@ -12,25 +12,25 @@ Seed: TypeAlias = int | bytes
 """A public number, or a secret of 32 bytes."""
 
 _WORDS = 624  # of 32 bits: the Mersenne Twister's state
-_AT = 24  # bytes before it in what get_state() gives
+_AT = 24  # number of bytes before it in get_state()
 
 
 def secret_generator(seed: int, *, stream: int = 0) -> Generator:
     """Return a torch generator whose whole state follows from a secret seed and the number of a stream.
 
     ``manual_seed`` keeps 32 bits of a seed, which a peer could try one by one against what it received. Not protected: the
-    generator is no cryptographic one, so its raw numbers must not leave; what is chosen by them does.
+    generator is not cryptographic, so its raw numbers must not be sent; choices made with them may be.
     """
     return _filled(f"tallystick {seed} {stream}".encode())
 
 
 def generator_of(seed: Seed, use: str, number: int | None = None) -> Generator:
-    """Return a torch generator for one use, the same one from the same seed.
+    """Return a torch generator for one use. The same seed gives the same generator.
 
     Args:
-        seed: of a secret the whole state follows, as in ``secret_generator``; a public number is given to ``manual_seed``.
-        use: tells what is drawn from one secret apart.
-        number: tells several generators of one use apart.
+        seed: from a secret the whole state follows, as in ``secret_generator``; a public number is passed to ``manual_seed``.
+        use: distinguishes the uses of one secret.
+        number: distinguishes several generators of one use.
     """
     if isinstance(seed, bytes):
         return _filled(seed + f" {use} {number}".encode())
