@@ -374,11 +374,11 @@ def test_what_needs_a_gradient_or_tells_of_labels_is_refused(problem, changes):
 
 
 @pytest.mark.parametrize("epsilon", [None, 2.0])
-def test_what_is_signed_names_a_decision_that_is_told_with_an_epsilon(epsilon):
+def test_what_is_signed_names_each_choice_of_a_run_that_is_seen(epsilon):
     contract = parse_contract(contract_values(PARTIES, **NONE, promotion={"epsilon": epsilon}))
-    (promise,) = [
-        line for line in disclosure_lines(contract, own_columns=None) if line.startswith("nothing that depends on a label")
-    ]
+    lines = disclosure_lines(contract, own_columns=None)
+    (promise,) = [line for line in lines if line.startswith("nothing that depends on a label")]
+    assert any("shop can see which run bank chose" in line for line in lines)
     assert ("except which run is promoted (promotion.epsilon = 2)" in promise) == (epsilon is not None)
 
 

@@ -95,7 +95,10 @@ def _promotion(contract: Contract) -> list[str]:
     label, features = parties_of(contract)
     epsilon = contract.promotion.epsilon
     if not contract.sends_gradients and epsilon is None:
-        return []
+        return [
+            f"`tallystick runs ... promote`, `rollback`, `shadow`, `--run` and `--start-from`, if you use them: {features} can "
+            f"see which run {label} chose. Choose by time alone: a choice by figures shows something of labels"
+        ]
     if epsilon is not None:
         return [
             f"`tallystick compare --decide`, if you use it: {features} can see which run {label} promotes. That shows an "
