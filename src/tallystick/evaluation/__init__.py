@@ -1,1 +1,1 @@
-"""Metrics, intervals and calibration, and the protocols that evaluate a split network."""
+"""Compute metrics, intervals and calibration, and evaluate a split network."""

@@ -1,8 +1,8 @@
-"""A blend of two models' logits: what does the second one add to the first?
+"""Blend two models' logits, to see what the second model adds to the first.
 
-Weights are settled by one half of the rows for the other half, so no row is judged by weights that its own label settled. They
-are 0 or more, and drawn to 1 and 0, the first model alone: few rows settle little. Of classes the two weights add up to 1 in both
-halves, without a constant, so that rows of both halves can be ranked together.
+Weights are chosen on one half of the rows for the other half, so no row is judged by weights that its own label influenced. They
+are 0 or more, and shrunk towards 1 and 0, the first model alone, because few rows determine little. For classes the two weights
+add up to 1 in both halves, without a constant, so that rows of both halves can be ranked together.
 
 No formal guarantee: everything here is computed from labels, and stays with the label party. Shapes: N rows, C classes.
 """
@@ -38,7 +38,7 @@ def blended(
 def _mixed(weights: Reals, both: Reals) -> Reals:
     """Weigh both models' logits."""
     first: Reals = weights[0] * both[0] + weights[2]
-    if not weights[1]:  # 0 times what is not finite would be NaN
+    if not weights[1]:  # 0 times a value that is not finite would be NaN
         return first
     mixed: Reals = first + weights[1] * both[1]
     return mixed

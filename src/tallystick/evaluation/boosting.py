@@ -1,6 +1,6 @@
-"""Gradient boosting on the label party's own columns: the baseline that a data scientist without a partner would take.
+"""Boost trees on the label party's own columns: the baseline that a data scientist without a partner would use.
 
-scikit-learn's HistGradientBoosting at its defaults, over the encoded columns. Local: nothing is sent.
+It is scikit-learn's HistGradientBoosting with its defaults, on the encoded columns. Nothing is sent.
 
 Shapes: N rows, C classes, L levels, K labels of a row.
 """
@@ -24,10 +24,10 @@ from tallystick.tables.features import Features
 MOST_CODES = (
     255  # of a categorical column that scikit-learn takes as such; beyond, codes count as numbers: the frequent come first
 )
-MOST_ROWS = 1_000_000  # that it is fitted on, drawn if there are more: it reads a table of 64-bit numbers
-MOST_LEVELS = 9  # that are boosted; a quantile between two is on a line between theirs
+MOST_ROWS = 1_000_000  # most rows that it is fitted on, drawn if there are more, because it reads a table of 64-bit numbers
+MOST_LEVELS = 9  # most levels that are boosted; a quantile between two levels is interpolated
 SCORED_AT_A_TIME = 2**18
-CERTAIN = 1e-7  # a probability is kept this far from 0 and 1
+CERTAIN = 1e-7  # a probability is kept at least this far from 0 and 1
 
 
 def can_boost() -> bool:
@@ -39,13 +39,13 @@ class Boosted:
     """A boosted model of encoded columns.
 
     Args:
-        kind: of target.
+        kind: kind of the target.
         features: the training rows.
-        labels: theirs, as the label coder gives them.
-        weights: theirs, if rows have any.
-        levels: of a quantile target; each is a model of its own, or of many some (``boosted_places``).
-        outputs: of a multilabel target, how many labels there are; each is a model of its own.
-        seed: of what it draws.
+        labels: their labels, as the label coder returns them.
+        weights: their weights, if rows have any.
+        levels: levels of a quantile target; each is a separate model, or some of them if there are many (``boosted_places``).
+        outputs: for a multilabel target, the number of labels; each is a separate model.
+        seed: seed of its random choices.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class Boosted:
         if kind == "quantile":
             places = boosted_places(levels)
             losses = [{"loss": "quantile", "quantile": levels[place]} for place in places]
-            # Of a normal label quantiles lie on a line over the standard normal's, so lines between few of them are exact
+            # The quantiles of a normal label lie on a line over the standard normal's, so lines between few of them are exact
             at_L, at_M = ndtri(levels), ndtri(np.asarray(levels)[places])
             self._shares_ML = np.stack([np.interp(at_L, at_M, unit_M) for unit_M in np.eye(len(places))])
         weights_N = weights.cpu().numpy() if weights is not None else None
         self._models: list[Any] = []
         with threadpool_limits(torch.get_num_threads(), user_api="openmp"):
             for target, loss in product(targets, losses):
-                # Rows to stop by are drawn of each class, and of a class of one row they cannot be.
+                # Rows for early stopping are drawn from each class, which is impossible for a class with one row.
                 lone = not is_number and bool((np.bincount(target.astype(np.int64)) == 1).any())
                 model = estimator(categorical_features=few, random_state=seed, early_stopping=False if lone else "auto", **loss)
                 self._models.append(model.fit(_table(features), target, sample_weight=weights_N))
 
     def logits(self, source: Callable[[Tensor], Features], index_N: Tensor, *, classes: int) -> Tensor:
-        """Compute what a network would give at these positions, read a part of them at a time.
+        """Compute what a network would return at these positions, a part of them at a time.
 
         These are logits (N,), (N, C) or (N, K), standardised numbers or log counts (N,), or standardised quantiles (N, L).
         """
@@ -113,9 +113,9 @@ class Boosted:
 
 
 def boosted_places(levels: Sequence[float]) -> NDArray[np.int64]:
-    """Return which levels are boosted: all, or some that are spread half by their number and half by a normal label's quantiles.
+    """Return the boosted levels: all, or some of them, spread half by number and half by a normal label's quantiles.
 
-    By their number alone, labels with long tails have quantiles far off a line between the outer ones.
+    If spread only by number, the quantiles of labels with long tails are far from a line between the outer ones.
     """
     if len(levels) <= MOST_LEVELS:
         return np.arange(len(levels))
@@ -126,7 +126,7 @@ def boosted_places(levels: Sequence[float]) -> NDArray[np.int64]:
 
 
 def _log_chances(model: Any, table: NDArray[Any], classes: int) -> NDArray[Any]:
-    """Return the logarithm of each class's probability, (N, C), also of classes that the model never met."""
+    """Return the logarithm of each class's probability, (N, C), also for classes that the model has never seen."""
     chances = np.zeros((len(table), classes))
     class_codes = model.classes_.astype(int)
     chances[:, class_codes] = model.predict_proba(table) if len(class_codes) > 1 else 1.0
@@ -143,13 +143,13 @@ def cross_fitted(
     classes: int,
     seed: int,
 ) -> Tensor:
-    """Compute logits of all rows, of each training row by a model of the other half of them, so that no row's label is in its own
-    answer.
+    """Compute logits of all rows. The model for each training row was fitted on the other half, so it did not see the row's
+    label.
 
-    Raises DataError where a half lacks a class.
+    Raises DataError if a half lacks a class.
     """
     order_N = torch.randperm(len(train_N), generator=torch.Generator().manual_seed(seed))
-    halves = torch.tensor_split(train_N[order_N.to(train_N.device)], 2)  # where the source's rows lie
+    halves = torch.tensor_split(train_N[order_N.to(train_N.device)], 2)  # on the device of the source's rows
     labels_N = labels_N.to(train_N.device)
     models = []
     for half_N in halves:
@@ -163,7 +163,7 @@ def cross_fitted(
 
 
 def check_halves(labels_N: Tensor, *, classes: int) -> None:
-    """Raise DataError where one of two halves of rows of these classes is bound to lack one, however they are drawn."""
+    """Raise DataError if one of two halves of rows must lack one of these classes, however they are drawn."""
     _check_half(int((labels_N.long().bincount(minlength=classes) > 1).sum()), classes)
 
 

@@ -1,7 +1,7 @@
-"""Measure what a score is worth where it decides: thresholds with their costs, deciles, score distributions, groups of rows.
+"""Measure how useful a score is for decisions: thresholds with their costs, deciles, score distributions, groups of rows.
 
-All of it is computed from labels and stays with the label party: no formal guarantee. Shapes: N rows, G groups of rows with
-equal scores.
+All of it is computed from labels and stays with the label party: no formal guarantee. Shapes: N rows, G groups of rows with equal
+scores.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from tallystick.metrics import METRICS, Floats, Statistic, TargetType, Undefined
 DECILES = 10
 HISTOGRAM_BINS = 20
 FLAGGED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the rows that the table's thresholds flag
-SMALLEST_CLASS = 10  # rows of the rarer class that a group's AUC needs
+SMALLEST_CLASS = 10  # fewest rows of the rarer class for a group's AUC
 ChosenOn = Literal["validation rows", "test rows"]
 
 
@@ -36,7 +36,7 @@ class Threshold(TypedDict):
 
 
 class Decile(TypedDict):
-    """A tenth of the rows, the highest scores first: what was predicted and observed, and what the tenths so far hold."""
+    """A tenth of the rows, the highest scores first: its predicted and observed rates, and the totals up to it."""
 
     predicted: float
     observed: float
@@ -45,7 +45,7 @@ class Decile(TypedDict):
 
 
 class Decisions(TypedDict):
-    """Worth of a binary model's scores where they decide."""
+    """How useful a binary model's scores are for decisions."""
 
     rows: int
     cost_false_positive: float
@@ -55,7 +55,7 @@ class Decisions(TypedDict):
     chosen_on: ChosenOn
     flag_none: Threshold
     flag_all: Threshold
-    ks_threshold: float  # where the classes' distributions lie furthest apart
+    ks_threshold: float  # where the distance between the classes' distributions is largest
     deciles: list[Decile]
     edges: list[float]  # of the histogram's bins
     positives: list[float]  # share of the positives in each bin
@@ -63,7 +63,7 @@ class Decisions(TypedDict):
 
 
 class Group(TypedDict):
-    """One group of rows. ``rows`` is None where there are too few to show anything."""
+    """One group of rows. ``rows`` is None if there are too few to show anything."""
 
     name: str
     rows: int | None
@@ -74,7 +74,7 @@ class Group(TypedDict):
 
 
 class Grouping(TypedDict):
-    """A model on the groups that a column makes."""
+    """A model's results on the groups of a column."""
 
     column: str
     target: TargetType
@@ -92,11 +92,11 @@ def decide(
     cost_false_negative: float = 1.0,
     threshold_rows: tuple[ArrayLike, ArrayLike, ArrayLike | None] | None = None,
 ) -> Decisions:
-    """Say what probabilities ``scores_N`` are worth where a threshold turns them into decisions.
+    """Measure how useful probabilities ``scores_N`` are if a threshold turns them into decisions.
 
     ``threshold_rows`` are labels, scores and weights of other rows. The cheapest threshold is chosen on them, so that its cost
-    here is not the best of many tried. Without them it is chosen on these rows, and its cost is too low by a little.
-    Raises UndefinedMetric where one class only occurs, or a score is not finite.
+    here is not the best of many tries. Without them it is chosen on these rows, and its cost is slightly too low. Raises
+    UndefinedMetric if there is only one class, or if a score is not finite.
     """
     scores_N = metrics.finite_values(scores_N, "scores")
     weights_N = metrics.row_weights(weights, len(scores_N))
@@ -140,7 +140,7 @@ def decide(
 
 
 class _Curve:
-    """Weights of false and true positives at every threshold, from the highest score down. Flagging nobody comes first."""
+    """Weights of false and true positives at every threshold, from the highest score down. Flagging no row comes first."""
 
     def __init__(self, labels_N: ArrayLike, scores_N: Floats, weights_N: Floats, false_cost: float, missed_cost: float) -> None:
         false_G1, true_G1, threshold_G1 = metrics.roc_curve(labels_N, scores_N, weights_N=weights_N)
@@ -157,12 +157,12 @@ class _Curve:
         return self._threshold(int(np.argmin(self.cost_G1)))
 
     def furthest(self) -> float:
-        """Return the threshold at which the classes lie furthest apart."""
+        """Return the threshold with the largest distance between the classes."""
         return float(self.threshold_G1[1 + int(np.argmax(np.abs(self.true_G1[1:] - self.false_G1[1:])))])
 
     def at(self, threshold: float | None) -> Threshold:
-        """Return what a threshold does to these rows."""
-        # Thresholds descend: the last point that is not below it.
+        """Return the effects of a threshold on these rows."""
+        # Thresholds descend: take the last point that is not below it.
         last = 0 if threshold is None else int(np.searchsorted(-self.threshold_G1, -threshold, side="right")) - 1
         flagged, recalled = float(self.flagged_G1[last]), float(self.true_G1[last])
         return Threshold(
@@ -185,7 +185,7 @@ class _Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Subgroups:
-    """The groups that a column makes of N rows: their names, and each row's as an index of these."""
+    """The groups of N rows by a column: their names, and each row's group as an index into the names."""
 
     column: str
     names: Sequence[str]
@@ -194,7 +194,7 @@ class Subgroups:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredRows:
-    """Labels of N rows, a model's logits (N,) or (N, C), weights if rows have any, and which key each has, where these repeat."""
+    """Labels of N rows, a model's logits (N,) or (N, C), weights if rows have any, and the rows' keys if keys repeat."""
 
     labels_N: ArrayLike
     logits: ArrayLike
@@ -214,9 +214,8 @@ def by_group(
 ) -> Grouping:
     """Measure a model on each group of rows.
 
-    A group of fewer than ``smallest`` rows is refused: its figures would be of single people, and noise. ``levels`` are those of
-    a quantile target.
-    Raises DataError for codes that do not fit, UndefinedMetric for logits that are not finite.
+    A group of fewer than ``smallest`` rows is refused, because its figures would describe single people, and be noise. ``levels``
+    are those of a quantile target. Raises DataError for codes that do not fit, UndefinedMetric for logits that are not finite.
     """
     labels_N, logits = metrics.check_rows(target, rows.labels_N, rows.logits)
     weights_N, codes_N = metrics.row_weights(rows.weights_N, len(labels_N)), groups.codes_N

@@ -1,4 +1,4 @@
-"""Control messages of an evaluation. The cut embeddings are in tallystick.cut."""
+"""Define the control messages of an evaluation. The cut embeddings are in tallystick.cut."""
 
 import math
 
@@ -12,11 +12,11 @@ MOST_WORDS = 500
 
 
 class Finished(Message, frozen=True):
-    """Label party to feature parties: nothing more is wanted of them, and the AUC, if one was released privately.
+    """Sent by the label party at the end, with the AUC if one was released privately. It needs nothing more from the others.
 
-    Its report is written by then, but where no gradients are sent: there it comes before training.
+    It is sent when the label party's report is written; without gradients it is sent before training.
 
-    An ``epsilon`` without an ``auc`` was spent for nothing: the noise left none, and ``reveals`` says why.
+    An ``epsilon`` without an ``auc`` was spent in vain: the noise left no AUC, and ``reveals`` says why.
     """
 
     rows: int
@@ -30,10 +30,10 @@ class Finished(Message, frozen=True):
 
 
 def receive_finished(channel: Channel, *, rows: int, epsilon: float | None) -> Finished:
-    """Receive the end of a run over ``rows`` test rows, of which the contract has an AUC released at ``epsilon``, or none.
+    """Receive the end of a run over ``rows`` test rows. The contract releases an AUC at ``epsilon``, or none.
 
-    Raises ProtocolError for other rows, for a release that the contract does not ask for or that lacks a part, and for numbers
-    that no AUC and no interval have. Its words are made fit to show.
+    Raises ProtocolError for another number of rows, for a release that the contract does not ask for or that lacks a part, and
+    for numbers that cannot be an AUC or an interval. Its texts are made safe to show.
     """
     message = channel.receive(Finished)
 
@@ -57,7 +57,7 @@ def receive_finished(channel: Channel, *, rows: int, epsilon: float | None) -> F
 
 
 def check_auc(channel: Channel, low: float | None, auc: float | None, high: float | None) -> None:
-    """Raise ProtocolError unless a peer's AUC lies in its interval, and that in 0 to 1."""
+    """Raise ProtocolError unless a peer's AUC is in its interval, and the interval in 0 to 1."""
     numbers = [number for number in (low, auc, high) if number is not None]
     if len(numbers) < 3 or not 0 <= numbers[0] <= numbers[1] <= numbers[2] <= 1:
         raise ProtocolError(

@@ -1,14 +1,14 @@
-"""Explain what moved one score: Shapley values of the own columns, one by one, and of each partner's embedding as one.
+"""Explain one score: Shapley values of the own columns, one by one, and of each partner's embedding as a whole.
 
 Lundberg and Lee (2017), "A unified approach to interpreting model predictions", with the interventional game of Janzing, Minorics
-and Blöbaum (2020): a coalition S of columns and embeddings is worth v(S), the mean logit over reference rows whose values in S
-are replaced by the row's own. What is left out comes from the reference row, so a combination may be one that no row has. Up to
-EXACT_PLAYERS all coalitions are tried. Beyond, orders are drawn at random (Štrumbelj and Kononenko 2014). Contributions add up to
-the score's logit less the reference's mean, exactly in both cases.
+and Blöbaum (2020): a coalition S of columns and embeddings has the value v(S), the mean logit over reference rows whose values in
+S are replaced by the row's own. All other values come from the reference row, so a combination may be one that no row has. Up to
+EXACT_PLAYERS players all coalitions are tried. With more players, orders are drawn at random (Štrumbelj and Kononenko 2014). In
+both cases the contributions add up exactly to the score's logit minus the reference's mean.
 
-Nothing crosses: embeddings that came for the score are used again.
+Nothing crosses: the embeddings that arrived for the score are used again.
 
-Shapes: P players, R reference rows, M rows that are put together, D cut width.
+Shapes: P players, R reference rows, M mixed rows, D cut width.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,16 +22,16 @@ from tallystick.evaluation.importance import ColumnPlace
 from tallystick.tables.features import Features
 
 EXACT_PLAYERS = 10
-ORDERS = 200  # drawn beyond that, at least one for each reference row, and as many backwards
+ORDERS = 200  # orders drawn beyond that, at least one for each reference row, and each also backwards
 PASS = 1 << 14
 
 Logits = Callable[[Sequence[Tensor], Features], Tensor]
-"""A label model's calibrated logits (M,), of cut embeddings and own columns."""
+"""A function from cut embeddings and own columns to a label model's calibrated logits (M,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row as the model takes it, or several for reference."""
+    """One row as the model's input, or several reference rows."""
 
     own: Features
     cuts: Sequence[Tensor]  # (rows, D) for each feature party
@@ -39,13 +39,13 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Explanation of a logit: what moved it from the reference rows' mean.
+    """Explanation of a logit: what moved it away from the reference rows' mean.
 
     Args:
-        logit: of the row.
+        logit: logit of the row.
         base: mean logit of the reference rows.
-        contributions: of each player, which add up to ``logit - base``.
-        deviations: standard errors of the contributions, where orders were drawn; empty where all coalitions were tried.
+        contributions: contribution of each player; they add up to ``logit - base``.
+        deviations: standard errors of the contributions, if orders were drawn; empty if all coalitions were tried.
     """
 
     logit: float
@@ -67,7 +67,9 @@ class Game:
         return [each.name for each in self.columns] + [f"embedding of {name}" for name in self.parties]
 
     def mixed(self, row: Row, reference: Row, from_row_MP: Tensor) -> Row:
-        """Mix M rows: of each player the row's value where ``from_row_MP`` says so, else that of the reference row beside it."""
+        """Mix M rows: each player has the row's value if ``from_row_MP`` says so, else the value of the matching
+        reference row.
+        """
         numeric, codes = reference.own.numeric_NF.clone(), reference.own.categorical_NG.clone()
         for player, place in enumerate(self.columns):
             joined = from_row_MP[:, player]
@@ -89,11 +91,11 @@ def explain(model: Logits, game: Game, row: Row, reference: Row, *, generator: t
     """Explain one row.
 
     Args:
-        model: gives logits.
+        model: returns logits.
         game: the players.
-        row: the one row whose score is explained.
-        reference: R rows that it is compared with.
-        generator: draws orders where there are too many players for all coalitions.
+        row: the row whose score is explained.
+        reference: R rows to compare it with.
+        generator: draws orders if there are too many players for all coalitions.
     """
     logit, base_R = model(row.cuts, row.own).double(), model(reference.cuts, reference.own).double()
     values_P, deviations_P = (
@@ -110,7 +112,7 @@ def explain(model: Logits, game: Game, row: Row, reference: Row, *, generator: t
 
 
 def _of_all_coalitions(model: Logits, game: Game, row: Row, reference: Row) -> Tensor:
-    """Average by Shapley's formula, over sizes, what a player adds to a coalition of that size."""
+    """Average, by Shapley's formula over sizes, the gain that a player adds to a coalition of each size."""
     players, rows = len(game.players), len(reference.own)
     masks_SP = ((torch.arange(1 << players)[:, None] >> torch.arange(players)) & 1).bool()
     which = torch.arange(rows).repeat(len(masks_SP))
@@ -126,7 +128,7 @@ def _of_all_coalitions(model: Logits, game: Game, row: Row, reference: Row) -> T
 
 
 def _of_drawn_orders(model: Logits, game: Game, row: Row, reference: Row, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Compare each reference row in as many orders, so that what all players add is what the row has above their mean."""
+    """Use each reference row in equally many orders, so that all contributions add up to the row's difference from their mean."""
     players, rows = len(game.players), len(reference.own)
     orders = -(-ORDERS // rows) * rows
     pairs = []

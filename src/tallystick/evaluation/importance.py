@@ -1,14 +1,14 @@
-"""Permutation importance across the cut: by how much the metric falls when one column is shuffled among the validation rows.
+"""Measure permutation importance across the cut: how much the metric falls if one column is shuffled among validation rows.
 
-Breiman (2001), "Random Forests", section 10; here with the split network's own weights. The label party shuffles its own columns
-while the feature parties' embeddings of the same rows stay as they are. A feature party's column takes a forward pass at that
-party: it shuffles the column and sends the embeddings of all rows again, once per repeat; the label party scores them and learns
-the fall, by the column's number.
+Breiman (2001), "Random Forests", section 10, applied to the split network's own weights. The label party shuffles its own
+columns, while the feature parties' embeddings of the same rows stay the same. A feature party's column needs forward passes at
+that party: it shuffles the column and sends the embeddings of all rows again, once per repeat. The label party scores them and
+learns the fall, by the column's number.
 
-Threat model: honest-but-curious parties; no formal guarantee. **Measuring a feature party's columns discloses them.** What a
-row's embedding loses, on average over the repeats, is what that column added to it (attacks/feature_inference/contrast.py). A
-contract asks for it by name, and not beside a defence of columns; the audit of columns attacks what crossed. A fall is computed
-from validation labels: where it is sent, it is an exact figure of them.
+Threat model: honest-but-curious parties; no formal guarantee. **Measuring a feature party's columns discloses them.** The
+decrease of a row's embedding, averaged over the repeats, is what that column added to it (attacks/feature_inference/contrast.py).
+A contract must ask for it by name, and not together with a defence of columns; the audit of columns attacks what crossed. A fall
+is computed from validation labels: if it is sent, it is an exact figure about them.
 
 Shapes: V validation rows, D cut width.
 """
@@ -31,23 +31,23 @@ from tallystick.network.messages import Message
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.features import Features
 
-MAX_COLUMNS = 1000  # more are not measured: each takes a pass over all rows per repeat
+MAX_COLUMNS = 1000  # further columns are not measured, because each takes a pass over all rows per repeat
 
 ShuffleWatch = Callable[[int, float, Tensor, Tensor], None]
-"""Called with a column's number, one part in how many repeats it is, rows' places, and their embeddings with it shuffled."""
+"""Called with a column's number, its share of the repeats, rows' places, and their embeddings with the column shuffled."""
 
 Scorer = Callable[[Tensor], float]
-"""Gives the metric of logits of the V rows; turned so that more is better."""
+"""A function from logits of the V rows to a metric whose sign makes more better."""
 
 
 class ShuffledColumns(Message, frozen=True):
-    """Feature party to label party: how many of its columns it will shuffle."""
+    """Sent by the feature party: how many of its columns it will shuffle."""
 
     columns: int
 
 
 class Fall(TypedDict):
-    """By how much the metric falls without a column: mean and standard deviation over the repeats. Below 0 it rises."""
+    """How much the metric falls without a column: mean and standard deviation over the repeats. Below 0 it rises."""
 
     mean: float
     deviation: float
@@ -55,7 +55,7 @@ class Fall(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnPlace:
-    """Place of a column in the encoded features: a number with its missing-indicator moves as one."""
+    """Place of a column in the encoded features. A number and its missing-indicator belong together."""
 
     name: str
     numeric: tuple[int, ...] = ()
@@ -63,13 +63,13 @@ class ColumnPlace:
 
 
 def column_places(encoder: Encoder) -> list[ColumnPlace]:
-    """Say where each of a party's columns stands, numeric ones and vectors first, MAX_COLUMNS at most."""
+    """Return the place of each of a party's columns, numeric ones and vectors first, MAX_COLUMNS at most."""
     of_numeric: dict[str, tuple[int, ...]] = {}
     indicator = len(encoder.numeric)
     for index, column in enumerate(encoder.numeric):
         own = (index, indicator) if column.indicator else (index,)
         name = column.vector or column.name
-        of_numeric[name] = of_numeric.get(name, ()) + own  # all numbers of a vector move as one
+        of_numeric[name] = of_numeric.get(name, ()) + own  # all numbers of a vector belong together
         indicator += column.indicator
     places = [ColumnPlace(name=name, numeric=own) for name, own in of_numeric.items()]
     places += [ColumnPlace(name=column.name, categorical=(index,)) for index, column in enumerate(encoder.categorical)]
@@ -82,7 +82,7 @@ def column_places(encoder: Encoder) -> list[ColumnPlace]:
 
 
 def shuffled(features: Features, place: ColumnPlace, order_V: Tensor) -> Features:
-    """Return the same rows, with one column's cells taken in another order."""
+    """Return the same rows with one column's cells in another order."""
     numeric_VF, categorical_VG = features.numeric_NF.clone(), features.categorical_NG.clone()
     for values, columns in ((numeric_VF, place.numeric), (categorical_VG, place.categorical)):
         for column in columns:
@@ -91,9 +91,7 @@ def shuffled(features: Features, place: ColumnPlace, order_V: Tensor) -> Feature
 
 
 def sampled_rows(validation_N: Tensor, most: int, *, seed: int) -> Tensor:
-    """Return the validation positions that importance is measured on: all, or ``most`` drawn by the seed, the same at every
-    party.
-    """
+    """Return the validation positions for measuring importance: all, or ``most`` drawn by the seed, the same at every party."""
     if len(validation_N) <= most:
         return validation_N
     picks = torch.randperm(len(validation_N), generator=torch.Generator().manual_seed(seed))[:most]
@@ -102,7 +100,7 @@ def sampled_rows(validation_N: Tensor, most: int, *, seed: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffling:
-    """Settings of shuffling: how often each column is shuffled, how many rows cross at a time, and who is told."""
+    """Settings of shuffling: how often each column is shuffled, how many rows cross at a time, and who is told of progress."""
 
     repeats: int
     batch_size: int
@@ -119,9 +117,9 @@ def send_shuffled(
     generator: torch.Generator,
     watch: ShuffleWatch | None = None,
 ) -> None:
-    """Say how many columns there are, as the feature party, and send the embeddings of all rows for each column and repeat.
+    """Send the number of columns, as the feature party, then the embeddings of all rows for each column and repeat.
 
-    ``generator`` must be this party's own. That it is secret protects nothing: see above.
+    ``generator`` must be this party's own. Keeping it secret protects nothing: see above.
     """
     channel.send(ShuffledColumns(columns=len(places)))
     device = features.numeric_NF.device
@@ -143,9 +141,9 @@ def receive_falls(
     scorer: Scorer,
     how: Shuffling,
 ) -> list[Fall]:
-    """Score what feature party ``number`` sends with each of its columns shuffled, as the label party. Return a Fall per column.
+    """Score the embeddings of feature party ``number`` with each of its columns shuffled, as the label party. Return a Fall each.
 
-    Raises ProtocolError for a number of columns out of range, or embeddings that do not fit.
+    Raises ProtocolError if the number of columns is out of range, or if embeddings do not fit.
     """
     columns = channel.receive(ShuffledColumns).columns
     if not 0 <= columns <= MAX_COLUMNS:
@@ -189,7 +187,7 @@ def own_falls(
 
 @torch.no_grad()
 def complete_logits(model: LabelModel, own: Features, cuts_VD: Sequence[Tensor]) -> Tensor:
-    """Compute the logits of the V rows, from embeddings that are at hand."""
+    """Compute the logits of the V rows from embeddings that are already here."""
     model.eval()
     parts = [
         model(own.crossing(cuts_VD, index_B), own.rows(index_B))
@@ -200,7 +198,7 @@ def complete_logits(model: LabelModel, own: Features, cuts_VD: Sequence[Tensor])
 
 
 def receive_rows(channel: Channel, rows: int, width: int, *, batch_size: int, device: torch.device) -> Tensor:
-    """Receive the embeddings of ``rows`` rows in batches. Raises ProtocolError for others."""
+    """Receive the embeddings of ``rows`` rows in batches. Raises ProtocolError if they do not fit."""
     sizes = [min(batch_size, rows - start) for start in range(0, rows, batch_size)]
     return torch.cat([receive_embedding(channel, number, size, width).to(device) for number, size in enumerate(sizes)])
 

@@ -1,19 +1,20 @@
-"""Bootstrap intervals: how far a metric would move if other rows had been drawn.
+"""Compute bootstrap intervals: how far a metric would move if other rows had been drawn.
 
-Efron's nonparametric bootstrap over rows: a resample draws N of the N rows with replacement, that is, gives each
-row a multinomial count, which multiplies its weight. Statistics take weights (metrics/statistics.py), so nothing is sorted or
-copied again; several statistics, and two models on the same rows, are evaluated on the same resamples (paired).
+It is Efron's nonparametric bootstrap over rows: a resample draws N of the N rows with replacement, that is, gives each row a
+multinomial count, which multiplies its weight. Statistics take weights (metrics/statistics.py), so nothing is sorted or copied
+again. Several statistics, and two models on the same rows, are evaluated on the same resamples (paired).
 
-Rows of one key, such as a customer's orders, are more alike than those of two: taken for independent they make an interval too
-narrow. Then keys are drawn instead, each with all its rows (the cluster bootstrap; Davison and Hinkley 1997, section 3.8).
+Rows of one key, such as a customer's orders, are more similar than rows of two keys. If they are treated as independent, the
+interval is too narrow. Then keys are drawn instead, each with all its rows (the cluster bootstrap; Davison and Hinkley 1997,
+section 3.8).
 
-The interval is the percentile interval moved by the bootstrap's own estimate of bias, so that it lies around the
-value. It makes no difference to AUC or a mean; a calibration error, whose resamples are all too large because
-resampling adds noise to every bin, would otherwise lie outside its own interval.
+The interval is the percentile interval moved by the bootstrap's own estimate of bias, so that it lies around the value. This
+makes no difference to AUC or a mean. A calibration error would otherwise lie outside its own interval, because resampling adds
+noise to every bin and so makes all its resamples too large.
 
-The level holds for about a hundred rows of the rarer class and more. Of 150 95 % intervals of an AUC 142 held the true
-value at 1,000 rows with 100 positives, but only 123 at 200 rows with 20 and 122 at 40 with 8 (where 12 were [1, 1]): with
-fewer rows take them for too narrow.
+The level holds for about a hundred rows of the rarer class and more. Of 150 95 % intervals of an AUC, 142 contained the true
+value at 1,000 rows with 100 positives, but only 123 at 200 rows with 20, and 122 at 40 with 8 (where 12 were [1, 1]). With fewer
+rows consider them too narrow.
 
 Shapes: N rows, M statistics, R resamples, K keys.
 """
@@ -27,14 +28,14 @@ from numpy.typing import NDArray
 from tallystick.errors import DataError
 from tallystick.metrics import Floats, Statistic
 
-MIN_USABLE = 0.5  # share of resamples that must have a value; below it the percentiles would be of a chosen few
+MIN_USABLE = 0.5  # share of resamples that must have a value; below it the percentiles would come from a selected few
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
     """A two-sided interval at ``level``.
 
-    At 0.95 about 95 of 100 such intervals hold the true value if the rarer class has a hundred rows, and fewer do with fewer
+    At 0.95 about 95 of 100 such intervals contain the true value if the rarer class has a hundred rows, and fewer do with fewer
     rows.
     """
 
@@ -60,7 +61,7 @@ def bootstrap(
 ) -> Floats:
     """Evaluate every statistic on the same ``resamples`` resamples: (R, M), NaN where one has no value.
 
-    Rows are drawn, or with ``keys_N`` (which key each row has, any numbers) the keys, each with all its rows.
+    Rows are drawn, or with ``keys_N`` (each row's key, any numbers) the keys, each with all its rows.
     """
     if resamples < 0:
         raise DataError(f"resamples is {resamples}; give 0 for no intervals, or some hundred")
@@ -77,7 +78,7 @@ def bootstrap(
 
 
 def _repeated(keys_N: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-    """Return the keys numbers from 0, or None if no two rows have one."""
+    """Return the keys numbered from 0, or None if no two rows share a key."""
     if keys_N is None:
         return None
     keys_K, number_N = np.unique(keys_N, return_inverse=True)

@@ -1,8 +1,8 @@
-"""Measure a model on the rows of a split, and compare two on the same rows: what did joining bring?
+"""Measure a model on the rows of a split, and compare two models on the same rows, to see what joining brought.
 
-The results are plain dictionaries, ready for JSON: no NaN, a metric without a value says why. Everything here is
-computed from labels and stays with the label party; no formal guarantee protects the labels if it is passed on.
-Shapes: N rows, C classes, L levels, K labels of a row.
+The results are plain dictionaries, ready for JSON: no NaN, and a metric without a value gives the reason. Everything here is
+computed from labels and stays with the label party; no formal guarantee protects the labels if it is passed on. Shapes: N rows, C
+classes, L levels, K labels of a row.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ _DIGITS = 6  # of the curves' points
 
 
 class MetricValue(TypedDict):
-    """A metric (or a difference of two), with its interval. ``value`` is None where ``reason`` says why."""
+    """A metric (or a difference of two), with its interval. ``value`` is None if ``reason`` says why."""
 
     value: float | None
     low: float | None
@@ -57,16 +57,16 @@ class ReliabilityCurve(TypedDict):
 
 
 class QuantileShares(TypedDict):
-    """How often labels are at most the predicted quantiles, with intervals; and how often they lie between the outermost two."""
+    """How often labels are at most the predicted quantiles, with intervals, and how often they lie between the outermost two."""
 
     level: list[float]
     observed: list[MetricValue]
-    between: MetricValue | None  # None of a single level
-    width: float | None  # mean distance between these two
+    between: MetricValue | None  # None for a single level
+    width: float | None  # mean distance between the outermost two
 
 
 class BrierCurve(TypedDict):
-    """Brier scores of survival until each time, and what all rows would have with one and the same distribution."""
+    """Brier scores of survival until each time, and those of one distribution for all rows."""
 
     time: list[float]
     score: list[float]
@@ -74,7 +74,7 @@ class BrierCurve(TypedDict):
 
 
 class MetricCurves(TypedDict):
-    """A model's curves. One is None where the target or the rows have none, or where the label party kept it to itself."""
+    """A model's curves. One is None if the target or the rows have none, or if the label party kept it to itself."""
 
     roc: RocCurve | None
     reliability: ReliabilityCurve | None
@@ -95,8 +95,8 @@ class Comparison(TypedDict):
     local_baseline: dict[str, MetricValue] | None
     difference: dict[str, MetricValue] | None
     curves: dict[str, MetricCurves]  # "joint", "local_baseline"
-    labels: NotRequired[dict[str, "Comparison"]]  # of a multilabel target: each label by itself, with curves of its own
-    weighted: NotRequired[bool]  # each row counts by its sample weight, in all of the above but ``rows``
+    labels: NotRequired[dict[str, "Comparison"]]  # for a multilabel target: each label separately, with its own curves
+    weighted: NotRequired[bool]  # whether each row counts by its sample weight, in everything above except ``rows``
 
 
 def compare_models(
@@ -114,12 +114,12 @@ def compare_models(
 ) -> Comparison:
     """Measure the joint model and the own-columns-only model on the same rows and resamples: metrics, intervals and curves.
 
-    The interval of a difference comes from the paired bootstrap: both models see the same resampled rows, so what
-    makes a draw of rows easy or hard for both cancels out. ``keys_N`` says which key each row has: those of one are drawn
-    together. ``labels_N`` are 0/1, class numbers, patterns of several labels or real numbers; logits are (N,) or, for classes,
-    (N, C), for the names of several ``labels`` (N, K), and for regression the predictions in the label's unit, (N, L) for the
-    ``levels`` of a quantile target; without ``own_logits`` the joint model is measured alone. ``weights`` are per row.
-    ``evaluation`` says how many bins and resamples there are.
+    The interval of a difference comes from the paired bootstrap: both models see the same resampled rows, so effects that make a
+    draw of rows easy or hard for both cancel out. ``keys_N`` is the key of each row; rows of one key are drawn together.
+    ``labels_N`` are 0/1, class numbers, patterns of several labels or real numbers. Logits are (N,), or (N, C) for classes, (N,
+    K) for the names of several ``labels``, the predictions in the label's unit for regression, or (N, L) for the ``levels`` of a
+    quantile target. Without ``own_logits`` only the joint model is measured. ``weights`` are per row. ``evaluation`` sets the
+    numbers of bins and resamples.
 
     Raises DataError for labels, weights or shapes that do not fit; logits that are not finite give metrics without a value.
     """
@@ -135,7 +135,7 @@ def compare_models(
         label: {model: _Model("binary", bits_NK[:, k], each[:, k], weights_N, settings) for model, each in logits.items()}
         for k, label in enumerate(labels)
     }
-    # Of several labels each has resamples, and their mean has the mean of these
+    # Each of several labels has resamples, and their mean has the mean of these
     statistics = {
         (label, model, name): statistic
         for label, models in (parts or {"": whole}).items()
@@ -173,7 +173,7 @@ def compare_models(
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """What every part of a comparison says of itself."""
+    """Facts that every part of a comparison states about itself."""
 
     bins: int
     bootstrap: dict[str, Any]
@@ -187,7 +187,7 @@ def _compared(
     weights_N: Floats,
     facts: _Facts,
 ) -> Comparison:
-    """Put the models' values and resamples, by model and metric, side by side."""
+    """Combine the models' values and resamples, by model and metric."""
     table = METRICS[target]
     by_model: dict[str, dict[str, MetricValue]] = {model: {} for model in models}
     for model, each in models.items():
@@ -226,7 +226,7 @@ def _compared(
 
 
 class _Model:
-    """One model's prepared statistics, values and reasons on the rows that are measured."""
+    """One model's prepared statistics, values and reasons on the measured rows."""
 
     def __init__(self, target: TargetType, labels: Any, logits: ArrayLike, weights_N: Floats, settings: MetricSettings) -> None:
         self.statistics: dict[str, Statistic] = {}
@@ -261,8 +261,8 @@ class _Model:
                 self.shares[BETWEEN] = metrics.mean_statistic((labels_N >= lowest_N) & (labels_N <= highest_N))
 
     def curves(self, replicates: Mapping[str, Floats]) -> MetricCurves:
-        """Compute the curves ROC, reliability and precision-recall of a binary target, Brier scores of survival, or the shares of
-        a quantile target, whose resamples are given.
+        """Compute the curves: ROC, reliability and precision-recall of a binary target, Brier scores of survival, or the shares
+        of a quantile target, whose resamples are given.
         """
         if "brier" in self.values:
             assert self._rows is not None

@@ -1,8 +1,9 @@
-"""Exact results that the contract lets leave the label party: metrics of the joint model, the falls of a peer's own columns.
+"""Send exact results that the contract allows to leave the label party: metrics of the joint model, and falls of a peer's
+columns.
 
-Threat model: honest-but-curious feature parties. No formal guarantee, and not private: a metric is an exact figure of the test
-labels, a fall one of the validation labels; both are rounded to DIGITS significant digits, which bounds how much one tells and
-protects nobody. What is received is checked against the contract: no name and no word of a peer's goes any further.
+Threat model: honest-but-curious feature parties. No formal guarantee, and not private: a metric is an exact figure about the test
+labels, a fall one about the validation labels. Both are rounded to DIGITS significant digits, which limits how much one reveals
+and protects nobody. Received results are checked against the contract, and no name or text from a peer is used any further.
 """
 
 import math
@@ -21,7 +22,7 @@ _DIGITS = 4
 
 
 class SharedMetric(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A metric with its interval, if there is one. The metric is None where it has no value on the test rows."""
+    """A metric with its interval, if there is one. The metric is None if it has no value on the test rows."""
 
     value: float | None
     low: float | None
@@ -29,7 +30,9 @@ class SharedMetric(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class SharedResults(Message, frozen=True):
-    """Label party to feature party: the contract's metrics in the contract's order, and the falls of its columns if agreed."""
+    """Sent by the label party: the contract's metrics in the contract's order, and the falls of the receiver's
+    columns if agreed.
+    """
 
     rows: int
     metrics: tuple[SharedMetric, ...]
@@ -55,7 +58,7 @@ def receive_shared(
     agreed).
 
     Raises ProtocolError for other metrics than agreed, numbers that are not finite or out of the metric's range, an interval that
-    does not hold its value, or falls of another number of columns.
+    does not contain its value, or falls of another number of columns.
     """
     message = channel.receive(SharedResults)
 

@@ -1,1 +1,1 @@
-"""AUC and curves under label differential privacy: mechanisms, their protocols, and the release that picks among them."""
+"""Release AUC and curves under label differential privacy: mechanisms, protocols, and the choice among them."""

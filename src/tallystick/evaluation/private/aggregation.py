@@ -1,4 +1,4 @@
-"""Mechanism 6: another mechanism's answer summed securely, the noise drawn in shares."""
+"""Implement mechanism 6: another mechanism's answer summed securely, with the noise drawn in shares."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -17,10 +17,10 @@ class SecureSum(CountingMechanism):
     Goryczka and Xiong 2017, section 4 (discrete Laplace as a sum of Polya shares); Bonawitz et al. 2017 (masks). Threat model: an
     honest-but-curious server that colludes with no client, or with so few that ``honest`` clients are left. Guarantee: the inner
     mechanism's, for the sum (the shares' table is within 2^-140 of exact in total variation). ``honest`` makes every share large
-    enough for that many clients to bring the whole noise. Not protected: from another client, unless ``honest`` is at most K - 1.
-    It knows its own share, and the others' alone hide the sum (at epsilon 1, ranks among 3 clients: 2.2). Among 2 clients nothing
-    helps. Nor from a server that invents clients, unless ``honest`` is as low as the number that it does not invent.
-    The error does not depend on the number of clients (it grows as sqrt(K / honest) where ``honest`` is set).
+    enough for that many clients to bring the whole noise. Not protected: labels from another client, unless ``honest`` is at most
+    K - 1. That client knows its own share, and only the others' shares hide the sum (at epsilon 1, ranks among 3 clients: 2.2).
+    Among 2 clients nothing helps. Nor does it protect from a server that invents clients, unless ``honest`` is at most the number
+    of real ones. The error does not depend on the number of clients (it grows as sqrt(K / honest) if ``honest`` is set).
 
     An epsilon whose noise is too wide for shares (below about 2e-4 for ``two-statistics``) is refused before anything is sent.
     """
@@ -47,7 +47,7 @@ class SecureSum(CountingMechanism):
 
     @property
     def least_clients(self) -> int:
-        """Return as many clients as are taken as honest, and two at least."""
+        """Return the number of clients that are assumed to be honest, but at least two."""
         return self.honest or 2
 
     @property
@@ -57,13 +57,13 @@ class SecureSum(CountingMechanism):
 
     @property
     def reveals(self) -> str:
-        """Say that the sums alone are revealed."""
+        """Say that only sums are revealed."""
         exact = "the score histogram" if self.inner.needs_totals else "the number of rows"
         return f"only sums over all clients: {exact} and the noisy answer of {self.inner.name}"
 
     @property
     def needs_totals(self) -> bool:
-        """Ask the inner mechanism."""
+        """Return the inner mechanism's answer."""
         return self.inner.needs_totals
 
     @property
@@ -73,7 +73,7 @@ class SecureSum(CountingMechanism):
 
     @property
     def sensitivity(self) -> float:
-        """Return the inner mechanism's sensitivity: one label sits with one client."""
+        """Return the inner mechanism's sensitivity: one label belongs to one client."""
         return self.inner.sensitivity
 
     @property
@@ -101,7 +101,7 @@ class SecureSum(CountingMechanism):
         return clients
 
     def predicted_error(self, assumed: Population) -> float:
-        """Predict the error as the inner mechanism counts, with the noise of the sum."""
+        """Predict the inner mechanism's error, with the noise of the sum."""
         return self.inner.predicted_error(replace(assumed, clients=assumed.clients / self.honest if self.honest else 1))
 
     def bins(self, grid: ScoreBins) -> ScoreBins:
@@ -113,7 +113,9 @@ class SecureSum(CountingMechanism):
         return self.inner.answer(positives_B, negatives_B, bins, noise=noise)
 
     def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
-        """Draw this client's share where ``shares`` clients take part. Raises ConfigError if they are too few for the whole."""
+        """Draw this client's share if ``shares`` clients take part. Raises ConfigError if they are too few for the
+        whole noise.
+        """
         if shares is None:
             raise ConfigError("a secure sum draws noise in shares; say how many clients take part")
         if self.honest is not None and shares < self.honest:

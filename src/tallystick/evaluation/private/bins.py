@@ -1,4 +1,4 @@
-"""Score bins, exact counts in them, and what is assumed about a test set before anything is spent.
+"""Define score bins, exact counts in them, and public assumptions about a test set before anything is spent.
 
 Shapes: N rows, B bins, T thresholds.
 """
@@ -17,12 +17,13 @@ Floats = NDArray[np.float64]
 
 GRID_BINS = 4096
 RANK_GRID_BINS = 1 << 16  # for ranks, whose noise does not grow with the number of bins
-MOST_ROWS = 1 << 53  # up to here a float64 holds every count, and no sum of counts overflows
+MOST_ROWS = 1 << 53  # up to here a float64 represents every count, and no sum of counts overflows
 
 
 def score_grid(count: int = GRID_BINS) -> Floats:
-    """Return the fixed fine grid: ``count`` - 1 inner edges, equally spaced in logit from -14 to 14, for rare and common
-    labels alike."""
+    """Return the fixed fine grid: ``count`` - 1 inner edges, equally spaced in logit from -14 to 14, which suits rare and common
+    labels.
+    """
     edges: Floats = 1 / (1 + np.exp(-np.linspace(-14.0, 14.0, count - 1)))
     return edges
 
@@ -39,13 +40,12 @@ def paper_thresholds(count: int) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreBins:
-    """Score bins by their inner edges (an edge belongs to the bin above it), and how many rows each holds where that is
-    public."""
+    """Score bins by their inner edges (an edge belongs to the bin above it), and the number of rows in each if that is public."""
 
     edges: Floats
     totals_B: Ints | None = None
     distinct: bool = False
-    """Whether no bin holds two distinct scores."""
+    """Whether no bin holds two different scores."""
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class ScoreBins:
     def centred_ranks(self) -> Floats:
         """Return each bin's mid-rank minus one half, as a share of all rows.
 
-        It is in [-1/2, 1/2], whatever the totals are. The sensitivity of a rank sum rests on that.
+        It is in [-1/2, 1/2], whatever the totals are. The sensitivity of a rank sum relies on that.
         """
         totals_B = self.totals()
         ranks_B: Floats = (np.cumsum(totals_B) - totals_B / 2) / max(self.rows, 1) - 0.5
@@ -106,10 +106,10 @@ class ScoreBins:
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """Public assumptions about a test set by which an error is predicted: its size, class balance, AUC and number of clients.
+    """Public assumptions about a test set from which an error is predicted: its size, class balance, AUC and number of clients.
 
-    The scores follow the binormal model, calibrated: negatives N(0, 1) and positives N(d, 1) on a latent axis with
-    d = sqrt(2) Phi^-1(AUC), and the score is the posterior probability of the label.
+    The scores follow the calibrated binormal model: negatives N(0, 1) and positives N(d, 1) on a latent axis with d = sqrt(2)
+    Phi^-1(AUC), and the score is the posterior probability of the label.
     """
 
     rows: int
@@ -150,7 +150,7 @@ class Population:
         return scores
 
     def expected_counts(self, edges: Floats) -> tuple[Ints, Ints]:
-        """Return the expected positives and negatives per bin, rounded so that the sums stay."""
+        """Return the expected positives and negatives per bin, rounded so that the sums stay the same."""
         d = self.separation
         shift = math.log(self.positive_rate / (1 - self.positive_rate))
         with np.errstate(divide="ignore"):
@@ -204,7 +204,7 @@ def check_scores(labels_N: NDArray[np.generic], scores_N: NDArray[np.generic]) -
 def check_both_classes(labels_N: NDArray[np.bool_]) -> None:
     """Raise DataError unless there is a positive and a negative.
 
-    Whoever passes the error on reveals that one class is missing.
+    Passing the error on reveals that one class is missing.
     """
     positives = int(labels_N.sum())
     if positives in (0, len(labels_N)):

@@ -1,4 +1,4 @@
-"""Mechanism 4: noisy label counts per score bin, and the record-level form."""
+"""Implement mechanism 4: noisy label counts per score bin, and its record-level form."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ from tallystick.privacy.events import Event, PureDP, check_epsilon
 from tallystick.privacy.noise import NoiseSource, discrete_laplace_variance
 
 FINE_BINS = 256
-"""Where one noise serves for all, more bins cost less than the half credit within fewer."""
+"""If one noise covers all bins, more bins cost less than the half credit within fewer bins."""
 
 
 class _LaplaceCounts(CountingMechanism):
-    """Counts per score bin, each with as much discrete Laplace noise."""
+    """Counts per score bin, each with equally much discrete Laplace noise."""
 
     shares_scores: ClassVar[bool] = False
     interval_from_noise: ClassVar[bool] = True
@@ -30,19 +30,18 @@ class _LaplaceCounts(CountingMechanism):
 
     @property
     def widest_scale(self) -> float:
-        """Return the scale that all counts get."""
+        """Return the scale for all counts."""
         return self.scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelHistogram(_LaplaceCounts):
-    """Positives per score bin with discrete Laplace noise of scale 1/epsilon. How many rows a bin holds is public.
+    """Positives per score bin with discrete Laplace noise of scale 1/epsilon. The number of rows in a bin is public.
 
-    Threat model: a server that sees each client's noisy counts. Guarantee: epsilon label DP, once for all bins (a label lies
-    in one bin: parallel composition). Not protected: the score histogram on the fine grid, each client's own unless summed
-    securely.
-    Bins are merged from the fixed grid to nearly equal totals; half credit within a bin; nothing is clipped before summing.
-    ROC, precision-recall, calibration and log-loss follow from the same answer at no further cost (curves.py).
+    Threat model: a server that sees each client's noisy counts. Guarantee: epsilon label DP, once for all bins (a label is in one
+    bin: parallel composition). Not protected: the score histogram on the fine grid, each client's own unless summed securely.
+    Bins are merged from the fixed grid to nearly equal totals; pairs within a bin get half credit; nothing is clipped before
+    summing. ROC, precision-recall, calibration and log-loss follow from the same answer at no further cost (curves.py).
     """
 
     name: ClassVar[str] = "label-histogram"
@@ -65,7 +64,7 @@ class LabelHistogram(_LaplaceCounts):
 
     @property
     def sensitivity(self) -> float:
-        """Return 1: a flipped label moves one count by one."""
+        """Return 1: a flipped label changes one count by one."""
         return 1.0
 
     @property
@@ -106,12 +105,12 @@ class LabelHistogram(_LaplaceCounts):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordHistogram(_LaplaceCounts):
-    """Positives and negatives per score bin, both with discrete Laplace noise of scale 2/epsilon, on bins fixed beforehand.
+    """Positives and negatives per score bin, both with discrete Laplace noise of scale 2/epsilon, on fixed bins.
 
     Threat model: a server that sees each client's noisy counts. Guarantee: epsilon DP for whole records, score and label
-    (replacing one moves two counts by one each), hence for labels too. Not protected: the number of rows.
-    ``edges`` must not come from the data that is protected; the default is 128 bins, equally spaced in logit. Edges of
-    nearly equal mass, say from training predictions, lower the error.
+    (replacing one changes two counts by one each), and so for labels as well. Not protected: the number of rows. ``edges`` must
+    not come from the protected data; the default is 128 bins, equally spaced in logit. Edges of nearly equal mass, for example
+    from training predictions, lower the error.
     """
 
     name: ClassVar[str] = "record-histogram"

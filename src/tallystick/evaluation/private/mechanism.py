@@ -1,8 +1,7 @@
-"""Share between mechanisms that answer with counts.
+"""Define the steps that all mechanisms with counts share.
 
-A client turns its rows into counts per score bin, the mechanism turns those into a short vector of integers and adds noise,
-the server adds the clients' vectors and turns the sum into an AUC. Protocols, simulation and prediction all run through
-these steps.
+A client turns its rows into counts per score bin. The mechanism turns these into a short vector of integers and adds noise. The
+server adds the clients' vectors and turns the sum into an AUC. Protocols, simulation and prediction all use these steps.
 
 Shapes: B bins, L numbers in an answer, R repeats (leading axes).
 """
@@ -20,7 +19,7 @@ from tallystick.privacy.noise import NoiseSource, SimulatedNoise
 
 
 class Mechanism(Protocol):
-    """One way to release an AUC. The class says what it protects and reveals. The object carries the cost of one release."""
+    """A way to release an AUC. The class says what it protects and reveals. The object carries the cost of one release."""
 
     name: ClassVar[str]
     shares_scores: ClassVar[bool]
@@ -32,12 +31,12 @@ class Mechanism(Protocol):
 
     @property
     def reveals(self) -> str:
-        """Say what the server learns besides the AUC."""
+        """Say what the server learns in addition to the AUC."""
         ...
 
     @property
     def epsilon(self) -> float:
-        """Return the epsilon asked for."""
+        """Return the requested epsilon."""
         ...
 
     @property
@@ -47,7 +46,7 @@ class Mechanism(Protocol):
 
     @property
     def event(self) -> Event:
-        """Return what one release costs."""
+        """Return the privacy cost of one release."""
         ...
 
     def predicted_sd(self, population: Population) -> float:
@@ -56,23 +55,23 @@ class Mechanism(Protocol):
 
 
 class CountingMechanism(ABC):
-    """A mechanism whose answer is computed from counts per score bin. What others ask of it, it says itself."""
+    """A mechanism whose answer is computed from counts per score bin, with the facts that other code needs about it."""
 
     name: ClassVar[str]
     shares_scores: ClassVar[bool]
     epsilon: float
     grid_bins: ClassVar[int] = GRID_BINS
-    """Bins of the grid on which clients' scores are first counted."""
+    """Number of bins of the grid on which clients' scores are first counted."""
     interval_from_noise: ClassVar[bool] = False
-    """Whether its interval comes from drawing its noise again; else from its predicted standard deviation."""
+    """Whether its interval comes from drawing its noise again; otherwise it comes from its predicted standard deviation."""
     needs_clients: ClassVar[bool] = False
-    """Whether it is a sum over clients, of which a single label party has none."""
+    """Whether it is a sum over clients. A single label party has no clients."""
     picked: ClassVar[bool] = False
-    """Whether a release may pick it for its predicted error; else it has to be asked for."""
+    """Whether a release may choose it by its predicted error; otherwise it must be requested by name."""
 
     @classmethod
     def tuned(cls, epsilon: float, population: Population) -> "CountingMechanism":  # noqa: ARG003
-        """Make the mechanism with the settings that suit an assumed population best."""
+        """Make the mechanism with the best settings for an assumed population."""
         return cls(epsilon=epsilon)  # type: ignore[call-arg]
 
     @property
@@ -83,7 +82,7 @@ class CountingMechanism(ABC):
     @property
     @abstractmethod
     def reveals(self) -> str:
-        """Say what the server learns besides the AUC."""
+        """Say what the server learns in addition to the AUC."""
 
     @property
     @abstractmethod
@@ -103,21 +102,21 @@ class CountingMechanism(ABC):
     @property
     @abstractmethod
     def event(self) -> Event:
-        """Return what one release costs."""
+        """Return the privacy cost of one release."""
 
     @property
     def counted(self) -> "CountingMechanism":
-        """Return the mechanism that counts: itself, or the one that a sum wraps."""
+        """Return the mechanism that counts: itself, or the one inside a sum."""
         return self
 
     @property
     def title(self) -> str:
-        """Return its name, with what it wraps."""
+        """Return its name, and that of an inner mechanism."""
         return self.name
 
     @property
     def widest_scale(self) -> float:
-        """Return the widest noise that it draws."""
+        """Return the scale of the widest noise that it draws."""
         return 0.0
 
     @property
@@ -126,7 +125,7 @@ class CountingMechanism(ABC):
         return True
 
     def shares_of(self, clients: int | None) -> int | None:  # noqa: ARG002
-        """Return in how many shares its noise is drawn, or None for whole noise at every client."""
+        """Return the number of shares of its noise, or None if every client draws the whole noise."""
         return None
 
     @abstractmethod
@@ -134,7 +133,7 @@ class CountingMechanism(ABC):
         """Predict the standard deviation of the released AUC, before anything is spent."""
 
     def predicted_error(self, assumed: Population) -> float:
-        """Predict a standard deviation that counts half of what bins may hide, as its interval does, for one of its own."""
+        """Predict a standard deviation. Half of the error that bins may hide counts as one more deviation, as in the interval."""
         grid = score_grid()
         bins = self.bins(ScoreBins(edges=grid, totals_B=np.add(*assumed.expected_counts(grid))))
         positives_B, negatives_B = assumed.expected_counts(bins.edges)
@@ -142,26 +141,26 @@ class CountingMechanism(ABC):
         return math.hypot(self.predicted_sd(assumed), hidden / 2)
 
     def bins_of(self, scores_N: Floats) -> ScoreBins:
-        """Return the bins that a single label party answers on."""
+        """Return the bins for the answer of a single label party."""
         grid = ScoreBins(edges=score_grid())
         return self.bins(ScoreBins(edges=grid.edges, totals_B=grid.count(scores_N)) if self.needs_totals else grid)
 
     def order_within(self, total_L: Ints, bins: ScoreBins) -> float:
-        """Bound how far half credit within bins may be off, as far as a noisy answer tells, or 0 if nothing is known of it."""
+        """Bound the error of half credit within bins, as far as a noisy answer shows it, or return 0 if nothing is known."""
         return order_within_counts(*self.class_counts(total_L, bins))
 
     def class_counts(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
-        """Split the noisy positives and negatives per bin of an answer that lists them one after the other."""
+        """Split an answer that lists the noisy positives per bin, then the negatives."""
         positives_B, negatives_B = (half_B.astype(np.float64) for half_B in np.split(total_L, [len(bins)]))
         return positives_B, negatives_B
 
     def rounding(self, total_L: Ints, shape: tuple[int, ...], *, source: NoiseSource) -> Ints | int:  # noqa: ARG002
-        """Draw what rounding does to an answer besides the noise (..., L)."""
+        """Draw the effect of rounding on an answer, without the noise (..., L)."""
         return 0
 
     @abstractmethod
     def bins(self, grid: ScoreBins) -> ScoreBins:
-        """Choose the bins to answer on, from the fine grid and (where totals are public) its totals."""
+        """Choose the bins of the answer, from the fine grid and its totals, if these are public."""
 
     @abstractmethod
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:
@@ -172,7 +171,7 @@ class CountingMechanism(ABC):
 
     @abstractmethod
     def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
-        """Draw the noise (..., L) of one client, or its share of it where ``shares`` clients together make the whole."""
+        """Draw the noise (..., L) of one client, or its share if ``shares`` clients together make the whole noise."""
 
     @abstractmethod
     def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
@@ -190,10 +189,10 @@ def simulate_mechanism(
     rng: np.random.Generator,
     shares: int | None = None,
 ) -> Floats:
-    """Draw ``repeats`` releases of the AUC (R,) from the pooled counts, in chunks of bounded memory.
+    """Draw ``repeats`` releases of the AUC (R,) from the pooled counts, in chunks of limited memory.
 
-    The sum of the clients' noise is drawn directly from its own distribution, so the cost does not depend on their number.
-    How rows are spread over clients does not matter: only the sums of the clients' counts enter.
+    The sum of the clients' noise is drawn directly from its own distribution, so the cost does not depend on their number. The
+    distribution of rows over clients does not matter, because only the sums of the clients' counts are used.
     """
     source = SimulatedNoise(rng, clients=clients)
     chunk = max(1, 2_000_000 // max(len(positives_B), 1))
@@ -224,12 +223,13 @@ def simulated_sd(mechanism: CountingMechanism, population: Population) -> float:
 
 
 def order_within_counts(pos_B: Floats, neg_B: Floats) -> float:
-    """Say how far half credit within bins may be off where positives and negatives per bin are known, noise apart.
+    """Bound the error of half credit within bins for known positives and negatives per bin, without noise.
 
-    The order that bin b hides moves the AUC by at most pos_b neg_b / (2 P N) either way. Scores crowd at both ends of a grid, and
-    the orders there point the same way. So the two heaviest bins count in full, and the others as independent of each other. All
-    as independent would not cover an over-confident model's two ends; all in full would be far too wide for smooth scores.
-    Merging neighbours moves the AUC by about three times the error of smooth scores. Half of that counts where it is more.
+    The order that bin b hides changes the AUC by at most pos_b neg_b / (2 P N) in either direction. Scores crowd at both ends of
+    a grid, and the hidden orders there act in the same direction. So the two heaviest bins count in full, and the others as
+    independent of each other. If all counted as independent, an over-confident model's two ends would not be covered; if all
+    counted in full, the bound would be far too wide for smooth scores. Merging neighbours changes the AUC by about three times
+    the error of smooth scores. Half of that counts if it is more.
     """
     bounds_B = np.sort(np.maximum(pos_B, 0) * np.maximum(neg_B, 0))[::-1]
     pairs = max(float(np.maximum(pos_B, 0).sum() * np.maximum(neg_B, 0).sum()), 1.0)

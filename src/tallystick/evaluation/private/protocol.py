@@ -1,13 +1,13 @@
-"""Private AUC over channels: K clients that hold scores and labels, and a server that learns the noisy sum.
+"""Compute a private AUC over channels: K clients have scores and labels, and a server learns the noisy sum.
 
-One function per role and mechanism family. ``client`` and ``server`` serve every counting mechanism, plain or securely summed;
-``noisy_scores_client`` and ``noisy_scores_server`` are the score-sharing baseline. Both sides must be given the same
-mechanism (the contract holds it). A client's budget is spent in its ledger before its answer leaves.
+There is one function per role and family of mechanisms. ``client`` and ``server`` run every counting mechanism, plain or securely
+summed; ``noisy_scores_client`` and ``noisy_scores_server`` are the baseline that shares scores. Both sides must be given the same
+mechanism (it is in the contract). A client's budget is spent in its ledger before its answer is sent.
 
 A client without rows takes part like any other: its answer is noise. A client that drops out ends the round for all, by name
-(privacy/masks.py); what the others spent stays spent. A new round may start without it, unless the server had the sum of the
-score histograms (or row counts) already: the next sum would then show the lost client's own by the difference, and the error
-says so.
+(privacy/masks.py); the budget that the others spent stays spent. A new round may start without it, unless the server already had
+the sum of the score histograms (or row counts): the next sum would then reveal the lost client's own by the difference, and the
+error says so.
 """
 
 import math
@@ -37,7 +37,7 @@ from tallystick.privacy.noise import NoiseSource
 
 
 class PublicBins(Message, frozen=True):
-    """The bins to answer on: inner edges, and how many rows of all clients each holds."""
+    """The bins for the answer: inner edges, and the number of all clients' rows in each."""
 
     limit: ClassVar[int] = 2 * MEBIBYTE
     edges: Array
@@ -72,8 +72,9 @@ def client(
 ) -> PublicResult:
     """Answer with noise and learn the released AUC (DPAUC, steps 1 to 3 of the overall workflow).
 
-    ``labels_N`` are 0 or 1 and ``scores_N`` in [0, 1], one per row; no row is fine. ``noise`` must be SecureNoise in a release.
-    Raises DataError for other values, BudgetExceeded if the ledger's cap for ``dataset`` refuses, PeerError if the round ends.
+    ``labels_N`` are 0 or 1 and ``scores_N`` in [0, 1], one per row; zero rows are allowed. ``noise`` must be SecureNoise in a
+    release. Raises DataError for other values, BudgetExceeded if the ledger's cap for ``dataset`` refuses, PeerError if the round
+    ends.
     """
     labels, scores = check_scores(labels_N, scores_N)
     terms: MaskedTerms | PlainTerms = PlainTerms(channel=channel)
@@ -104,8 +105,8 @@ def client(
 def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed: Population) -> PrivateAuc:
     """Add up the clients' noisy answers and compute the AUC (DPAUC, steps 4 to 6), then tell every client.
 
-    ``assumed`` (class balance and AUC) only serves the predicted error. Raises PeerError naming the client that dropped out
-    or broke the protocol, DataError where the noise leaves no AUC to compute; nothing partial is released.
+    ``assumed`` (class balance and AUC) is only used for the predicted error. Raises PeerError, which names the client that
+    dropped out or broke the protocol, and DataError if the noise leaves no AUC to compute; nothing partial is released.
     """
     if not channels:
         raise ConfigError("no client takes part; a private AUC needs at least one")
@@ -176,7 +177,7 @@ def noisy_scores_server(channels: Sequence[Channel], *, mechanism: NoisyScores) 
                         "expected float64 and bool"
                     )
                 scores = message.scores.numpy(None)
-                labels = message.labels.numpy(len(scores)).view(np.uint8)  # whose bytes may be any
+                labels = message.labels.numpy(len(scores)).view(np.uint8)  # its bytes may have any value
             except MalformedMessage as error:
                 raise ProtocolError(channel.peer, f"{breaks}: {error}") from None
             if not np.all(np.isfinite(scores)):
@@ -195,7 +196,7 @@ def noisy_scores_server(channels: Sequence[Channel], *, mechanism: NoisyScores) 
 
 
 def _grid(mechanism: CountingMechanism) -> NDArray[np.float64]:
-    """Return the grid that the clients' scores are first counted on."""
+    """Return the grid on which the clients' scores are first counted."""
     return score_grid(mechanism.counted.grid_bins)
 
 
@@ -206,7 +207,7 @@ def _read_result(channel: Channel) -> PublicResult:
 
 
 class _NoNoise:
-    """Stands in where an answer about no rows is computed, which flips no coin."""
+    """A stand-in for noise in an answer about zero rows, which flips no coin."""
 
     def binomial(self, counts: NDArray[np.int64], probability: object) -> NDArray[np.int64]:  # noqa: ARG002
         return counts * 0

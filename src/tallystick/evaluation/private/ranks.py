@@ -1,4 +1,4 @@
-"""Mechanism 5: two statistics over public mid-ranks, and mechanism 2: randomised response, which shares its estimator.
+"""Implement mechanism 5: two statistics over public mid-ranks, and mechanism 2: randomised response, with the same estimator.
 
 With centred mid-ranks r in [-1/2, 1/2] (shares of all M rows), S = sum of r over the positives, P positives and N = M - P
 negatives,
@@ -20,7 +20,7 @@ from tallystick.privacy.events import Event, PureDP, check_epsilon
 from tallystick.privacy.noise import WIDEST_SHARE, NoiseSource, discrete_laplace_variance
 
 RANK_UNITS = 4096
-"""Units per rank of 1, at most: S is released in integers of this size, each row's term rounded at random without bias."""
+"""Most units per rank of 1: S is released in integers of this size, and each row's term is rounded at random without bias."""
 
 MOST_FLIPPED_EPSILON = 30.0
 
@@ -29,11 +29,10 @@ MOST_FLIPPED_EPSILON = 30.0
 class TwoStatistics(CountingMechanism):
     """S and P with discrete Laplace noise, the budget split between them.
 
-    Threat model: a server that sees each client's two noisy numbers. Guarantee: epsilon label DP: a flipped label moves S by
-    at most 1/2 (share ``split`` of epsilon) and P by 1 (the rest). Not protected: the score histogram on the fine grid, from
-    which the mid-ranks come (each client's own unless summed securely; a single label party keeps it, and only the two
-    numbers leave).
-    The least error of all mechanisms here, but nothing besides AUC and class balance can be read from it.
+    Threat model: a server that sees each client's two noisy numbers. Guarantee: epsilon label DP: a flipped label changes S by at
+    most 1/2 (share ``split`` of epsilon) and P by 1 (the rest). Not protected: the score histogram on the fine grid, from which
+    the mid-ranks come (each client's own unless summed securely; a single label party keeps it, and only the two numbers are
+    sent). It has the least error of all mechanisms here, but gives only the AUC and the class balance.
     """
 
     name: ClassVar[str] = "two-statistics"
@@ -57,20 +56,22 @@ class TwoStatistics(CountingMechanism):
 
     @classmethod
     def tuned(cls, epsilon: float, population: Population) -> "TwoStatistics":
-        """Split the budget best for an assumed population: shares as the cube roots of what each variance weighs."""
+        """Choose the best split of the budget for an assumed population: in proportion to the cube roots of the variances'
+        weights.
+        """
         ranks = (_weight_of_ranks(population) / 2) ** (2 / 3)
         positives = abs(_weight_of_positives(population)) ** (2 / 3)
         return cls(epsilon=epsilon, split=min(max(ranks / (ranks + positives), 0.5), 0.98))
 
     @property
     def sensitivity(self) -> float:
-        """Return the sensitivity of S, in ranks. That of P is 1."""
+        """Return the sensitivity of S, in ranks. The sensitivity of P is 1."""
         return 0.5
 
     @property
     def units(self) -> int:
-        """Return the units per rank of 1: a power of two, smaller where epsilon is, so that the noise on S can be drawn in
-        shares. What is lost to rounding is little beside noise that wide.
+        """Return the units per rank of 1: a power of two. For a small epsilon it is smaller, so that the noise on S can be drawn
+        in shares. The loss by rounding is small compared with noise that wide.
         """
         units = RANK_UNITS
         while units > 2 and units * self.sensitivity / (self.split * self.epsilon) > WIDEST_SHARE:
@@ -84,7 +85,7 @@ class TwoStatistics(CountingMechanism):
 
     @property
     def widest_scale(self) -> float:
-        """Return the wider of the two."""
+        """Return the wider of the two scales."""
         return max(self.scales)
 
     @property
@@ -93,19 +94,19 @@ class TwoStatistics(CountingMechanism):
         return PureDP(epsilon=self.epsilon)
 
     def bins(self, grid: ScoreBins) -> ScoreBins:
-        """Use the grid as it is."""
+        """Return the grid unchanged."""
         return grid
 
     def bins_of(self, scores_N: Floats) -> ScoreBins:
-        """Assign each distinct score a bin of its own: exact ranks."""
+        """Give each distinct score its own bin, for exact ranks."""
         return ScoreBins.exact(scores_N)
 
     def order_within(self, total_L: Ints, bins: ScoreBins) -> float:  # noqa: ARG002
-        """Bound how far half credit within bins may be off if ranks are taken of bins instead of scores.
+        """Bound the error of half credit within bins if ranks come from bins instead of scores.
 
         A bin with a share t of the rows hides an order that is worth at most t^2 / 2 of the AUC. Half of that counts as its
-        standard deviation, independent over bins, and two of the sum's are given: next to nothing for smooth scores, more where
-        a few heavy values fall together.
+        standard deviation, independent over bins, and the result is two deviations of the sum: almost nothing for smooth scores,
+        more if a few frequent values share bins.
         """
         if bins.distinct:
             return 0.0
@@ -113,17 +114,17 @@ class TwoStatistics(CountingMechanism):
         return float(np.sqrt(np.sum(shares_B**4)) / 2)
 
     def rounding(self, total_L: Ints, shape: tuple[int, ...], *, source: NoiseSource) -> Ints:
-        """Return the rounding's part: S is rounded with a coin per positive, at most as uncertain as a fair one."""
+        """Return the effect of rounding: S is rounded with one coin per positive, at most as uncertain as a fair coin."""
         coins = max(int(total_L[1]), 0)
         ranks = source.binomial(np.full(shape, coins), 0.5) - coins // 2
         return np.stack([ranks, np.zeros_like(ranks)], axis=-1)
 
     def predicted_error(self, assumed: Population) -> float:
-        """Predict no error by bins: its ranks are exact, so nothing is hidden."""
+        """Predict no error from bins: its ranks are exact, so nothing is hidden."""
         return self.predicted_sd(assumed)
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
-        """Return S in units and P (2). The rounding's coins need not be secret: the sensitivity holds whatever they show."""
+        """Return S in units and P (2). The rounding's coins need not be secret: the sensitivity holds for all their results."""
         units_B = bins.centred_ranks() * self.units
         floor_B = np.floor(units_B)
         rounded_up = noise.binomial(positives_B, units_B - floor_B)
@@ -148,13 +149,13 @@ class TwoStatistics(CountingMechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomisedResponse(CountingMechanism):
-    """Every label flipped once with probability 1/(1 + e^epsilon), the AUC debiased (DPAUC_RR; Menon et al. 2015).
+    """Every label is flipped once with probability 1/(1 + e^epsilon), and the AUC is debiased (DPAUC_RR; Menon et al. 2015).
 
-    Threat model: a server that sees the counts of flipped labels per score bin. Guarantee: epsilon label DP, also for any
-    further use of the same flipped labels. Not protected: the number of scores between any two thresholds, per client, is
-    exact (the paper's own warning).
-    The paper's debiasing by alpha, beta and pi is algebraically S/(1-2q) and (P - qM)/(1-2q) in the formula above. Unbounded.
-    Raises ConfigError for an epsilon over 30: coins of 53 bits come up with a chance of e^-epsilon no more exactly.
+    Threat model: a server that sees the counts of flipped labels per score bin. Guarantee: epsilon label DP, also for any further
+    use of the same flipped labels. Not protected: the exact number of scores between any two thresholds, per client (the paper's
+    own warning). The paper's debiasing by alpha, beta and pi is algebraically S/(1-2q) and (P - qM)/(1-2q) in the formula above.
+    The result is unbounded. Raises ConfigError for an epsilon over 30, because 53-bit coins no longer have the exact chance
+    e^-epsilon.
     """
 
     name: ClassVar[str] = "randomised-response"
@@ -177,7 +178,7 @@ class RandomisedResponse(CountingMechanism):
 
     @property
     def draws_shares(self) -> bool:
-        """Tell whether noise is drawn in shares: flips have none."""
+        """Return False: flips cannot be drawn in shares."""
         return False
 
     @property
@@ -200,13 +201,13 @@ class RandomisedResponse(CountingMechanism):
         return ScoreBins(edges=paper_thresholds(self.thresholds))
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
-        """Flip every label and count positives then negatives per bin (2 B)."""
+        """Flip every label and count positives, then negatives, per bin (2 B)."""
         truthful = noise.binomial(positives_B, 1 - self.flip_probability)
         flipped = noise.binomial(negatives_B, self.flip_probability)
         return np.concatenate([truthful + flipped, positives_B + negatives_B - truthful - flipped], axis=-1)
 
     def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:  # noqa: ARG002
-        """Draw no noise besides the flips, which have no shares either."""
+        """Draw no noise in addition to the flips, which cannot be shared."""
         if shares is not None:
             raise ConfigError(
                 "randomised response adds no noise to its counts, so there is nothing to share; sum another mechanism securely"
@@ -230,7 +231,7 @@ class RandomisedResponse(CountingMechanism):
         return auc_of_rank_sum((flipped_B * ranks_B).sum(-1) / (1 - 2 * q), positives, rows), positives
 
     def predicted_sd(self, population: Population) -> float:
-        """Add up the flips' variances q(1-q)/(1-2q)^2 through the formula. The number of clients does not enter."""
+        """Propagate the flips' variances q(1-q)/(1-2q)^2 through the formula. The number of clients does not matter."""
         q = self.flip_probability
         ranks = population.rows / 12 * _weight_of_ranks(population) ** 2
         positives = population.rows * _weight_of_positives(population) ** 2
@@ -238,7 +239,7 @@ class RandomisedResponse(CountingMechanism):
 
 
 def auc_of_rank_sum(rank_sum: Floats, positives: Floats, rows: float | Floats) -> Floats:
-    """Compute 1/2 + M S / (P N). It is not a number where a noisy count says that a class is missing."""
+    """Compute 1/2 + M S / (P N). The result is NaN if a noisy count says that a class is missing."""
     pairs = positives * (rows - positives)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where((positives > 0) & (positives < rows), 0.5 + rows * rank_sum / pairs, np.nan))

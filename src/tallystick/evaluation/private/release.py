@@ -1,4 +1,4 @@
-"""One label party's release: pick the mechanism of least predicted error, spend, release.
+"""Release one label party's AUC: choose the mechanism of least predicted error, spend the budget, release.
 
 result = release_private_auc(labels, scores, epsilon=1, ledger=ledger, dataset="test-2024", rng=SecureNoise())
 """
@@ -23,9 +23,9 @@ ASSUMED_AUC = 0.75
 
 
 def candidate_mechanisms(epsilon: float, assumed: Population, *, unit: Unit = "label") -> list[CountingMechanism]:
-    """List the mechanisms that may be picked, for one label party or for several clients.
+    """List the mechanisms that may be chosen, for one label party or for several clients.
 
-    Several are securely summed: summed plainly, they would show the server each client's score histogram.
+    For several clients they are securely summed: plain sums would show the server each client's score histogram.
     """
     candidates = [mechanism.tuned(epsilon, assumed) for mechanism in COUNTING.values() if mechanism.picked]
     fitting = [each for each in candidates if unit == "label" or each.event.unit == unit]
@@ -33,10 +33,10 @@ def candidate_mechanisms(epsilon: float, assumed: Population, *, unit: Unit = "l
 
 
 def choose(epsilon: float, assumed: Population, *, unit: Unit = "label") -> tuple[CountingMechanism, dict[str, float]]:
-    """Pick the mechanism of least predicted error, and also return all the predictions, by name.
+    """Choose the mechanism of least predicted error. Return it, and all predictions by name.
 
-    The error is the noise's standard deviation and, of histograms, what their bins may hide, which a large epsilon leaves as it
-    is. Nothing private enters: class balance and AUC are what ``assumed`` says, not what the data hold.
+    The error is the noise's standard deviation and, for histograms, the error that their bins may hide, which a large epsilon
+    does not reduce. Nothing private is used: class balance and AUC come from ``assumed``, not from the data.
     """
     options = candidate_mechanisms(epsilon, assumed, unit=unit)
     predictions = [option.predicted_error(assumed) for option in options]
@@ -59,16 +59,15 @@ def release_private_auc(
 ) -> PrivateAuc:
     """Release the AUC of one label party's test set under epsilon-DP, with an interval and a statement of what it revealed.
 
-    DPAUC's goal by the mechanisms of this package. Threat model: whoever sees the result. Guarantee: epsilon label DP
-    (``unit="record"``: whole records), spent in ``ledger`` before the noise is drawn. Not protected: that both classes occur
-    (checked here on the exact labels; an error that is passed on tells) and the number of rows; under label DP the scores count
-    as known, so they must not depend on these labels. ``check_classes=False`` leaves the classes to the noisy count: for
-    callers whose errors others see.
-    ``labels_N`` are 0 or 1, ``scores_N`` in [0, 1]. ``rng`` is SecureNoise unless a simulation says otherwise. The mechanism
-    is the one of least predicted error for a quarter of positives and an AUC of 0.75; whoever knows better, and not from these
-    labels, passes the one that ``choose`` picks for what they know.
-    ``epsilon`` is from 1e-9 to 1e9. The samplers' time is not protected.
-    Raises DataError, ConfigError, BudgetExceeded or StorageError before spending, NothingReleased (a DataError) after it.
+    It reaches DPAUC's goal with the mechanisms of this package. Threat model: anyone who sees the result. Guarantee: epsilon
+    label DP (``unit="record"``: whole records), spent in ``ledger`` before the noise is drawn. Not protected: that both classes
+    occur (checked here on the exact labels; passing the error on reveals it) and the number of rows. Under label DP the scores
+    count as known, so they must not depend on these labels. ``check_classes=False`` leaves the classes to the noisy count, for
+    callers whose errors others see. ``labels_N`` are 0 or 1, ``scores_N`` in [0, 1]. ``rng`` is SecureNoise except in a
+    simulation. The default mechanism is the one of least predicted error for a quarter of positives and an AUC of 0.75. A caller
+    with better knowledge, not from these labels, passes the mechanism that ``choose`` returns for it. ``epsilon`` is from 1e-9 to
+    1e9. The samplers' time is not protected. Raises DataError, ConfigError, BudgetExceeded or StorageError before spending,
+    NothingReleased (a DataError) after it.
     """
     labels, scores = check_scores(labels_N, scores_N)
     if check_classes:

@@ -1,7 +1,7 @@
-"""The mechanisms of a private AUC by name: a mechanism is a file here and a row in this table.
+"""List the mechanisms of a private AUC by name: a mechanism is a file here and a row in this table.
 
-A row's class says what it protects and reveals, and whether a release may pick it by itself; everybody outside
-this package takes it from here, and docs/reference/methods.md is made of it.
+A row's class says what it protects and reveals, and whether a release may choose it by itself. All code outside this package uses
+this table, and docs/reference/methods.md is made from it.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ COUNTING: Mapping[str, type[CountingMechanism]] = MappingProxyType(
         for mechanism in (TwoStatistics, LabelHistogram, RecordHistogram, ThresholdCounts, RandomisedResponse, SecureSum)
     }
 )
-"""Those that answer with counts: what can be released."""
+"""Mechanisms that answer with counts. These can be released."""
 MECHANISMS: Mapping[str, type[Mechanism]] = MappingProxyType({**COUNTING, NoisyScores.name: NoisyScores})
-"""All of them."""
+"""All mechanisms."""
 
 
 def counting(name: str, **settings: Any) -> CountingMechanism:

@@ -1,4 +1,4 @@
-"""The result of a release: value, interval, and what was spent and revealed for it."""
+"""Hold the result of a release: value, interval, and what was spent and revealed for it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ _DRAWS = 4000
 
 
 class NothingReleased(DataError):
-    """The noisy count of positives leaves no AUC to compute, and the budget is spent.
+    """Raised if the noisy count of positives leaves no AUC to compute. The budget is spent.
 
-    It says no more than the noisy answer, so whoever might have seen the AUC may see it.
+    It says no more than the noisy answer, so anyone who may see the AUC may see it.
     """
 
     def __init__(self, mechanism: CountingMechanism, message: str) -> None:
@@ -33,14 +33,16 @@ class PrivateAuc:
 
     auc: float
     interval: tuple[float, float]
-    """95 % interval for the exact AUC of this test set, accounting for the noise and for the order that bins hide; where scores
-    crowd into a few bins it is wide. ``thresholds`` is the exception: its interval covers the noise alone, not its bias."""
+    """95 % interval for the exact AUC of this test set, which covers the noise and the order that bins hide. It is wide if scores
+    crowd into a few bins. ``thresholds`` is the exception: its interval covers only the noise, not its bias.
+    """
     interval_new_data: tuple[float, float]
-    """95 % interval for the AUC on new data of the same kind: the noise and, after Hanley and McNeil 1982, the finite test
-    set."""
+    """95 % interval for the AUC on new data of the same kind. It covers the noise and, after Hanley and McNeil 1982, the finite
+    test set.
+    """
     sd: float
     predicted_sd: float
-    """What was predicted before spending, from the assumed population."""
+    """Standard deviation that was predicted before spending, from the assumed population."""
     positives: float
     """Noisy number of positives."""
     rows: int
@@ -69,7 +71,7 @@ class PrivateAuc:
 def estimate_auc(
     mechanism: CountingMechanism, total_L: Ints, bins: ScoreBins, *, rows: int, clients: int, assumed: Population
 ) -> PrivateAuc:
-    """Turn the summed noisy answers into a result. It only processes what is released, so it costs nothing.
+    """Turn the summed noisy answers into a result. It uses only released numbers, so it costs no budget.
 
     Raises NothingReleased if the noisy count of positives says that a class is missing or too small for this epsilon.
     """
@@ -83,13 +85,13 @@ def estimate_auc(
     value = min(max(value, 0.0), 1.0)
     estimate = Population(rows=rows, positive_rate=positives / rows, auc=min(max(value, 0.01), 0.99), clients=clients)
     if mechanism.counted.interval_from_noise:
-        # Take noise of the same distribution off the released answer: the quantiles are those of what may have been there
-        source = SimulatedNoise(np.random.default_rng(0), clients=clients)  # fixed: the interval is a function of the release
+        # Subtract noise of the same distribution from the released answer: the quantiles are those of the possible exact answers
+        source = SimulatedNoise(np.random.default_rng(0), clients=clients)  # fixed: the interval depends only on the release
         noise = mechanism.noise(bins, source=source, shape=(_DRAWS,), shares=mechanism.shares_of(clients))
         noise = noise + mechanism.counted.rounding(total_L, (_DRAWS,), source=source)
         before: Floats = mechanism.estimate(total_L - noise, bins)[0]
         unknown = np.flatnonzero(~np.isfinite(before))
-        before[unknown[::2]], before[unknown[1::2]] = 0.0, 1.0  # the noise may hide a whole class: anything is possible there
+        before[unknown[::2]], before[unknown[1::2]] = 0.0, 1.0  # the noise may hide a whole class, so any value is possible there
         before = before.clip(0, 1)
         low, high = map(float, np.quantile(before, [0.025, 0.975]))
         sd = float(before.std())
@@ -117,7 +119,7 @@ def estimate_auc(
 
 
 def sampling_sd(population: Population) -> float:
-    """Return the standard deviation of an AUC through the finite test set (Hanley and McNeil 1982, equation 1)."""
+    """Return the standard deviation of an AUC due to the finite test set (Hanley and McNeil 1982, equation 1)."""
     auc, pos, neg = population.auc, population.positives, population.negatives
     both_pos, both_neg = auc / (2 - auc), 2 * auc * auc / (1 + auc)
     variance = auc * (1 - auc) + (max(pos, 1) - 1) * (both_pos - auc**2) + (max(neg, 1) - 1) * (both_neg - auc**2)

@@ -1,5 +1,6 @@
-"""Mechanism 3: Laplace noise on the scores (DPAUC Table 3), and the top-k attack on scores (Table 2): baselines, never a
-default."""
+"""Implement mechanism 3: Laplace noise on the scores (DPAUC Table 3), and the top-k attack on scores (Table 2). They are
+baselines, never a default.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +20,9 @@ _CELLS = 1 << 16
 class NoisyScores:
     """Every score with Laplace noise of scale 1/epsilon, sent with its label (DPAUC, "Utility and Privacy Analysis", Table 3).
 
-    Threat model: a server that sees noisy scores with their labels. Guarantee: epsilon DP for a single score given that its
-    label is known, and **none for labels**. They go in the clear (the paper flips them beforehand), so the ledger counts it as
-    not private. The noise is in floating point: this mechanism is for comparison. The AUC it gives is far too low at any usual
-    epsilon.
+    Threat model: a server that sees noisy scores with their labels. Guarantee: epsilon DP for a single score if its label is
+    known, and **none for labels**. Labels are sent in the clear (the paper flips them beforehand), so the ledger counts it as not
+    private. The noise is in floating point: this mechanism is only for comparison. Its AUC is far too low at any usual epsilon.
     """
 
     name: ClassVar[str] = "noisy-scores"
@@ -37,12 +37,12 @@ class NoisyScores:
 
     @property
     def sensitivity(self) -> float:
-        """Return 1: a score lies in [0, 1]."""
+        """Return 1: a score is in [0, 1]."""
         return 1.0
 
     @property
     def event(self) -> Event:
-        """Return the event: nothing is promised about labels."""
+        """Return the event: labels have no guarantee."""
         return NotPrivate()
 
     def perturb(self, scores_N: Floats, *, noise: NoiseSource) -> Floats:
@@ -60,11 +60,11 @@ class NoisyScores:
         return float(auc_of_counts(positives, negatives))
 
     def predicted_sd(self, population: Population) -> float:
-        """Add up what each row's noise does to the AUC (Hoeffding projection), on the assumed population."""
+        """Sum the effects of each row's noise on the AUC (Hoeffding projection), on the assumed population."""
         return self._moments(population)[1]
 
     def predicted_mean(self, population: Population) -> float:
-        """Predict the AUC that is left."""
+        """Predict the AUC that remains."""
         return self._moments(population)[0]
 
     def _moments(self, population: Population) -> tuple[float, float]:
@@ -90,7 +90,7 @@ class NoisyScores:
 
 @dataclass(frozen=True, kw_only=True)
 class TopK:
-    """Attack that takes the top k scores for positives."""
+    """Result of the attack that guesses the top k scores to be positives."""
 
     k: int
     positives: int
@@ -99,7 +99,7 @@ class TopK:
 
 
 def top_k_attack(labels_N: NDArray[np.bool_], scores_N: Floats, ks: Sequence[int]) -> list[TopK]:
-    """Guess that the k rows of highest score are positive, for each k (DPAUC Table 2). Ties in score are taken in row order."""
+    """Guess that the k rows with the highest scores are positive, for each k (DPAUC Table 2). Ties are taken in row order."""
     order = np.argsort(-scores_N, kind="stable")
     true_positives = np.cumsum(labels_N[order].astype(np.int64))
     return [

@@ -1,4 +1,4 @@
-"""Mechanism 1: DPAUC's noisy confusion counts per threshold."""
+"""Implement mechanism 1: DPAUC's noisy confusion counts per threshold."""
 
 import math
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ from tallystick.privacy.noise import NoiseSource
 class ThresholdCounts(CountingMechanism):
     """TP, FP, TN and FN at every threshold, each with its own noise (DPAUC, "Adding DP Noise to Local Statistics").
 
-    Threat model: a server that sees each client's noisy counts. Guarantee: epsilon label DP; with ``accounting="published"``
-    the paper's 4 T epsilon' = epsilon, which is valid but twice what is spent (a flipped label changes two of the four counts per
-    threshold, so 2 T epsilon'); with "correct" the noise is halved for the same epsilon. Not protected: features and scores,
-    about which the sum of two counts tells (approximately) how many lie above each threshold.
-    Gaussian noise needs ``delta`` and always uses the correct L2 sensitivity sqrt(2 T).
+    Threat model: a server that sees each client's noisy counts. Guarantee: epsilon label DP. ``accounting="published"`` uses the
+    paper's 4 T epsilon' = epsilon, which is valid but twice the cost (a flipped label changes two of the four counts per
+    threshold, so 2 T epsilon'); with "correct" the noise is halved for the same epsilon. Not protected: features and scores: the
+    sum of two counts shows (approximately) how many scores are above each threshold. Gaussian noise needs ``delta`` and always
+    uses the correct L2 sensitivity sqrt(2 T).
 
-    Not picked by a release: under much noise the estimate hardly moves, because it no longer depends on the data. By its
-    standard deviation alone it would be picked just there, and its count of positives refused.
+    A release does not choose it: with much noise the estimate hardly moves, because it no longer depends on the data. By its
+    standard deviation alone it would be chosen exactly then, and its count of positives would be refused.
 
     The estimate is the paper's, with its bias: sums clipped at 0, points sorted by FPR alone, no end points, trapezoids. An
-    interval around it covers the noise alone, not the bias, and so need not hold the exact AUC.
+    interval around it covers only the noise, not the bias, and so may miss the exact AUC.
     """
 
     name: ClassVar[str] = "thresholds"
@@ -68,12 +68,12 @@ class ThresholdCounts(CountingMechanism):
 
     @property
     def draws_shares(self) -> bool:
-        """Tell whether noise is drawn in shares: Laplace noise is, Gaussian noise is not."""
+        """Tell whether noise can be drawn in shares: Laplace noise can, Gaussian noise cannot."""
         return self.kind == "laplace"
 
     @property
     def widest_scale(self) -> float:
-        """Return the scale that all counts get."""
+        """Return the scale for all counts."""
         return self.scale
 
     @property
@@ -105,11 +105,11 @@ class ThresholdCounts(CountingMechanism):
         )
 
     def order_within(self, total_L: Ints, bins: ScoreBins) -> float:  # noqa: ARG002
-        """Return 0: of the paper's curve not even the bias is known."""
+        """Return 0: not even the bias of the paper's curve is known."""
         return 0.0
 
     def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
-        """Draw the ROC curve as the paper does and integrate it."""
+        """Build the ROC curve as the paper does, and integrate it."""
         count = len(bins) - 1
         clipped = np.maximum(total_L, 0).astype(np.float64)
         tp, fp, tn, fn = (clipped[..., i * count : (i + 1) * count] for i in range(4))
