@@ -1,14 +1,14 @@
-"""A party's rows at the linked positions: what training, evaluation, prediction and the report ask, however rows were linked.
+"""Define a party's rows at the linked positions, for training, evaluation, prediction and the report, for every linkage.
 
 Shapes: N linked positions, B batch.
 
-Position n means the same for every party; which own row stands there, or what stands in for it, is the dataset's matter. Who asks
-never asks which way of linking it is. A further way is a class beside ``intersection.py`` and ``union.py`` and a row in
+Position n means the same for every party. The dataset knows which own row is there, or what replaces it. Its callers never ask
+how rows were linked. A further way of linking is a class next to ``intersection.py`` and ``union.py`` and a row in
 ``registry.py``, such as:
 
-- rows that are not linked at all (unaligned, of an intersection): positions beyond the linked ones, which ``schedule`` puts into
-  local batches (``training/plan.py: Schedule.local_N``) or adds phases for (``Schedule.before``); ``objective`` knows their
-  labels.
+- rows that are not linked at all (unaligned, of an intersection): positions after the linked ones, which ``schedule`` puts into
+  local batches (``training/plan.py: Schedule.local_N``) or for which it adds phases (``Schedule.before``); ``objective`` knows
+  their labels.
 """
 
 from abc import ABC, abstractmethod
@@ -35,15 +35,15 @@ from tallystick.training.unaligned.method import UnalignedMethod
 
 D = TypeVar("D", bound="Dataset")
 
-FEW_VALIDATED = 10  # validation rows below which a run says that they judge by luck
+FEW_VALIDATED = 10  # with fewer validation rows a run warns that they judge by luck
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """The label party's labels by position, any value where it lacks the row.
+    """The label party's labels by position, with any value if it lacks the row.
 
-    ``true_N`` stay here: test rows and the baseline are measured by them. ``training_labels_N`` are those that training and
-    validation see, and so shape all that is sent: the true ones, unless a defence replaced them.
+    ``true_N`` stay here: the results on test rows and the baseline are compared with them. ``training_labels_N`` are used in
+    training and validation, and so shape everything that is sent: the true labels, unless a defence replaced them.
     """
 
     coder: LabelCoder
@@ -53,18 +53,18 @@ class Labels:
 
     @classmethod
     def of(cls, coder: LabelCoder, true_N: Tensor, weight_N: Tensor | None = None) -> "Labels":
-        """Take labels that no defence replaced."""
+        """Wrap labels that no defence replaced."""
         return cls(coder=coder, true_N=true_N, training_labels_N=true_N, weight_N=weight_N)
 
     def units(self, index_B: Tensor) -> tuple[Any, Any]:
-        """Return true labels in their own units at these positions, and the weights there, if rows have any."""
+        """Return true labels at these positions in their own units, and the weights there, if rows have any."""
         weight_B = self.weight_N[index_B].cpu().numpy() if self.weight_N is not None else None
         return self.coder.in_units(self.true_N[index_B].cpu().numpy()), weight_B
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnalignedRows:
-    """Positions beyond the linked ones, of rows that only this party has: nobody else knows of them.
+    """Positions after the linked ones, of rows that only this party has. No other party knows about them.
 
     Args:
         train_N, validation_N, test_N: the positions of each part.
@@ -80,15 +80,15 @@ class Dataset(ABC):
     """One party's rows at the linked positions.
 
     Args:
-        encoder: of this party's columns; None for a label party without any.
+        encoder: encoder of this party's columns; None for a label party without columns.
         source: its features by position.
-        train_N, validation_N, test_N: the positions of each part; none where rows are only to be scored.
-        labels: the label party's.
-        unaligned: own rows that are not linked, where the contract's method for them reads them.
-        dispensed: the agreed method, where there was no such row to train on and the run does without.
-        folds: which rows teach which of several networks side by side; None for a single network.
-        own_folds: which own rows teach which of several networks of own columns alone; None for a single one.
-        announce: hears which positions a batch will pick next, so that a file's rows are read ahead.
+        train_N, validation_N, test_N: the positions of each part; empty if rows are only scored.
+        labels: labels of the label party.
+        unaligned: own rows that are not linked, if the contract's method for them uses them.
+        dispensed: the agreed method for unaligned rows, if there was no such row to train on and the run does without it.
+        folds: which rows train which of several networks side by side; None for a single network.
+        own_folds: which own rows train which of several networks of own columns alone; None for a single one.
+        announce: called with the positions that a batch will need next, so that a file's rows are read ahead.
     """
 
     encoder: Encoder | None
@@ -105,7 +105,7 @@ class Dataset(ABC):
 
     @property
     def has_branches(self) -> bool:
-        """Tell whether the label party's model has branches beside the joint one, for rows without a partner's row."""
+        """Tell whether the label party's model has branches besides the joint one, for rows without a partner's row."""
         return False
 
     @property
@@ -118,10 +118,10 @@ class Dataset(ABC):
         return training.model_copy(update={"folds": self.networks}).resolved(len(self.train_N))
 
     def resolved_notes(self, training: TrainingSettings) -> list[str]:
-        """Say what ``auto`` came to, and whether a method for unaligned rows had none."""
+        """Say which values ``auto`` got, and whether a method for unaligned rows had no rows."""
         rows = len(self.validation_N)
         notes = training.resolved_notes(len(self.train_N))
-        if rows and self.folds is None:  # one network has no others to be judged by
+        if rows and self.folds is None:  # a single network, which no other network judges
             single = False
             if self.labels is not None and not self.labels.coder.is_number:
                 each = self.labels.coder.each_label(self.labels.true_N[self.validation_N])
@@ -145,7 +145,7 @@ class Dataset(ABC):
         ]
 
     def _untaught_notes(self, folds: Folds) -> list[str]:
-        """Say which classes some network does not meet in training, at the party that knows it."""
+        """Say which classes some network does not see in training. Only the party with labels knows."""
         if self.labels is None or self.labels.coder.is_number:
             return []
         all_N = torch.cat([self.train_N, self.validation_N])
@@ -162,7 +162,7 @@ class Dataset(ABC):
         return (self.source or no_columns)(index_B)
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
-        """Build the batches of training. With folds every row teaches some networks and judges another."""
+        """Build the batches of training. With folds every row trains some networks and judges another."""
         all_N = torch.cat([self.train_N, self.validation_N])
         return Schedule(
             train_N=self.train_N if self.folds is None else all_N,
@@ -174,11 +174,11 @@ class Dataset(ABC):
         )
 
     def with_validation(self: D) -> D:
-        """Move the validation rows to the training rows: what a refit trains on."""
+        """Move the validation rows to the training rows, for a refit."""
         return replace(self, train_N=torch.cat([self.train_N, self.validation_N]), validation_N=self.validation_N[:0])
 
     def method(self, training: TrainingConfig, *, start: Seed) -> UnalignedMethod | None:  # noqa: ARG002
-        """Build the method for unaligned rows, with weights drawn from ``start``, or None if they are left out."""
+        """Build the method for unaligned rows, with weights drawn from ``start``. Return None if unaligned rows are not used."""
         return None
 
     def test_batches(self, batch_size: int) -> Sequence[Tensor]:
@@ -193,33 +193,33 @@ class Dataset(ABC):
         return a_row_each(index_B, peer)
 
     def most_cut_rows(self, positions: int, peer: int) -> int:  # noqa: ARG002
-        """Bound how many rows cross for so many positions."""
+        """Bound how many rows cross for this many positions."""
         return positions
 
     def is_linked(self, index_B: Tensor) -> Tensor:
-        """Mark the positions that have a row of any feature party linked to them."""
+        """Mark the positions to which a row of any feature party is linked."""
         return torch.ones(len(index_B), dtype=torch.bool, device=index_B.device)
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """Return how many rows of each feature party are linked to a position. It is empty if it is one."""
+        """Return how many rows of each feature party are linked to a position. It is empty if each has one."""
         return ()
 
     def cut_numbers(self, index_B: Tensor, peer: int) -> Tensor:  # noqa: ARG002
-        """Return which rows of a feature party cross for these positions, in the order in which they cross: here one for each."""
+        """Return which rows of a feature party cross for these positions, in the order of crossing: here one for each."""
         return index_B
 
     def columns_of(self, rows_R: Tensor) -> Features:
-        """Return a feature party's columns of rows that cross, by the numbers that ``cut_numbers`` gives."""
+        """Return a feature party's columns of crossing rows, by the numbers that ``cut_numbers`` returns."""
         return self.features_at(rows_R)
 
     def sent_columns(self, rows_R: Tensor) -> Tensor:
-        """Return the columns that this party embeds for these positions, made-up rows too, as numbers (R, F + G)."""
+        """Return the columns that this party embeds for these positions, including made-up rows, as numbers (R, F + G)."""
         features = self.features_at(rows_R.to(self.train_N.device))
         return torch.cat([features.numeric_NF, features.categorical_NG], dim=1).cpu()
 
     def seen(self, index_B: Tensor, rows_BD: Tensor, peer: int) -> Tensor:  # noqa: ARG002
-        """Turn what crossed into what a feature party has per example: the rows that an attack is about."""
+        """Turn what crossed into one row per example, as an attack needs it."""
         return rows_BD
 
     def is_own(self, index_B: Tensor) -> Tensor:
@@ -228,13 +228,11 @@ class Dataset(ABC):
 
     @property
     def membership(self) -> Tensor | None:
-        """Mark the positions that are own rows, if a peer must not find out, or None if every party knows it of every
-        position.
-        """
+        """Mark the positions that are own rows, if a peer must not find out. Return None if every party knows them."""
         return None
 
     def wrap(self, bottom: nn.Module) -> nn.Module:
-        """Wrap a feature party's bottom model with whatever has to happen to its cut embeddings."""
+        """Wrap a feature party's bottom model with the required changes to its cut embeddings."""
         return bottom
 
     @abstractmethod
@@ -243,24 +241,24 @@ class Dataset(ABC):
 
     @abstractmethod
     def own_part(self) -> "Dataset":
-        """Select the positions of this party's own rows, with the true labels: for the baseline, of which nothing leaves."""
+        """Select the positions of this party's own rows, with the true labels, for the baseline, which sends nothing."""
 
     def calibration(self, state: TrainingState | None) -> Calibration:  # noqa: ARG002
-        """Build what turns the trained model's logits into those of real rows. The label party keeps it for prediction."""
+        """Build the calibration that turns the trained model's logits into those of real rows. The label party keeps it."""
         return NO_CALIBRATION
 
     @property
     def known_labels(self) -> Labels:
-        """Return the labels, for the party that has them."""
+        """Return the labels. Only the label party may call this."""
         assert self.labels is not None, "only the label party asks for labels"
         return self.labels
 
     @property
     def known_encoder(self) -> Encoder:
-        """Return the encoder, of a party that has columns."""
+        """Return the encoder. Only a party with columns may call this."""
         assert self.encoder is not None, "only a party with columns is asked for them"
         return self.encoder
 
     def trained_on(self: D, training_labels_N: Tensor) -> D:
-        """Return the same rows with these labels to train and validate on."""
+        """Return the same rows with these labels for training and validation."""
         return replace(self, labels=replace(self.known_labels, training_labels_N=training_labels_N))

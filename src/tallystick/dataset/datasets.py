@@ -1,4 +1,4 @@
-"""Choose the dataset for a contract's way of linking rows, by what its declaration says of positions and candidates."""
+"""Choose the dataset for a contract's linkage, by the linkage's facts on positions and candidates."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -18,7 +18,7 @@ class DatasetKind(Protocol):
     """A class of datasets, as the job makes them."""
 
     def of(self, contract: Contract, own: OwnRows, channels: Sequence[Channel], *, secret_seed: Callable[[], int]) -> Dataset:
-        """Encode a party's aligned rows for training and evaluation. ``secret_seed`` is asked for if something is drawn."""
+        """Encode a party's aligned rows for training and evaluation. ``secret_seed`` is called if something is drawn."""
         ...
 
     def to_score(self, contract: Contract, own: OwnRows, encoder: Encoder | None, *, secret_seed: Callable[[], int]) -> Dataset:
@@ -27,13 +27,13 @@ class DatasetKind(Protocol):
 
 
 def nothing_to_draw() -> int:
-    """Stand in for the secret seed of rows that need nothing filled in. Raises AssertionError: nobody asks for it."""
+    """Take the place of the secret seed if nothing is drawn. Raises AssertionError if it is called."""
     raise AssertionError("rows that have all their columns need nothing filled in")
 
 
 def dataset_of(linkage: Linkage) -> DatasetKind:
-    """Choose what training, evaluation and prediction read: candidates of each row, rows that may be absent, or common rows
-    alone.
+    """Choose the dataset for training, evaluation and prediction: candidates of each row, rows that may be absent, or only common
+    rows.
     """
     if linkage.similar:
         return SimilarityDataset

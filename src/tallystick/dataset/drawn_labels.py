@@ -1,4 +1,4 @@
-"""Labels that are imputed before training: a model of the first embeddings, from whose predictions they are drawn.
+"""Draw the imputed labels before training, from the predictions of a model of the first embeddings.
 
 Shapes: N training positions, B batch, D cut width, R rows with a real label.
 """
@@ -18,20 +18,20 @@ from tallystick.training.optimizers import Adam
 from tallystick.training.step_rule import StepRule
 
 EPOCHS, LEAST_STEPS, BATCH, RATE = 5, 300, 256, 2e-3
-"""Its training's own, whatever the contract says: trials of a search draw the same labels where they send the same embeddings."""
+"""Settings of its own training, independent of the contract: a search's trials draw the same labels from the same embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettlingRule(StepRule):
-    """The plain way, once the labels that this side lacks are drawn.
+    """The plain rule, which first draws the labels that this side lacks.
 
-    Threat model: an honest-but-curious feature party. Nothing that depends on a label leaves while the model is trained, so all
-    that a feature party sees of an imputed label is one that never changes. No formal guarantee.
+    Threat model: an honest-but-curious feature party. Nothing that depends on a label is sent while the model is trained. So a
+    feature party only sees the effect of an imputed label that never changes. No formal guarantee.
 
     Args:
-        objective: of the run.
-        seed: of the order of its batches.
-        keep: called with the labels once they are drawn, for a run that is resumed.
+        objective: objective of the run.
+        seed: seed of the order of its batches.
+        keep: called with the drawn labels, for a resumed run.
     """
 
     objective: ImputingObjective
@@ -39,7 +39,7 @@ class SettlingRule(StepRule):
     keep: Callable[[Tensor], None] = lambda settled_U: None  # noqa: ARG005
 
     def fit(self, model: LabelModel, objective: Objective, own: FeatureSource, index_N: Tensor, cuts_ND: Tensor) -> None:  # noqa: ARG002
-        """Train a copy of the model, which has not learnt anything yet, and draw the absent labels by it."""
+        """Train a copy of the model, which has not learnt anything yet, and draw the absent labels with it."""
         model = copy.deepcopy(model)
         target_N = self.objective.real_labels(index_N)
         (real_R,) = torch.nonzero(target_N >= 0, as_tuple=True)

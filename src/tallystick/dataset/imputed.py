@@ -1,7 +1,7 @@
-"""Training on a union: rows that a party lacks are imputed, and neither side can tell from its batches which those are.
+"""Train on a union: rows that a party lacks are imputed, and its batches do not show the other side which rows those are.
 
-The loops of label_party.py and feature_party.py do not change: here are the source, the bottom and the objective that
-impute. Shapes: U positions of the union, N own rows, B batch, D cut width, K draws.
+The loops of label_party.py and feature_party.py do not change. This file holds the imputing source, bottom and objective. Shapes:
+U positions of the union, N own rows, B batch, D cut width, K draws.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from tallystick.training.calibration import Calibration
 from tallystick.training.objective import mean_cross_entropy
 from tallystick.training.plan import no_positions
 
-MOST_DONORS = 100_000  # own rows that made-up ones are made of
+MOST_DONORS = 100_000  # most own rows from which others are made up
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImputedFeatures(Features):
-    """A batch in which absent rows are imputed. ``present_B`` is for this party's own bottom only and never sent."""
+    """A batch in which absent rows are imputed. ``present_B`` is only for this party's own bottom and is never sent."""
 
     present_B: Tensor
 
@@ -43,17 +43,17 @@ class ImputedFeatures(Features):
 
 @dataclass(frozen=True, kw_only=True)
 class ImputingSource:
-    """Gives a party's features at positions of the union: its own row, or the one that is imputed.
+    """A source of a party's features at positions of the union: its own row, or an imputed one.
 
     Args:
         features: the N own rows.
         own_U: own row at each position, -1 where absent.
-        imputer: gives what is absent.
-        draws: numbers that choose donors; they come from a secret seed, or the other side could repeat them.
-        made_up: a row for each absent position, in their order, if the imputer makes them before training.
-        common: what makes own rows and made-up ones alike in how rare their values are, if the imputer makes rows.
-        blur: the same, for batches.
-        number_U: a number of each position, for it.
+        imputer: imputes absent rows.
+        draws: numbers that choose donors; they come from a secret seed, so that the other side cannot repeat them.
+        made_up: one row for each absent position, in their order, if the imputer makes rows before training.
+        common: makes the values of own and made-up rows equally rare, if the imputer makes rows.
+        blur: does the same in batches.
+        number_U: a number for each position, for ``blur``.
     """
 
     features: FeatureRows
@@ -76,9 +76,10 @@ class ImputingSource:
         generator: torch.Generator,
         common: CommonValues | None = None,
     ) -> "ImputingSource":
-        """Make up the rows that the imputer makes before training, of at most 100,000 own ones. ``generator`` is secret, too.
+        """Make the rows that the imputer makes before training, from at most 100,000 own rows. ``generator`` must be secret as
+        well.
 
-        ``common`` values are those of training; without them they are fitted here.
+        ``common`` values come from training; without them they are fitted here.
         """
         source = cls(features=features, own_U=own_U, imputer=imputer, draws=draws)
         if not imputer.makes_rows:
@@ -108,7 +109,7 @@ class ImputingSource:
         if self.blur is not None:
             rows = self.blur(rows, self.number_U[index_B.cpu()])
         who_B = rows.who_N
-        if who_B is not None:  # a stand-in is no row of its donor: the same noise would give it away
+        if who_B is not None:  # a stand-in is not its donor's row: the same noise would reveal it
             who_B = torch.where(own_B >= 0, who_B, -1 - index_B.to(who_B.device))
         return ImputedFeatures(numeric_NF=rows.numeric_NF, categorical_NG=rows.categorical_NG, who_N=who_B, present_B=own_B >= 0)
 
@@ -119,10 +120,10 @@ class ImputingSource:
 
 
 class ImputingBottom(nn.Module):
-    """A feature party's bottom model on a union: some imputers replace the cut embedding of an absent row.
+    """A feature party's bottom model on a union. Some imputers replace the cut embedding of an absent row.
 
-    Its state holds what a resumed run needs besides the weights: the moving moments and the noise generator's state.
-    No formal guarantee: see the imputer's docstring for what gives absent rows away.
+    Its state holds what a resumed run needs besides the weights: the moving moments and the noise generator's state. No formal
+    guarantee: the imputer's docstring says what reveals absent rows.
     """
 
     def __init__(self, bottom: nn.Module, imputer: FeatureImputer, *, generator: torch.Generator) -> None:
@@ -147,22 +148,22 @@ class ImputingBottom(nn.Module):
         return self._generator.get_state()
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Put the generator back."""
+        """Restore the generator's state."""
         self._generator.set_state(state)
 
 
 class ImputingObjective:
-    """The label party's loss on a union: real labels where it has them, imputed ones elsewhere, calibrated if so agreed.
+    """The label party's loss on a union: real labels if it has them, imputed ones otherwise, calibrated if agreed.
 
     FLORIST, sections 2.4 and 3.1. No formal guarantee: see the imputer's docstring.
 
     Args:
         labels_N: the N own labels, 0 or 1.
         own_U: own row at each position, -1 where absent.
-        imputer: gives absent labels.
-        draws: its numbers, from a secret seed.
-        calibration: where the logit shift applies.
-        positive_rate: π, the rate of positives on the own training rows: validation and test labels shape no gradient.
+        imputer: imputes absent labels.
+        draws: the imputer's numbers, from a secret seed.
+        calibration: says when the logit shift applies.
+        positive_rate: π, the rate of positives in the own training rows; validation and test labels do not affect gradients.
     """
 
     def __init__(
@@ -202,13 +203,13 @@ class ImputingObjective:
         return settled_U
 
     def take_settled(self, settled_U: Tensor) -> None:
-        """Take labels that were drawn before."""
+        """Use labels that were drawn before."""
         self._settled_U = settled_U
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-        """Return the loss of a training batch, over all its rows, and the real and synthetic targets that it was taken by."""
+        """Return the loss of a training batch, over all its rows, and its real and synthetic targets."""
         own_B = self._own_U[index_B]
-        logits_B = logits.detach() if logits.ndim == 1 else logits.detach().mean(dim=1)  # of an ensemble: the mean predicts
+        logits_B = logits.detach() if logits.ndim == 1 else logits.detach().mean(dim=1)  # for an ensemble the mean predicts
         batch = LabelBatch(
             labels_B=self._labels_N[own_B.clamp(min=0)],
             present_B=own_B >= 0,
@@ -223,7 +224,7 @@ class ImputingObjective:
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
         """Return the loss of calibrated logits on the rows that have a real label.
 
-        What is to be fitted is fitted to them first.
+        Values that have to be fitted are fitted to these rows first.
         """
         own_N = self._own_U[index_N]
         real = own_N >= 0

@@ -1,4 +1,4 @@
-"""Rows that all parties have: every position is a row of everybody's. Shapes: N linked positions."""
+"""Provide rows that all parties have: every position is a row of every party. Shapes: N linked positions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 
 
 class SplitParts(Message, frozen=True):
-    """Label party to feature parties where the split is by time: the part of each aligned position, uint8 (N,)."""
+    """Sent by the label party if the split is by time: the part of each aligned position, uint8 (N,)."""
 
     limit = MAX_MESSAGE_BYTES
     parts: Array
@@ -37,10 +37,10 @@ class SplitParts(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class IntersectionDataset(Dataset):
-    """A party's rows where every linked position is one of them.
+    """A party's rows if every linked position is one of them.
 
     Args:
-        settings: what the contract says of unaligned rows; none where the label party has none and the method can do without.
+        settings: the contract's settings for unaligned rows; none if the label party has no such rows and the method is optional.
     """
 
     settings: UnalignedKeys = field(default_factory=NoneConfig)
@@ -56,7 +56,7 @@ class IntersectionDataset(Dataset):
     ) -> "IntersectionDataset":
         """Fit this party's encoder on its training rows and encode its rows at all positions.
 
-        ``channels`` carry the parts where the split is by the label party's time column. Nothing is sent of unaligned rows.
+        ``channels`` carry the parts if the split is by the label party's time column. Nothing is sent about unaligned rows.
         """
         linked = len(own.alignment)
         if contract.split.method == "hash":
@@ -73,7 +73,7 @@ class IntersectionDataset(Dataset):
             rows_M, unaligned = linked_N, UnalignedRows()
         else:
             other_rows = own.unlinked()
-            # Without labels or times a feature party's are for training alone
+            # Without labels or times, a feature party's unaligned rows are only for training
             parts_M = np.full(len(other_rows), TRAINING, dtype=np.uint8)
             if contract.split.method == "hash":
                 parts_M = split_by_hash(own.ids_of(other_rows), contract.split, seed=contract.seed)
@@ -121,7 +121,7 @@ class IntersectionDataset(Dataset):
                 raise SharedDataError(
                     f"{where}: none of the label party's rows without a partner's row falls into the training part; "
                     "set unaligned.method to none, or bring more rows",
-                    # All know from the alignment how many such rows there are.
+                    # All parties know from the alignment how many such rows there are.
                     told=f"{where}: it has too few rows without a partner's row; agree on none, or let it bring more rows",
                 )
             check_unaligned(contract.unaligned, encoder)
@@ -136,7 +136,7 @@ class IntersectionDataset(Dataset):
         *,
         secret_seed: Callable[[], int],  # noqa: ARG003
     ) -> "IntersectionDataset":
-        """Encode new rows by the encoder of the training. The label party's unaligned ones count as test rows."""
+        """Encode new rows by the encoder of the training. The label party's unaligned rows count as test rows."""
         rows_M, unaligned = own.alignment.rows_N, UnalignedRows()
         if own.is_label and contract.unaligned.used:
             rows_M = np.concatenate([rows_M, own.unlinked()])
@@ -158,22 +158,22 @@ class IntersectionDataset(Dataset):
         if not self.settings.used:
             return None
         columns = tuple(column.name for column in self.encoder.categorical) if self.encoder is not None else ()
-        schedule = self.schedule(training, seed=0)  # of which only counts are read
+        schedule = self.schedule(training, seed=0)  # only its counts are used
         ratio = rows_ratio(schedule) if schedule.local_batches else len(self.unaligned.train_N) / max(1, len(self.train_N))
         return method_of(self.settings, batch_size=training.batch_size, ratio=ratio, seed=start, columns=columns)
 
     def objective(self) -> Objective:
-        """Build the loss by the labels to train on."""
+        """Build the loss for the training labels."""
         labels = self.known_labels
         each = Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N, levels=labels.coder.levels)
         return self.folds.objective(each) if self.folds is not None else each
 
     def own_part(self) -> "IntersectionDataset":
-        """Return all of it, with the true labels. The label party alone could train on its unaligned rows as on the others.
+        """Return all rows with the true labels. The label party alone could train on unaligned rows as on the others.
 
-        A contract with a method for unaligned rows trains a single joint network, but of own columns alone as many as any other.
+        A contract with a method for unaligned rows trains one joint network, but may train several networks of own columns.
         """
-        labels, device = self.known_labels, self.train_N.device  # unaligned positions, also none of them, lie on the CPU
+        labels, device = self.known_labels, self.train_N.device  # unaligned positions are on the CPU, even if there are none
         return replace(
             self,
             labels=replace(labels, training_labels_N=labels.true_N),
@@ -185,7 +185,7 @@ class IntersectionDataset(Dataset):
 
 
 def check_unaligned(settings: UnalignedKeys, encoder: Encoder | None) -> None:
-    """Refuse a label party's columns of which the method can make nothing. Raises DataError."""
+    """Refuse columns of the label party that the method cannot use. Raises DataError."""
     where = f"unaligned.method = {settings.method}"
     if encoder is None:
         raise DataError(
@@ -197,10 +197,10 @@ def check_unaligned(settings: UnalignedKeys, encoder: Encoder | None) -> None:
 
 
 def check_classes(settings: UnalignedKeys, coder: LabelCoder, aligned_N: Tensor) -> None:
-    """Refuse aligned training rows without one of the classes, where others train a joint model beside them. Raises DataError.
+    """Refuse aligned training rows that lack a class if unaligned rows train a joint model as well. Raises DataError.
 
-    ``aligned_N`` are the labels that train, replaced ones where the contract hides them: whether a run goes on is seen by all.
-    Targets between the classes teach both.
+    ``aligned_N`` are the labels used in training. If the contract hides labels these are the replaced ones, because all parties
+    see whether a run goes on. Targets between the classes train both classes.
     """
     if not settings.used or coder.is_number or bool((aligned_N != aligned_N.round()).any()):
         return
@@ -213,7 +213,7 @@ def check_classes(settings: UnalignedKeys, coder: LabelCoder, aligned_N: Tensor)
 
 
 def parts_by_time(split: SplitConfig, own: OwnRows, channels: Sequence[Channel]) -> Parts:
-    """Return the part of each position by the label party's time column. The label party tells the others."""
+    """Return the part of each position by the label party's time column. The label party sends it to the others."""
     if own.is_label:
         assert own.party.time is not None
         parts_N = split_by_time(own.linked_column(own.party.time, use="time"), split)
@@ -224,7 +224,7 @@ def parts_by_time(split: SplitConfig, own: OwnRows, channels: Sequence[Channel])
 
 
 def receive_parts(channel: Channel, rows: int) -> Parts:
-    """Receive each position's part. Raises ProtocolError for another number of them, another type or a part that there is not."""
+    """Receive each position's part. Raises ProtocolError for another number of parts, another type or an unknown part."""
     parts = channel.receive(SplitParts).parts
     try:
         parts_N = parts.numpy(rows)

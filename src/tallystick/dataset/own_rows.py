@@ -1,4 +1,4 @@
-"""Prepare what every way of linking rows begins with: a party's table beside its alignment, columns encoded, labels fitted.
+"""Prepare the common start of every linkage: a party's table and its alignment, encoded columns, fitted labels.
 
 Shapes: R own rows that take part, N linked positions.
 """
@@ -33,14 +33,14 @@ Parts = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Before:
-    """State of an earlier run that a run goes on from.
+    """State of an earlier run from which a run starts.
 
     Args:
-        encoder: of the columns; None for a label party without any.
-        coder: of the labels; the label party's.
+        encoder: encoder of the columns; None for a label party without columns.
+        coder: coder of the labels, at the label party.
         grows: whether the network can take further categories, as the built-in bottoms can.
-        folds: how many networks stand side by side in it.
-        own_folds: how many of own columns alone.
+        folds: number of networks side by side in it.
+        own_folds: number of networks of own columns alone.
     """
 
     encoder: Encoder | None
@@ -52,11 +52,11 @@ class Before:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRows:
-    """A party's table, the rows of it that take part, and where they stand in the alignment.
+    """A party's table, its rows that take part, and their positions in the alignment.
 
-    ``before`` is what the earlier run had, where this one starts from it. ``trained`` is the encoder that this run's model was
-    trained by, once it is. ``screens`` is whether its training can screen columns, ``hides`` whether nothing that is sent may
-    depend on what columns hold.
+    ``before`` is the earlier run's state if this run starts from it. ``trained`` is the encoder with which this run's model was
+    trained, after training. ``screens`` says whether its training can screen columns, ``hides`` whether nothing that is sent may
+    depend on the content of columns.
     """
 
     party: PartyFile
@@ -75,11 +75,11 @@ class OwnRows:
         return self.frame[self.keys.rows_R]
 
     def linked(self) -> Frame:
-        """Return the own rows as links count them. If links count by position, every position must have one."""
+        """Return the own rows in the order that links use. If links use positions, every position must have a row."""
         return self.frame[self.keys.rows_R[self.alignment.own_rows]]
 
     def candidates(self, feature_parties: Sequence[str]) -> list[Candidates]:
-        """Return the candidates of each feature party in this order. A feature party has its own alone."""
+        """Return the candidates of each feature party in this order. A feature party has only its own."""
         candidates = self.alignment.candidates
         return [candidates[name] for name in (feature_parties if self.is_label else [self.party.party])]
 
@@ -90,7 +90,8 @@ class OwnRows:
     def unlinked(self) -> NDArray[np.int64]:
         """Return which of the R rows are at no position, in the order of their ids.
 
-        Batches of them shape weights by which others see rows. So their order is not the table's, which may say more.
+        Batches of these rows shape weights through which others see rows. So their order is not the table's, which may reveal
+        more.
         """
         is_linked_R = np.zeros(len(self.keys.rows_R), dtype=bool)
         is_linked_R[self.alignment.rows_N[self.alignment.rows_N >= 0]] = True
@@ -101,11 +102,13 @@ class OwnRows:
         return in_order_M
 
     def ids_of(self, rows_M: NDArray[np.int64]) -> Ids:
-        """Return the ids of these of the R rows by which parts and folds are drawn, alike on all sides for a linked row."""
+        """Return the ids of these of the R rows that determine parts and folds. They are the same on all sides for a
+        linked row.
+        """
         return self.keys.linked_ids(rows_M, self.alignment)
 
     def key_at(self, index_B: Tensor) -> NDArray[np.int64]:
-        """Return which id the own row at each position has. Unlinked rows come after the linked ones."""
+        """Return the id of the own row at each position. Unlinked rows come after the linked ones."""
         id_B: NDArray[np.int64] = self.keys.id_R[self.rows_at(index_B)]
         return id_B
 
@@ -119,10 +122,10 @@ class OwnRows:
         return self.frame[self.keys.rows_R[rows_M]]
 
     def named(self, packed: PackedFeatures, rows_M: NDArray[np.int64], contract: Contract) -> PackedFeatures:
-        """Attach ids to the packed columns of these of the R rows, if a feature party's noise is a row's own."""
+        """Attach ids to the packed columns of these of the R rows, if a feature party's noise depends on the row."""
         if self.is_label or not contract.embedding_defenses().noisy:
             return packed
-        # What tells each row from others, in another table too: the id; with similar keys its number and its key
+        # The name that distinguishes each row, also in another table: the id; with similar keys its number and its key
         ids, similar = self.keys.ids_of(rows_M), self.keys.similar
         if similar is None:
             names: Iterable[bytes] = ids
@@ -133,27 +136,27 @@ class OwnRows:
         return replace(packed, who_M=torch.from_numpy(who_of(names)))
 
     def column_at(self, name: str, rows_M: NDArray[np.int64], *, use: str) -> pl.Series:
-        """Return one column of them."""
+        """Return one column of these of the R rows."""
         return require_column(self.frame, name, use=use).gather(self.keys.rows_R[rows_M])
 
     def linked_column(self, name: str, *, use: str) -> pl.Series:
-        """Return one column of those rows."""
+        """Return one column of the linked rows."""
         return require_column(self.frame, name, use=use).gather(self.keys.rows_R[self.alignment.rows_N])
 
     def label(self) -> pl.Series:
-        """Return the R labels: the classes do not depend on who else is in the alignment."""
+        """Return the R labels. The classes do not depend on which other rows are in the alignment."""
         return label_column(self.frame, self.party).gather(self.keys.rows_R)
 
     def used_labels(self, contract: Contract) -> pl.Series:
-        """Return the labels that a run uses: those of linked rows, or of all rows if the others are used too."""
+        """Return the labels that a run uses: those of linked rows, or of all rows if unaligned rows are used too."""
         rows_N = self.alignment.rows_N
         return self.label() if contract.unaligned.used else self.label().gather(rows_N[rows_N >= 0])
 
     def fit_labels(self, contract: Contract, training_R: NDArray[np.int64]) -> LabelCoder:
-        """Fit the coding of labels, of which the training rows settle the scale.
+        """Fit the coding of labels. The training rows determine the scale.
 
-        Others see whether the run goes on, and choose by their ids which rows are for training: so nothing that an exact label
-        settles may end it where the contract hides labels, nor where it sends no gradient (``check_at_home`` does that later).
+        Other parties see whether the run goes on, and their ids choose which rows are training rows. So if the contract hides
+        labels, or sends no gradient, the run must not end because of an exact label (``check_at_home`` checks that later).
         """
         if self.before is not None and self.before.coder is not None:
             return known_labels(self.before.coder, self.label())
@@ -161,9 +164,9 @@ class OwnRows:
         return LabelCoder.fit(self.label(), contract.target, training_R, hidden=hidden)
 
     def weights(self, contract: Contract, rows_M: NDArray[np.int64]) -> Tensor | None:
-        """Return the weights of these of the R rows, if rows have any.
+        """Return the weights of these of the R rows, if rows have weights.
 
-        Without gradients no error depends on which rows these are.
+        Without gradients no error may depend on which rows these are.
         """
         if self.party.weight is None:
             return None
@@ -173,7 +176,9 @@ class OwnRows:
         return encode_weights(column)[torch.from_numpy(rows_M.copy())].to(self.party.device)
 
     def check_at_home(self, contract: Contract, *training_N: Tensor) -> None:
-        """Refuse labels and weights of the training positions that teach nothing, once nobody sees whether the run goes on."""
+        """Refuse training labels and weights from which nothing can be learnt, when no party can see any more if the
+        run goes on.
+        """
         training_R = np.concatenate([self.rows_at(part_N) for part_N in training_N])
         if self.before is None:
             LabelCoder.fit(self.label(), contract.target, training_R)
@@ -184,13 +189,13 @@ class OwnRows:
             )
 
     def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
-        """Fit the encoder on these rows of a frame, or None for a label party without a usable column.
+        """Fit the encoder on these rows of a frame. Return None for a label party without a usable column.
 
-        A step of a run that is trained already takes the encoder of the training, whatever the table has become. Where this
-        party ``hides`` its columns, and none is of use on these rows, the encoder is fitted on all own rows: other parties,
-        whose ids chose these rows, must not see that the run ends, or goes on without columns.
+        A step after training uses the encoder of the training, even if the table has changed. If this party ``hides`` its
+        columns, and none is usable on these rows, the encoder is fitted on all own rows: other parties, whose ids chose these
+        rows, must not see that the run ends, or goes on without columns.
 
-        Raises FeatureError for a feature party without one.
+        Raises FeatureError for a feature party without a usable column.
         """
         if self.trained is not None:
             return self.trained
@@ -206,9 +211,9 @@ class OwnRows:
 
 
 def known_labels(coder: LabelCoder, column: pl.Series) -> LabelCoder:
-    """Check a whole new column against an earlier run's label coding. Raises LabelError for a class that it does not know.
+    """Check a whole new column against an earlier run's label coding. Raises LabelError for an unknown class.
 
-    Its scale stays, too: what the network's outputs mean does not change.
+    Its scale stays the same as well, so the meaning of the network's outputs does not change.
     """
     try:
         coder.encode(column)
@@ -219,25 +224,24 @@ def known_labels(coder: LabelCoder, column: pl.Series) -> LabelCoder:
 
 
 def extended_encoder(before: Before, frame: Frame, party: PartyFile, rows: NDArray[np.int64]) -> Encoder | None:
-    """Extend the earlier run's encoder to these rows of a frame, or None for a label party that had none."""
+    """Extend the earlier run's encoder to these rows of a frame. Return None for a label party that had none."""
     return extended(before.encoder, frame, party, rows, grows=before.grows) if before.encoder is not None else None
 
 
 def fitted_positions(train_N: Tensor, validation_N: Tensor, *, taught: bool) -> Tensor:
-    """Return the positions whose columns encoders are fitted on: the training rows, and the validation rows where these are
-    ``taught`` too.
+    """Return the positions on which encoders are fitted: the training rows, and also the validation rows if they are ``taught``.
 
-    Encoders look at no label. Fitted without the newest rows they would take these rows' numbers for the nearest ones that they
-    know, and their new categories for unknown ones, and a refit could not learn them.
+    Encoders use no labels. An encoder fitted without the newest rows would map their numbers to the nearest known ones, and their
+    new categories to unknown ones, and a refit could not learn them.
     """
     return torch.cat([train_N, validation_N]) if taught else train_N
 
 
 def folds_of(contract: Contract, own: OwnRows, train_N: Tensor, validation_N: Tensor) -> Folds | None:
-    """Assign each position a fold, if the contract has several for so many training rows. An id's rows are in one.
+    """Assign each position a fold, if the contract has several for this many training rows. All rows of an id share a fold.
 
-    A run that starts from an earlier one has as many as that. Raises DataError for a fold without a row, and where an earlier
-    run's several networks meet rows without a partner's row.
+    A run that starts from an earlier one has as many folds. Raises DataError for a fold without a row, and if the several
+    networks of an earlier run meet rows without a partner's row.
     """
     count = own.before.folds if own.before is not None else contract.folds(len(train_N))
     if count > 1 and contract.unaligned.used:
@@ -258,7 +262,7 @@ def own_folds_of(
 ) -> Folds | None:
     """Assign folds to all own rows, which have these ids by position, for the networks that score rows without a partner's row.
 
-    Nobody asked for these folds: where ids are too few for a row in each, a single network does it.
+    These folds are optional: if there are too few ids for a row in each fold, a single network is used.
     """
     both_N = torch.cat([train_N, validation_N])
     if before is not None:

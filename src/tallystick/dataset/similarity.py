@@ -1,7 +1,7 @@
-"""Rows that are linked by similar keys (FedSim): to a row of the label party its K most similar ones of each feature party.
+"""Provide rows linked by similar keys (FedSim): each row of the label party with its K most similar rows of each feature party.
 
-A position is a row of the label party. The loops do not change: a feature party's source embeds each distinct candidate of a
-batch once, in an order that both sides know, and the label party's columns say where each link's candidate is among them.
+A position is a row of the label party. The loops do not change. A feature party's source embeds each distinct candidate of a
+batch once, in an order that both sides know. The label party's columns say where each link's candidate is among them.
 
 Shapes: N positions, B batch, K candidates of a position, R distinct candidates of a batch.
 """
@@ -33,8 +33,8 @@ class DistinctCandidates:
     """Rows of a feature party that cross for a batch: each distinct candidate once, in the order of their numbers.
 
     Args:
-        numbers_NK: numbers of the candidates at each position, -1 at pads.
-        rows: rows of the feature party that are numbered.
+        numbers_NK: numbers of the candidates at each position, -1 for padding.
+        rows: number of rows of the feature party that have numbers.
     """
 
     numbers_NK: Tensor
@@ -45,43 +45,43 @@ class DistinctCandidates:
         return distinct_candidates(self.numbers_NK[index_B], rows=self.rows)[0]
 
     def places(self, index_B: Tensor) -> Tensor:
-        """Return where each candidate is among them (B, K), -1 at pads."""
+        """Return the place of each candidate among them (B, K), -1 for padding."""
         return distinct_candidates(self.numbers_NK[index_B], rows=self.rows)[1]
 
     def most(self, positions: int) -> int:
-        """Bound how many rows can cross for so many positions."""
+        """Bound how many rows can cross for this many positions."""
         return max(1, min(self.rows, positions * self.numbers_NK.shape[1]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllCandidates(DistinctCandidates):
-    """All candidates of a batch cross, one after the other, however often a row is among them: what FedSim's paper does.
+    """All candidates of a batch cross, one after the other, even if a row occurs several times, as in FedSim's paper.
 
-    For comparison only: it gives the same numbers, up to the order of sums, at a multiple of the bytes.
+    It is only for comparison: it gives the same numbers, up to the order of sums, with several times as many bytes.
     """
 
     def numbers(self, index_B: Tensor) -> Tensor:
-        """Return the numbers of all candidates (B K,). A pad's is 0, and nobody uses it."""
+        """Return the numbers of all candidates (B K,). Padding has number 0, which is never used."""
         return self.numbers_NK[index_B].flatten().clamp(min=0)
 
     def places(self, index_B: Tensor) -> Tensor:
-        """Put places one after the other."""
+        """Return consecutive places."""
         numbers_BK = self.numbers_NK[index_B]
         place_BK = torch.arange(numbers_BK.numel(), device=numbers_BK.device).view_as(numbers_BK)
         return place_BK.masked_fill(numbers_BK < 0, -1)
 
     def most(self, positions: int) -> int:
-        """Return a row for each link."""
+        """Return one row for each link."""
         return positions * self.numbers_NK.shape[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateSource:
-    """A feature party's columns: those of the rows that cross for a batch.
+    """A feature party's columns of the rows that cross for a batch.
 
     Args:
-        features: of its rows, by number.
-        crossing: which cross.
+        features: features of its rows, by number.
+        crossing: selects the rows that cross.
     """
 
     features: FeatureRows
@@ -94,12 +94,12 @@ class CandidateSource:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedSource:
-    """The label party's columns, none perhaps, and the links of each row.
+    """The label party's columns, if any, and the links of each row.
 
     Args:
-        features: of its rows, by position.
+        features: features of its rows, by position.
         crossings: which rows of each feature party cross.
-        similarities_NK: how similar each candidate is, per feature party.
+        similarities_NK: the similarity of each candidate, per feature party.
     """
 
     features: FeatureRows
@@ -118,15 +118,15 @@ class LinkedSource:
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityDataset(Dataset):
-    """A party's rows where candidates are linked to each row of the label party.
+    """A party's rows if each row of the label party has linked candidates.
 
-    Threat model and guarantee are the alignment's: this adds nothing to what it told. Both sides know which rows of a feature
-    party are candidates of which position, so a feature party sees in each batch which of its rows are used, and the label party
-    which embeddings are of one row.
+    Threat model and guarantee are those of the alignment: this reveals nothing more than the alignment did. Both sides know which
+    rows of a feature party are candidates of which position. So a feature party sees in each batch which of its rows are used,
+    and the label party sees which embeddings belong to one row.
 
     Args:
-        crossings: which rows cross, per feature party in the contract's order; a feature party has its own alone.
-        own_source: the label party's columns without links, for own columns alone; None if it has none.
+        crossings: which rows cross, per feature party in the contract's order; a feature party has only its own.
+        own_source: the label party's columns without links, for a model of own columns alone; None if it has no columns.
     """
 
     crossings: tuple[DistinctCandidates, ...]
@@ -141,7 +141,9 @@ class SimilarityDataset(Dataset):
         *,
         secret_seed: Callable[[], int],  # noqa: ARG003
     ) -> "SimilarityDataset":
-        """Split the label party's rows and encode this party's, by an encoder fitted on training rows or rows linked to these."""
+        """Split the label party's rows and encode this party's. The encoder is fitted on training rows, or on rows linked to
+        them.
+        """
         split = contract.split
         if split.method == "hash":
             parts = split_positions(len(own.alignment), split, seed=contract.seed)
@@ -202,7 +204,7 @@ class SimilarityDataset(Dataset):
 
     @property
     def has_branches(self) -> bool:
-        """Tell whether links read own columns beside the top."""
+        """Return True: links read own columns in addition to the top."""
         return True
 
     def is_linked(self, index_B: Tensor) -> Tensor:
@@ -211,7 +213,7 @@ class SimilarityDataset(Dataset):
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """Return K of each feature party."""
+        """Return K for each feature party."""
         return tuple(crossing.numbers_NK.shape[1] for crossing in self.crossings)
 
     def cut_rows(self, index_B: Tensor, peer: int) -> int:
@@ -219,7 +221,7 @@ class SimilarityDataset(Dataset):
         return len(self.crossings[peer].numbers(index_B))
 
     def most_cut_rows(self, positions: int, peer: int) -> int:
-        """Bound the rows that cross: a candidate crosses once a batch, so never more than there are rows."""
+        """Bound the rows that cross. A candidate crosses once per batch, so never more rows cross than exist."""
         return self.crossings[peer].most(positions)
 
     def cut_numbers(self, index_B: Tensor, peer: int) -> Tensor:
@@ -237,7 +239,7 @@ class SimilarityDataset(Dataset):
         return CandidateLinks(place_BK=place_BK, similarity_BK=torch.zeros(place_BK.shape)).mean(rows_RD)
 
     def objective(self) -> Objective:
-        """Build the loss by the labels to train on."""
+        """Build the loss for the training labels."""
         labels = self.known_labels
         return Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N, levels=labels.coder.levels)
 
@@ -256,7 +258,7 @@ class SimilarityDataset(Dataset):
 
 
 def crossing_of(candidates: Candidates, device: torch.device) -> DistinctCandidates:
-    """Return what crosses for a party's candidates."""
+    """Return the rows that cross for a party's candidates."""
     return DistinctCandidates(numbers_NK=torch.from_numpy(candidates.numbers_NK.copy()).to(device), rows=candidates.rows)
 
 

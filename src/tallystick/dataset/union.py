@@ -1,4 +1,4 @@
-"""Rows that any of two parties has: every position is somebody's, and what a party lacks there is imputed (FLORIST).
+"""Provide rows that any of two parties has: every position is a row of one of them, and absent rows are imputed (FLORIST).
 
 Shapes: U positions of the union, N own rows.
 """
@@ -39,10 +39,10 @@ class Imputation:
 
     Args:
         own_U: own row at each position, -1 where absent.
-        labels: for absent labels, if this is the label party.
-        features: for absent features.
-        seed: kept secret, or the other side could repeat the draws.
-        redraw: whether a row keeps its draws for the whole run (what `tallystick run` does) or gets new ones each step.
+        labels: imputer for absent labels, if this is the label party.
+        features: imputer for absent features.
+        seed: kept secret, so that the other side cannot repeat the draws.
+        redraw: whether a row keeps its draws for the whole run (as in `tallystick run`) or gets new ones at each step.
     """
 
     own_U: Tensor
@@ -53,17 +53,19 @@ class Imputation:
 
     @classmethod
     def of(cls, union: UnionConfig, own_U: Tensor, *, is_label: bool, seed: int) -> "Imputation":
-        """Choose imputers as the contract says. The label party's own columns never leave, so plain sampling does for them."""
+        """Choose imputers as the contract says. The label party's own columns are never sent, so plain sampling is enough for
+        them.
+        """
         features = SamplingFeatures() if is_label else feature_strategy(union.features)[0]
         return cls(own_U=own_U, labels=label_strategy(union.labels)[0], features=features, seed=seed)
 
     def source(self, features: FeatureRows, *, common: CommonValues | None = None) -> ImputingSource:
-        """Return the features at every position. Use the ``common`` values of training, or new ones."""
+        """Return the features at every position, with the ``common`` values of training, or new ones."""
         draws, generator = self._draws(1, stream=1), self._generator(stream=4)
         return ImputingSource.of(features, self.own_U, imputer=self.features, draws=draws, generator=generator, common=common)
 
     def bottom(self, bottom: nn.Module) -> ImputingBottom:
-        """Wrap the bottom model, so that the imputer works on its output."""
+        """Wrap the bottom model, so that the imputer can change its output."""
         return ImputingBottom(bottom, self.features, generator=self._generator(stream=2))
 
     def objective(self, labels_N: Tensor, calibration: Calibration, *, positive_rate: float) -> ImputingObjective:
@@ -83,10 +85,10 @@ class Imputation:
 def union_calibration(
     union: UnionConfig, sizes: Mapping[str, int], feature_party: str, *, positive_rate: float, own_columns: bool
 ) -> Calibration:
-    """Build the calibration that the contract's strategies ask for, from the sizes that the label party learnt.
+    """Build the calibration that the contract's strategies need, from the set sizes that the label party learnt.
 
-    The shift holds where the label party has no columns of its own: with some, a row that only it has still tells of its
-    label. A fitted calibration then leaves the shift out and takes its own rows as they are, imputed features and all.
+    The shift is valid if the label party has no columns of its own. If it has some, a row that only it has still depends on its
+    label. Then a fitted calibration omits the shift and uses its own rows as they are, including imputed features.
     """
     imputer, label_when = label_strategy(union.labels)
     _, feature_when = feature_strategy(union.features)
@@ -98,7 +100,7 @@ def union_calibration(
         return Calibration(when=when)
     shared, label_only = sizes["intersection"], sizes["union"] - sizes[feature_party]
     imputed = imputer.imputed_rate(positive_rate)
-    # Imputation that follows the model's own predictions teaches nothing: only the label party's rows count then.
+    # Imputation that follows the model's own predictions trains nothing, so then only the label party's rows count.
     rows = sizes["union"] if imputed is not None else shared + label_only
     shift = LogitShift.of_union(
         shared=shared, label_only=label_only, union=rows, positive_rate=positive_rate, imputed_rate=imputed or 0.0
@@ -108,13 +110,13 @@ def union_calibration(
 
 @dataclass(frozen=True, kw_only=True)
 class UnionDataset(Dataset):
-    """A party's rows where it lacks some of the positions.
+    """A party's rows if it lacks some of the positions.
 
     Args:
-        imputation: what stands there.
+        imputation: imputes the rows at these positions.
         labels_N: the label party's own labels.
-        positive_rate: of its own training rows: no other label shapes an imputed value or a shift.
-        shift: what is to be undone of the logits, as far as sizes and rates tell.
+        positive_rate: rate of positives in its own training rows; no other label affects an imputed value or a shift.
+        shift: correction of the logits, as far as sizes and rates determine it.
     """
 
     imputation: Imputation
@@ -131,9 +133,9 @@ class UnionDataset(Dataset):
         *,
         secret_seed: Callable[[], int],
     ) -> "UnionDataset":
-        """Encode this party's rows once each, and prepare what is imputed at the positions that it lacks.
+        """Encode each of this party's rows once, and prepare the imputation at the positions that it lacks.
 
-        The split is by universal id, which both sides have for every position; the encoder is fitted on the own training rows.
+        The split is by universal id, which both sides have for every position. The encoder is fitted on the own training rows.
         """
         seed = secret_seed()
         own = _shuffled(own, seed)
@@ -189,7 +191,7 @@ class UnionDataset(Dataset):
         return cls(encoder=encoder, source=source, imputation=imputation)
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
-        """Build the batches of training. If labels are drawn by embeddings, the training positions are embedded once before."""
+        """Build the batches of training. If labels are drawn from embeddings, the training positions are embedded once before."""
         schedule = super().schedule(training, seed=seed)
         return replace(schedule, embeds_before=0) if self.imputation.labels.settles_first else schedule
 
@@ -203,15 +205,15 @@ class UnionDataset(Dataset):
         return self.imputation.own_U >= 0
 
     def wrap(self, bottom: nn.Module) -> nn.Module:
-        """Wrap the bottom model, so that the imputer works on its output."""
+        """Wrap the bottom model, so that the imputer can change its output."""
         return self.imputation.bottom(bottom)
 
     def objective(self) -> Objective:
-        """Build the loss by real labels, and by imputed ones where none is real."""
+        """Build the loss from real labels, and from imputed ones if there is no real label."""
         return self.imputation.objective(self.labels_N, self.shift, positive_rate=self.positive_rate)
 
     def own_part(self) -> IntersectionDataset:
-        """Select the positions of the own rows: there everything is real."""
+        """Select the positions of the own rows. Everything is real there."""
         return IntersectionDataset(
             encoder=self.encoder,
             source=self.source,
@@ -222,16 +224,16 @@ class UnionDataset(Dataset):
         )
 
     def calibration(self, state: TrainingState | None) -> Calibration:
-        """Return the shift, with the line that training fitted, if it did."""
+        """Return the shift, with the line that training fitted, if it fitted one."""
         line = state.best_fitted if state is not None else {}
         return replace(self.shift, line=LogitLine(**line)) if line else self.shift
 
 
 def _shuffled(own: OwnRows, seed: int) -> OwnRows:
-    """Return the own rows numbers in an order that follows from their positions and the secret seed.
+    """Return the own rows, numbered in an order that follows from their positions and the secret seed.
 
-    What is imputed is made of numbered rows, and one stands in for its neighbour: numbered as in the table, they would show the
-    other side which rows stand there beside each other.
+    Imputed rows are made from numbered rows, and a row may be replaced by its neighbour. If rows were numbered as in the table,
+    this would show the other side which rows are neighbours there.
     """
     rows_N, keys = own.alignment.rows_N, own.keys
     order_R = rows_N[rows_N >= 0][torch.randperm(len(keys.rows_R), generator=secret_generator(seed, stream=5)).numpy()]

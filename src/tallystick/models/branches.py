@@ -1,4 +1,4 @@
-"""Label models with a branch for rows that no partner has a row of. Shapes: B batch, D cut width, C outputs."""
+"""Build label models with a branch for rows without a partner's row. Shapes: B batch, D cut width, C outputs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,37 +15,35 @@ from tallystick.tables.features import Features
 
 
 class BranchedModel(LabelModel, ABC):
-    """A label model that also scores a row by the label party's own columns."""
+    """A label model that can also score a row by the label party's own columns."""
 
     own_rows_part: ClassVar[str] = "scorer"
-    """The name of ``own_rows`` among its weights."""
+    """Name of ``own_rows`` among its weights."""
 
     @abstractmethod
     def local(self, own: Features) -> Tensor:
-        """Compute the logits of rows without a partner's row, by the branch that trains the joint one: (B,) for one output, else
-        (B, C).
+        """Compute the logits of rows without a partner's row, by the branch that trains the joint model: (B,) for one output,
+        else (B, C).
         """
 
     @property
     def own_rows(self) -> LabelModel | None:
-        """Return a model of own columns that is trained on all own rows, once the joint one is trained, or None where there
-        is none.
-        """
+        """Return a model of own columns that is trained on all own rows after the joint model, or None if there is none."""
         part = self._modules.get(self.own_rows_part)
         assert part is None or isinstance(part, LabelModel)
         return part
 
     def scores_by(self, own_rows: LabelModel) -> "BranchedModel":
-        """Return the same model, with this model's scores for rows without a partner's row."""
+        """Return the same model, which now scores rows without a partner's row by ``own_rows``."""
         self.add_module(self.own_rows_part, own_rows)
         return self
 
     def first_alone(self) -> AbstractContextManager[None]:
-        """Score own rows within this block by what learnt from no validation row."""
+        """Score own rows within this block by the part that did not learn from validation rows."""
         return self.own_rows.first_alone() if self.own_rows is not None else super().first_alone()
 
     def score_alone(self, own: Features) -> Tensor:
-        """Compute the logits that rows without a partner's row are scored by, as ``local`` has them."""
+        """Compute the logits for scoring rows without a partner's row, in the shape of ``local``."""
         if self.own_rows is None:
             return self.local(own)
         logits: Tensor = self.own_rows([], own)
@@ -53,7 +51,7 @@ class BranchedModel(LabelModel, ABC):
 
 
 class SharedBottom(BranchedModel):
-    """One bottom model under two tops: the joint one, and one over own columns alone."""
+    """One bottom model below two tops: the joint one, and one for own columns alone."""
 
     bottom: nn.Module
 
@@ -63,7 +61,7 @@ class SharedBottom(BranchedModel):
         self.bottom_norms = norms_like(joint.bottom)  # FedAds, section 5.1.4: branches share layers, not batch normalisation
 
     def local(self, own: Features) -> Tensor:
-        """Compute logits by the own columns' top."""
+        """Compute logits by the top for own columns."""
         return self.alone(self.embedded(own, local=True))
 
     def alone(self, embedded_BD: Tensor) -> Tensor:
@@ -77,9 +75,9 @@ class SharedBottom(BranchedModel):
 
 
 class Synthesizing(SharedBottom):
-    """As SharedBottom, with a third top over embeddings that are made up for rows without a partner's row.
+    """A SharedBottom with a third top, for embeddings that are made up for rows without a partner's row.
 
-    ``generator`` makes them; its weights are not for the run's optimizer.
+    ``generator`` makes them. The run's optimizer does not train its weights.
     """
 
     def __init__(self, joint: OwnColumnsModel, local_top: nn.Module, synthetic_top: nn.Module, generator: nn.Module) -> None:
@@ -92,15 +90,15 @@ class Synthesizing(SharedBottom):
         return _squeezed(self.top(torch.cat([cut_BD, embedded_BD], dim=1)))
 
     def synthetic(self, made_BD: Tensor, embedded_BD: Tensor) -> Tensor:
-        """Compute the logits of own embeddings beside made-up cut embeddings."""
+        """Compute the logits of own embeddings together with made-up cut embeddings."""
         return _squeezed(self.synthetic_top(torch.cat([made_BD, embedded_BD], dim=1)))
 
 
 class FromLocal(BranchedModel):
-    """A joint model beside one of own columns alone, which stays as it is: its logit is the joint one's offset, if asked for.
+    """A joint model next to a fixed one of own columns alone, whose logit is the joint one's offset, if asked for.
 
-    ``dropout`` leaves some of the joint top's inputs out in training; a ``frozen`` bottom stays as it is too. ``cut_top`` reads
-    the cut embeddings alone. It is for training: what it learns is in no prediction.
+    ``dropout`` drops some of the joint top's inputs in training; a ``frozen`` bottom is fixed as well. ``cut_top`` reads only the
+    cut embeddings. It is for training; predictions do not use it.
     """
 
     bottom: nn.Module
@@ -123,7 +121,7 @@ class FromLocal(BranchedModel):
         self.frozen = frozen
 
     def train(self, mode: bool = True) -> "FromLocal":
-        """Switch to training, but for what stays as it is: its running statistics stay too, and are in use."""
+        """Switch to training, except for fixed parts: their running statistics are used and do not change."""
         super().train(mode)
         self.alone.eval()
         if self.frozen:
@@ -145,7 +143,7 @@ class FromLocal(BranchedModel):
         return joint
 
     def of_cut(self, cuts_BD: Sequence[Tensor]) -> Tensor:
-        """Compute logits by the cut embeddings alone."""
+        """Compute logits from the cut embeddings alone."""
         assert self.cut_top is not None
         return _squeezed(self.cut_top(torch.cat(list(cuts_BD), dim=1)))
 
@@ -156,9 +154,9 @@ class FromLocal(BranchedModel):
 
 
 class Averaged(BranchedModel):
-    """Two branched models over the same cut embeddings. The logits are their mean.
+    """Two branched models on the same cut embeddings. The logits are their mean.
 
-    ``cut_top`` reads the cut embeddings alone. It is for training: what it learns is in no prediction.
+    ``cut_top`` reads only the cut embeddings. It is for training; predictions do not use it.
     """
 
     def __init__(self, first: BranchedModel, second: BranchedModel, cut_top: nn.Module) -> None:
@@ -168,7 +166,7 @@ class Averaged(BranchedModel):
         self.cut_top = cut_top
 
     def of_cut(self, cuts_BD: Sequence[Tensor]) -> Tensor:
-        """Compute logits by the cut embeddings alone."""
+        """Compute logits from the cut embeddings alone."""
         return _squeezed(self.cut_top(torch.cat(list(cuts_BD), dim=1)))
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
@@ -181,7 +179,7 @@ class Averaged(BranchedModel):
         return (self.first.local(own) + self.second.local(own)) / 2
 
     def score_alone(self, own: Features) -> Tensor:
-        """Average the model of all own rows and ``local``: trained in different ways, they err less together."""
+        """Average the model of all own rows and ``local``: trained in different ways, they make different errors."""
         alone = super().score_alone(own)
         return alone if self.own_rows is None else (alone + self.local(own)) / 2
 

@@ -1,4 +1,4 @@
-"""Build a party's modules as the contract says, the same from the same public seed or the same secret."""
+"""Build a party's modules as the contract says. The same public seed or secret gives the same modules."""
 
 import importlib
 import sys
@@ -27,9 +27,9 @@ T = TypeVar("T")
 def build_bottom(
     model: NetworkModel, party: str, shape: FeatureShape, *, seed: Seed, name: str = "", cut_width: int | None = None
 ) -> nn.Module:
-    """Build a party's bottom model. Its ``width`` is the cut width D, its last layer's or ``cut_width`` in its place.
+    """Build a party's bottom model. Its ``width`` is the cut width D: ``cut_width``, or that of its last layer.
 
-    ``name`` tells several of one party apart.
+    ``name`` distinguishes several models of one party.
 
     Raises ConfigError if a user's module cannot be imported or built, or does not state its width.
     """
@@ -62,12 +62,12 @@ def build_label_model(
     seed: Seed,
     candidates: Sequence[int] = (),
 ) -> LabelModel:
-    """Build the label party's share of the network, for the cut widths that the feature parties announced.
+    """Build the label party's part of the network, for the cut widths that the feature parties announced.
 
-    Where several rows of a feature party are linked to one, ``candidates`` says how many, per feature party.
+    If several rows of a feature party are linked to one row, ``candidates`` is their number, per feature party.
     """
     if candidates and own is not None:
-        own = replace(own, screened=False)  # a link reads own columns too
+        own = replace(own, screened=False)  # links read own columns as well
     bottom = build_bottom(model, party, own, seed=seed) if own is not None else None
     own_width = width_of(bottom) if bottom is not None else 0
     above = model.hidden[model.cut_after :]
@@ -90,7 +90,7 @@ def build_label_model(
 def top_at_start(
     model: NetworkModel, party: str, cut_widths: Sequence[int], *, own_width: int, outputs: int, seed: int
 ) -> nn.Module:
-    """Build the top model as ``build_label_model`` does if rows are linked one to one: whoever has the contract can."""
+    """Build the top model as ``build_label_model`` does for rows linked one to one. Anyone with the contract can do this."""
     with seeded(seed, f"{party}/top"):
         above = model.hidden[model.cut_after :]
         return _top(model, sum(cut_widths) + own_width, hidden=above, outputs=outputs, members=model.ensemble).eval()
@@ -98,16 +98,16 @@ def top_at_start(
 
 @dataclass(frozen=True, kw_only=True)
 class BranchParts:
-    """Makes the modules of a label party's model that has several branches, each from a seed of its own name.
+    """A maker of the modules for a label party's model with several branches. Each module's seed depends on its name.
 
     Args:
         model: the contract's network.
         party: the label party's name.
         own: its columns.
-        cut_width: of all feature parties together.
+        cut_width: cut width of all feature parties together.
         outputs: 1, or the number of classes or levels.
-        label_width: of a label as a condition, if it is not the outputs: a number with several levels is one number.
-        seed: the contract's, or the party's secret.
+        label_width: width of a label as a condition, if it is not ``outputs``: a number with several levels is one number.
+        seed: the contract's seed, or the party's secret.
     """
 
     model: NetworkModel
@@ -119,7 +119,7 @@ class BranchParts:
     seed: Seed = field(repr=False)
 
     def bottom(self, name: str = "") -> nn.Module:
-        """Build a bottom model of the own columns. The one without a name is that of ``build_label_model``."""
+        """Build a bottom model of the own columns. Without a name it is that of ``build_label_model``."""
         return build_bottom(self.model, self.party, self.own, seed=self.seed, name=name)
 
     def top(self, width: int, name: str = "top") -> nn.Module:
@@ -128,19 +128,21 @@ class BranchParts:
             return _top(self.model, width, hidden=self.model.hidden[self.model.cut_after :], outputs=self.outputs)
 
     def joint(self, name: str = "") -> OwnColumnsModel:
-        """Build a label model over the cut and a bottom of its own."""
+        """Build a label model for the cut and a bottom of its own."""
         bottom = self.bottom(name)
         return OwnColumnsModel(self.top(self.cut_width + width_of(bottom), f"{name}/top" if name else "top"), bottom=bottom)
 
     def alone(self, name: str) -> OwnColumnsModel:
-        """Build a label model over the own columns alone."""
+        """Build a label model for the own columns alone."""
         bottom = self.bottom(name)
         return OwnColumnsModel(self.top(width_of(bottom), f"{name}/top"), bottom=bottom)
 
 
 def _top(model: NetworkModel, width: int, *, hidden: Sequence[int], outputs: int, members: int = 1) -> nn.Module:
-    """Build the built-in top or the user's, which a few rows try. Raises ConfigError if it does not give (rows, outputs)."""
-    if members > 1:  # the contract has layers for them, and no top of its own
+    """Build the built-in top or the user's, which is tried on a few rows. Raises ConfigError unless it returns (rows,
+    outputs).
+    """
+    if members > 1:  # then the contract has layers, and no top of its own
         return EnsembleTop(width, hidden=hidden, outputs=outputs, members=members)
     if model.top is None:
         return TabularTop(width, hidden=hidden, outputs=outputs)
@@ -161,7 +163,7 @@ def check_modules(model: NetworkModel, party: str, *, top: bool) -> None:
 
 
 def try_bottom(bottom: nn.Module, features: Features, *, what: str) -> None:
-    """Raise ConfigError, naming ``what``, if a bottom of a user's own does not give (rows, width) floats for a few rows."""
+    """Raise ConfigError, naming ``what``, if a user's bottom does not return (rows, width) floats for a few rows."""
     with seeded(0, what), torch.no_grad():
         cut_BD = _made(bottom.eval(), what, features)
     bottom.train()
@@ -169,7 +171,7 @@ def try_bottom(bottom: nn.Module, features: Features, *, what: str) -> None:
 
 
 def try_top(top: nn.Module, width: int, *, outputs: int, what: str) -> None:
-    """Raise ConfigError, naming ``what``, if a top of a user's own does not give a logit per output for joined cuts this wide."""
+    """Raise ConfigError, naming ``what``, if a user's top does not return a logit per output for joined cuts of this width."""
     with seeded(0, what), torch.no_grad():
         output = _made(top.eval(), what, torch.randn(TRIED_ROWS, width))
     top.train()
@@ -185,15 +187,15 @@ def _check_output(output: object, what: str, *, rows: int, width: int) -> None:
 
 
 def check_bottom_rows(bottom: nn.Module, features: Features, *, path: str, party: str, claim: str) -> None:
-    """Raise ConfigError if a row's embedding depends on its batch's other rows, which the defence ``claim`` does not cover."""
+    """Raise ConfigError if a row's embedding depends on other rows of its batch, which the defence ``claim`` does not cover."""
     what = f"model.bottoms.{party} = {path}"
     _check_rows_apart(bottom, lambda index_B: _made(bottom, what, features.rows(index_B)), len(features), what, claim)
 
 
 def check_top_rows(model: NetworkModel, *, outputs: int, claim: str) -> None:
-    """Raise ConfigError if a user's top model mixes rows, so that a row's label is in the gradients of others.
+    """Raise ConfigError if a user's top model mixes rows, so that gradients of other rows depend on a row's label.
 
-    The top is tried at the width of built-in bottoms, on values drawn at random.
+    The top is tried with the width of built-in bottoms, on random values.
     """
     if model.top is None:
         return
@@ -208,12 +210,12 @@ TRIED_ROWS = 8
 
 
 def _check_rows_apart(module: nn.Module, outputs_of: Callable[[Tensor], Tensor], rows: int, what: str, claim: str) -> None:
-    """Put another row in each row's place, and compare what comes out for the others, in training and not."""
+    """Replace one row after the other, and compare the outputs for the remaining rows, in training and in evaluation."""
     for training in (True, False):
         module.train(training)
         for changed in range(rows):
             index_B = torch.arange(rows)
-            with seeded(0, "rows"), torch.no_grad():  # the same draws of dropout both times
+            with seeded(0, "rows"), torch.no_grad():  # the same dropout both times
                 before_BD = outputs_of(index_B)
             index_B[changed] = (changed + 1) % rows
             with seeded(0, "rows"), torch.no_grad():
@@ -228,7 +230,7 @@ def _check_rows_apart(module: nn.Module, outputs_of: Callable[[Tensor], Tensor],
 
 
 def _made(call: Callable[..., T], what: str, *arguments: Any) -> T:
-    """Call a user's own code. Whatever it raises is a ConfigError that names it."""
+    """Call a user's own code. Turn every error of it into a ConfigError that names the module."""
     try:
         return call(*arguments)
     except Exception as error:
@@ -240,9 +242,9 @@ _one_at_a_time = threading.Lock()
 
 @contextmanager
 def seeded(seed: Seed, name: str) -> Iterator[None]:
-    """Lend PyTorch's global generator, by which modules are initialised, a state of (seed, name), then put it back.
+    """Set PyTorch's global generator, which initialises modules, to a state from (seed, name), then restore it.
 
-    A secret fills the whole state: of a number PyTorch keeps 32 bits, which a peer that sees embeddings could try one by one.
+    A secret fills the whole state, because PyTorch keeps 32 bits of a number, which a peer with embeddings could try one by one.
     """
     with _one_at_a_time, torch.random.fork_rng(devices=[]):
         if isinstance(seed, bytes):
@@ -268,7 +270,7 @@ def _user_module(path: str, key: str) -> type[nn.Module]:
         sys.path.insert(0, str(Path.cwd()))
     try:
         module_class = getattr(importlib.import_module(module_name), class_name)
-    except Exception as error:  # it is the user's own code that runs
+    except Exception as error:  # this runs the user's own code
         raise ConfigError(
             f"{key} = {path}: cannot be imported ({type(error).__name__}: {error}); write it as package.module:Class, "
             "and have the module on Python's path here"

@@ -1,9 +1,9 @@
-"""Features of one party's columns that no training changes: what a head on shares takes.
+"""Compute fixed features of one party's columns, which no training changes, for a head on shares.
 
-Each numeric column becomes hats between quantiles of its training rows, few and many (piecewise-linear codes), each categorical
-one a number for each frequent code, and random rectified sums of three columns bring interactions within the party. Of all
-these the strongest principal axes stay, each scaled to about the same variance. Where there are fewer, zeros stand before them:
-others see how many features there are, and what columns hold must not decide that.
+Each numeric column becomes hats between quantiles of its training rows, few and many (piecewise-linear codes). Each categorical
+column becomes a number for each frequent code. Random rectified sums of three columns add interactions within the party. Of all
+these the strongest principal axes are kept, each scaled to about the same variance. If there are fewer axes, zeros come before
+them: other parties see the number of features, and the content of columns must not determine it.
 
 Shapes: N rows, F numeric columns, G categorical columns, K quantiles, Z inputs of the random sums, R hats, codes and sums,
 D axes.
@@ -19,33 +19,33 @@ from tallystick.tables.features import Features, FeatureShape
 
 FINE, COARSENING = 37, 4
 COARSE = FINE // COARSENING + 1
-"""Quantiles of the fine hats, and of the coarse ones, which are each fourth of them."""
+"""Number of quantiles of the fine hats, and of the coarse hats, which use every fourth quantile."""
 MOST_FINE_COLUMNS = 24
-"""Numeric columns up to which there are fine hats."""
+"""Most numeric columns for which there are fine hats."""
 MOST_CODES = 64
-"""Of a category; those of a party that has more for its large categories share them evenly."""
+"""Most codes of a category. If a party has more for its large categories, these share them evenly."""
 RANDOM_SUMS = 512
 _SUMMED = 3
 _LEAST_DEVIATION = 0.3
-"""Below this deviation a hat, code or sum is not brought to deviation 1: a rare category would be blown up."""
+"""A hat, code or sum with a smaller deviation is not scaled to deviation 1, because a rare category would become too large."""
 _FLOOR = 0.1
-"""Share of the largest variance that is added to each axis's: weaker axes are noise more often than not."""
+"""Share of the largest variance that is added to each axis's variance, because weaker axes are usually noise."""
 _SAMPLE = 1 << 14
-"""Most rows by which axes are found."""
+"""Most rows used to find the axes."""
 
 
 class FixedFeatures(nn.Module):
-    """A party's features, within -3 to 3, fitted on its own training rows without a label.
+    """A party's features, within -3 to 3, fitted on its own training rows without labels.
 
     An axis of variance v is divided by the root of v plus a tenth of the largest variance. So strong axes have about variance 1,
-    none has more, and one learning rate fits all tables.
+    no axis has more, and one learning rate fits all tables.
 
-    No formal guarantee, and nothing of it leaves the party: it is for features of which only shares cross.
+    No formal guarantee, and nothing of it leaves the party: it is for features that cross only as shares.
 
     Args:
-        shape: of the party's encoded columns; None for a label party without columns of its own.
-        most: axes that stay, with the zeros that stand for those that there are not.
-        codes: of all its categories with more than 64 codes together; each has 64 at least.
+        shape: shape of the party's encoded columns; None for a label party without columns.
+        most: number of axes, including zeros for missing ones.
+        codes: codes of all its categories with more than 64 codes together; each has at least 64.
         constant: whether the first feature is 1, which gives a head its intercept.
     """
 
@@ -80,12 +80,12 @@ class FixedFeatures(nn.Module):
 
         Args:
             features: the training rows, at least one.
-            seed: of the draws; a secret one keeps them at home.
+            seed: seed of the draws; a secret one keeps them private.
         """
         numbers_NF = features.numeric_NF
         steps_K = torch.linspace(0, 1, FINE)
         for column, number_N in enumerate(numbers_NF.unbind(1)):
-            ordered_N = number_N.sort().values  # torch.quantile takes no more than 16 million numbers
+            ordered_N = number_N.sort().values  # torch.quantile accepts no more than 16 million numbers
             self.knots_FK[column] = ordered_N[((len(ordered_N) - 1) * steps_K).round().long()]
         generator = generator_of(seed, "fixed features")
         inputs, sums = self.weights_ZS.shape
@@ -127,14 +127,14 @@ class FixedFeatures(nn.Module):
             torch.nn.functional.one_hot(code_N.clamp(max=most), most + 1)[:, :most].float()
             for code_N, most in zip(features.categorical_NG.unbind(1), self.codes, strict=True)
         ]
-        # A number's place among its quantiles has no tails, so a random sum of it has none
+        # A number's place among its quantiles has no tails, so a random sum of places has none
         places_NF = (coarse_NFK * torch.linspace(-1.7, 1.7, COARSE)).sum(dim=2)
         sums_NS = torch.relu(torch.cat([places_NF, *codes], dim=1) @ self.weights_ZS + self.offsets_S)
         return torch.cat([*(each.flatten(1) for each in hats), *codes, sums_NS], dim=1)
 
 
 def _hats(numbers_NF: Tensor, knots_FK: Tensor) -> Tensor:
-    """Return of each number how near it is to each of its column's quantiles, (N, F, K): two are not 0, and their sum is 1."""
+    """Return how near each number is to each of its column's quantiles, (N, F, K): two values are not 0, and they sum to 1."""
     most = knots_FK.shape[1] - 1
     hats_NFK = torch.zeros(*numbers_NF.shape, most + 1)
     number_FN = numbers_NF.t().contiguous()

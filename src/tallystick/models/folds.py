@@ -1,4 +1,4 @@
-"""Networks side by side, one for each fold of the rows: none learns from its own fold, and the mean of their logits predicts.
+"""Build networks side by side, one per fold of the rows. None learns from its own fold, and the mean of their logits predicts.
 
 Shapes: B batch, M members, D cut width of one member, C outputs.
 """
@@ -18,7 +18,7 @@ from tallystick.tables.features import Features, FeatureShape
 
 
 class FoldedBottom(nn.Module):
-    """A feature party's bottom models, one for each member, whose cut embeddings stand side by side: (B, M D)."""
+    """A feature party's bottom models, one for each member, with their cut embeddings side by side: (B, M D)."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -31,14 +31,14 @@ class FoldedBottom(nn.Module):
 
 
 class FoldedLabelModel(LabelModel):
-    """The label party's share of several networks, each of which reads its own part of every cut embedding.
+    """The label party's part of several networks, each of which reads its own part of every cut embedding.
 
-    After Breiman (1996), "Bagging predictors", with folds in place of draws, so that each row is judged by a member that did not
-    learn from it. Threat model: a feature party sees which member a row did not teach, which follows from the row's id; it reads
-    labels off the other members' gradients as off a single network's. No formal guarantee.
+    It follows Breiman (1996), "Bagging predictors", with folds instead of draws, so that each row is judged by a member that did
+    not learn from it. Threat model: a feature party sees which member did not learn from a row, which follows from the row's id.
+    It can infer labels from the other members' gradients as from a single network's. No formal guarantee.
 
     Args:
-        members: label models of one width each; they share nothing.
+        members: label models of the same width, which share nothing.
     """
 
     def __init__(self, members: Sequence[LabelModel]) -> None:
@@ -64,13 +64,13 @@ class FoldedLabelModel(LabelModel):
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Provide each member's logits within this block in use, too: for rows that not all of them may judge."""
+        """Return each member's logits within this block in evaluation as well, for rows that not all members may judge."""
         with self._giving("each"):
             yield
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """Predict within this block by the first member only: it learnt from no row of the contract's validation part."""
+        """Predict within this block by the first member only. It did not learn from the contract's validation part."""
         with self._giving("first"):
             yield
 
@@ -96,7 +96,7 @@ def network_of_weight(name: str, module: nn.Module) -> int:
 def build_folded_bottom(
     model: NetworkModel, party: str, shape: FeatureShape, *, seed: Seed, folds: int, cut_width: int | None = None
 ) -> nn.Module:
-    """Build a party's bottom model, or one for each fold, each from its own start. The first is that of a single network."""
+    """Build a party's bottom model, or one for each fold, each with its own start. The first is that of a single network."""
     names = ["", *(f"fold-{place}" for place in range(1, folds))]
     members = [build_bottom(model, party, shape, seed=seed, name=name, cut_width=cut_width) for name in names]
     return FoldedBottom(members) if folds > 1 else members[0]
@@ -112,7 +112,7 @@ def build_folded_label_model(
     seed: Seed,
     folds: int,
 ) -> LabelModel:
-    """Build the label party's share of one network, or of one for each fold. Cut widths are then multiples of the folds."""
+    """Build the label party's part of one network, or of one per fold. Cut widths are then multiples of the number of folds."""
     widths = [width // folds for width in cut_widths]
     names = [party, *(f"{party}/fold-{place}" for place in range(1, folds))]
     members = [build_label_model(model, name, own, widths, outputs=outputs, seed=seed) for name in names]

@@ -1,4 +1,4 @@
-"""Weights of an earlier network for one whose embedding tables have more rows: categories that were new to it."""
+"""Adapt weights of an earlier network to one whose embedding tables have more rows, for new categories."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ from tallystick.tables.categories import UNSEEN
 
 
 def grown(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights with as many rows in each embedding table as the module's. Whatever else differs stays as it is.
+    """Return the weights with as many rows in each embedding table as in the module's. Other differences stay.
 
-    A new category's row begins as that of unseen categories, which is what the earlier network took it for: before the first
-    step it says of every row what it said before.
+    A new category's row starts as that of unseen categories, because the earlier network treated it as unseen. So before the
+    first step its predictions do not change for any row.
     """
     tables = [f"{name}.weight" for name, part in module.named_modules() if isinstance(part, EmbeddingTable)]
     now, weights_now = module.state_dict(), dict(weights)

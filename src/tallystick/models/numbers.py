@@ -1,7 +1,7 @@
-"""Embeddings of numbers: what a bottom model puts beside a plain number, so that its first layer can bend it.
+"""Embed numbers: a bottom model adds these to plain numbers, so that its first layer can learn non-linear functions.
 
-Gorishniy, Rubachev and Babenko (2022), "On embeddings for numerical features in tabular deep learning".
-Shapes: B batch, F numeric columns that are embedded, T bins, W embedding width, K frequencies.
+Gorishniy, Rubachev and Babenko (2022), "On embeddings for numerical features in tabular deep learning". Shapes: B batch, F
+numeric columns that are embedded, T bins, W embedding width, K frequencies.
 """
 
 import math
@@ -17,15 +17,15 @@ FREQUENCIES, SCALE = 24, 0.3
 
 
 class PiecewiseLinear(nn.Module):
-    """A continuous function of each number, linear between the edges of its bins, with W outputs, beside a linear term.
+    """A continuous function of each number, linear between the edges of its bins, with W outputs, plus a linear term.
 
-    Section 3.2.1. The weights of the bins begin at zero, so that training begins with the linear terms (as the same authors do in
-    "TabM", 2024). A number's sum over the bins below it is one row of the running sums of its column's weights, so that no
-    (B, F, T) tensor is made.
+    Section 3.2.1. The weights of the bins start at zero, so training starts with the linear terms (as the same authors do in
+    "TabM", 2024). A number's sum over the bins below it is one row of the running sums of its column's weights, so no (B, F, T)
+    tensor is made.
 
     Args:
         places: the F columns of the encoded numbers.
-        edges: of each, at least two, ascending.
+        edges: edges of each column, at least two, ascending.
     """
 
     edges: Tensor
@@ -37,7 +37,7 @@ class PiecewiseLinear(nn.Module):
         self.places = list(places)
         most = max(map(len, edges))
         padded_FT = torch.tensor([[*each, *[math.inf] * (most - len(each))] for each in edges], dtype=torch.float32)
-        # Edges are the encoder's, which the party keeps: weights files hold weights.
+        # The edges belong to the encoder, which the party keeps; files of weights hold only weights.
         self.register_buffer("edges", padded_FT, persistent=False)
         self.register_buffer("last", torch.tensor([len(each) - 2 for each in edges])[:, None], persistent=False)
         self.register_buffer("first", torch.arange(len(edges))[:, None] * most, persistent=False)
@@ -65,7 +65,7 @@ class PiecewiseLinear(nn.Module):
 
 
 class Periodic(nn.Module):
-    """Sines and cosines of each number at learnt frequencies, through a layer that all columns share.
+    """Sines and cosines of each number at learnt frequencies, followed by a layer that all columns share.
 
     Section 3.2.2, equation 3, with the shared layer of the "lite" variant.
     """
@@ -85,7 +85,7 @@ class Periodic(nn.Module):
 
 
 def embed_numbers(shape: FeatureShape) -> PiecewiseLinear | Periodic | None:
-    """Build the embedding that a party's columns ask for, or None if all stay plain numbers."""
+    """Build the embedding for a party's columns, or None if all stay plain numbers."""
     places = [place for place, edges in enumerate(shape.edges) if edges]
     if not places or shape.numbers == "plain":
         return None

@@ -1,4 +1,4 @@
-"""Pooling of a row's items into one vector, by attention where the row names the item that it is about.
+"""Pool a row's items into one vector, by attention if the row names a target item.
 
 Shapes: B batch, L items of a row, E embedding width, A width of the activation unit.
 """
@@ -13,16 +13,16 @@ _UNIT = 16
 
 
 class SequencePooling(nn.Module):
-    """Embeds items by one table and pools them: weighed by how they go with the target item, or their mean where there is none.
+    """A layer that embeds items by one table and pools them: weighted by their match with the target item, or their mean.
 
     With a target: Zhou et al. (2018), "Deep interest network for click-through rate prediction", equation 3. A small network
-    weighs each item by its embedding beside the target's, their difference and their product; weights are not normalised. Without
-    a target: Covington, Adams and Sargin (2016), "Deep neural networks for YouTube recommendations", section 3.2. Padding counts
-    in neither; a row without items gives zeros.
+    weighs each item by its embedding, the target's, their difference and their product; weights are not normalised. Without a
+    target: Covington, Adams and Sargin (2016), "Deep neural networks for YouTube recommendations", section 3.2. Padding is
+    ignored in both; a row without items gives zeros.
 
     Args:
-        table: of the items' codes, (codes, E).
-        shape: of the sequence.
+        table: table of the items' codes, (codes, E).
+        shape: shape of the sequence.
     """
 
     def __init__(self, table: nn.Embedding, shape: SequenceShape) -> None:
@@ -33,7 +33,7 @@ class SequencePooling(nn.Module):
         self.width = 2 * width if shape.has_target else width
 
     def forward(self, codes_BL: Tensor) -> Tensor:
-        """Pool the items (B, E), or put them beside the target's embedding (B, 2 E), whose code is then the first."""
+        """Pool the items (B, E). With a target, whose code is then the first, add its embedding (B, 2 E)."""
         embedded_BLE = self.table(codes_BL.flatten()).view(*codes_BL.shape, -1)
         if self.unit is None:
             present_BL = (codes_BL != MISSING).to(embedded_BLE.dtype)

@@ -1,4 +1,4 @@
-"""Join the parts into one network: the label party's share of it, and all of it in one process.
+"""Join the parts into one network: the label party's part of it, and the whole network in one process.
 
 Shapes: B batch, D cut width, C outputs.
 """
@@ -13,7 +13,7 @@ from tallystick.tables.features import Features
 
 
 class LabelModel(nn.Module):
-    """All that the label party holds: the top model, a bottom for its own columns if it has any, a wide part if asked for."""
+    """All modules of the label party: the top model, a bottom for its own columns if it has any, a wide part if asked for."""
 
     def __init__(self, top: nn.Module, *, bottom: nn.Module | None = None, wide: nn.Module | None = None) -> None:
         super().__init__()
@@ -28,28 +28,30 @@ class LabelModel(nn.Module):
         return self.finish(self.by_example(cuts_BD, own), own)
 
     def by_example(self, cuts_BD: Sequence[Tensor], own: Features) -> list[Tensor]:  # noqa: ARG002
-        """Return what crossed, example by example: here a row of it is one."""
+        """Return what crossed, one row per example: here it already is."""
         return list(cuts_BD)
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
-        """Compute the logits of what ``by_example`` gives. The feature parties' cut embeddings come first, then the own one."""
+        """Compute the logits of ``by_example``'s result. The feature parties' cut embeddings come first, then the own one."""
         parts = list(cuts_BD)
         if self.bottom is not None:
             parts.append(self.bottom(own))
         return self.predict(parts, own)
 
     def apart(self) -> AbstractContextManager[None]:
-        """Provide, within this block, the logits by which weights are compared: here those of use."""
+        """Return, within this block, the logits by which weights are compared. Here they are the usual ones."""
         return nullcontext()
 
     def first_alone(self) -> AbstractContextManager[None]:
-        """Provide, within this block, the logits of what learnt from no validation row: here those of use."""
+        """Return, within this block, the logits of parts that did not learn from validation rows. Here they are the
+        usual ones.
+        """
         return nullcontext()
 
     def predict(self, parts: Sequence[Tensor], own: Features) -> Tensor:
-        """Compute the logits of all parts side by side, and of the own columns where there is a wide part.
+        """Compute the logits of all parts side by side, and of the own columns if there is a wide part.
 
-        An ensemble that trains has a logit of each member: (B, M), or (B, M, C).
+        An ensemble in training returns the logits of each member: (B, M), or (B, M, C).
         """
         logits: Tensor = self.top(parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1))
         if self.wide is not None:
@@ -59,7 +61,7 @@ class LabelModel(nn.Module):
 
 
 class OwnColumnsModel(LabelModel):
-    """The label model of a label party that has columns of its own."""
+    """The label model of a label party with columns of its own."""
 
     bottom: nn.Module
 
@@ -68,7 +70,7 @@ class OwnColumnsModel(LabelModel):
 
 
 class CentralizedModel(nn.Module):
-    """The same network in one process: what a federated run must equal, bit for bit."""
+    """The same network in one process. A federated run must equal it, bit for bit."""
 
     def __init__(self, bottoms: Sequence[nn.Module], label: LabelModel) -> None:
         super().__init__()

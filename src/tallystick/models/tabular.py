@@ -1,4 +1,4 @@
-"""The papers' model for tables: embeddings for categoricals, an MLP, cut after a given layer.
+"""Build the papers' model for tables: embeddings for categoricals, an MLP, cut after a given layer.
 
 Shapes: B batch, F numeric columns, G categorical columns, E embedding width, D cut width.
 """
@@ -16,35 +16,37 @@ from tallystick.models.sequences import SequencePooling
 from tallystick.tables.features import Features, FeatureShape
 
 WIDEST = 16
-"""Of a categorical's embedding, where the contract leaves its width open (docs/results/quality.md)."""
+"""Largest width of a categorical's embedding if the contract leaves its width open (docs/results/quality.md)."""
 SMALL, LARGE, FREQUENT = 0.1, 0.3, 200
-"""How large embeddings begin where the contract leaves it open: large where a category has FREQUENT training rows on the mean."""
+"""Scales of embeddings at the start if the contract leaves them open: LARGE if a category has FREQUENT training rows
+on average.
+"""
 
 
 class TableUpdates(Protocol):
-    """Maker of the gradients of a module's embedding tables, and their updates, in place of the party's optimizer."""
+    """Code that computes the gradients and updates of a module's embedding tables in place of the party's optimizer."""
 
     tables: Sequence[nn.Parameter]
 
     def kept_of(self, table: nn.Parameter) -> dict[str, Tensor]:
-        """Return what the optimizer keeps of a table, where it is kept."""
+        """Return the optimizer's state for a table."""
         ...
 
     def average_of(self, table: nn.Parameter) -> Tensor:
-        """Return a table's average over the steps, where it is kept."""
+        """Return a table's average over the steps."""
         ...
 
     def make_gradients(self) -> None:
-        """Leave the gradients of the last batch with the tables."""
+        """Store the gradients of the last batch with the tables."""
         ...
 
     def update(self, *, rate: float, decay: float) -> AbstractContextManager[None]:
-        """Update the tables, and their averages, while the block does so with all other weights."""
+        """Update the tables and their averages, while the block updates all other weights."""
         ...
 
 
 class EmbeddingTable(nn.Embedding):
-    """An embedding table. On a CPU it looks up by index_select, whose gradient has the same bits in a fifth of the time."""
+    """An embedding table. On a CPU it uses index_select, whose gradient has the same bits in a fifth of the time."""
 
     def forward(self, codes_B: Tensor) -> Tensor:
         """Return the rows (B, E) of these codes."""
@@ -52,9 +54,9 @@ class EmbeddingTable(nn.Embedding):
 
 
 class Columns(nn.Module):
-    """Numeric columns beside the embeddings of the categorical ones, (B, F + G E), and of the numbers, if any.
+    """Numeric columns followed by the embeddings of the categorical ones, (B, F + G E), and of the numbers, if any.
 
-    There is no layer yet.
+    It contains no layers.
 
     Pooled sequences come last.
     """
@@ -76,17 +78,17 @@ class Columns(nn.Module):
         self.width += self.numbers.width if self.numbers is not None else 0
         tables = (EmbeddingTable(each.codes, width) for each, width in zip(shape.sequences, of_sequences, strict=True))
         self.sequences = nn.ModuleList(SequencePooling(table, each) for table, each in zip(tables, shape.sequences, strict=True))
-        self.codes = [len(widths), *(each.columns for each in shape.sequences)]  # columns of codes: of categories, per sequence
+        self.codes = [len(widths), *(each.columns for each in shape.sequences)]  # columns of codes: categories, then sequences
         for pooling in self.sequences:
             assert isinstance(pooling, SequencePooling)
             pooling.table.weight.data.mul_(starting_scale(embedding_scale, rows=0))
             self.width += pooling.width
-        # A column's 1 becomes 0 where it is closed. Only what may be screened has any: they are kept with the weights.
+        # A column's 1 becomes 0 when it is closed. Only modules that may be screened have gates: they are kept with the weights.
         self.gates: Tensor | None
         self.register_buffer("gates", torch.ones(shape.numeric + len(shape.cardinalities)) if shape.screened else None)
         self._column_of: Tensor | None
         column_of = None
-        if shape.screened:  # the column of each number that ``forward`` gives, without sequences
+        if shape.screened:  # the column of each number that ``forward`` returns, without sequences
             columns = list(range(self.numeric))
             columns += [self.numeric + place for place, width in enumerate(widths) for _ in range(width)]
             if self.numbers is not None:
@@ -102,7 +104,7 @@ class Columns(nn.Module):
         return self.embeddings[place].get_parameter("weight")
 
     def forward(self, features: Features) -> Tensor:
-        """Concatenate what the columns give: plain numbers, embeddings of categories, those of numbers, pooled sequences."""
+        """Concatenate the columns' values: plain numbers, embeddings of categories, those of numbers, pooled sequences."""
         parts = [self.embed(self, features)]
         if self.numbers is not None:
             parts.append(self.numbers(features.numeric_NF))
@@ -116,7 +118,7 @@ class Columns(nn.Module):
 
 
 def screened_columns(module: nn.Module) -> Columns | None:
-    """Return the module's columns that may be closed, or None if none may."""
+    """Return the module's columns if they may be closed, else None."""
     return next((part for part in module.modules() if isinstance(part, Columns) and part.gates is not None), None)
 
 
@@ -126,7 +128,7 @@ def embedding_widths(cardinalities: Sequence[int], setting: int | Literal["auto"
 
 
 def starting_scale(setting: float | Literal["auto"], *, rows: float) -> float:
-    """Return the standard deviation of a categorical's embedding at the start, for the mean number of training rows of a code."""
+    """Return the standard deviation of a categorical's embedding at the start, for the mean number of training rows per code."""
     if setting != "auto":
         return setting
     return LARGE if rows >= FREQUENT else SMALL
@@ -139,7 +141,7 @@ def one_by_one(columns: Columns, features: Features) -> Tensor:
 
 
 class TabularBottom(nn.Module):
-    """Embeddings and the layers below the cut, each Linear and ReLU, normalised between if asked for.
+    """Embeddings and the layers below the cut, each Linear and ReLU, with normalisation between them if asked for.
 
     It returns the cut embedding.
     """
@@ -159,7 +161,7 @@ class TabularBottom(nn.Module):
         self.width = hidden[-1] if hidden else self.columns.width
 
     def forward(self, features: Features, norms: nn.ModuleList | None = None) -> Tensor:
-        """Embed a batch: (B, D). By another branch's ``norms`` where they are given."""
+        """Embed a batch: (B, D), by another branch's ``norms`` if given."""
         if norms is not None:
             return through(self.layers, self.columns(features), norms)
         cut_BD: Tensor = self.layers(self.columns(features))
@@ -167,10 +169,11 @@ class TabularBottom(nn.Module):
 
 
 class ReopeningReLU(nn.ReLU):
-    """ReLU, to the bit, whose closed units also take a gradient that would open them.
+    """A ReLU with the same output bits, whose closed units also receive a gradient that would open them.
 
-    Before rounding, a unit of few levels is the same in every row until it crosses a level. Until the top model has learnt how
-    frequent a class is, all rows push it the same way, and a unit that this closes for every row stays closed with a plain ReLU.
+    Before rounding, a unit with few levels is the same in every row until it crosses a level. Until the top model has learnt the
+    frequency of a class, all rows push the unit in the same direction. A unit that this closes for every row would stay closed
+    with a plain ReLU.
     """
 
     def forward(self, values_BD: Tensor) -> Tensor:
@@ -182,7 +185,7 @@ class ReopeningReLU(nn.ReLU):
 
 
 class _Reopening(torch.autograd.Function):
-    """Passes a gradient into open units, and into closed ones where a step against it goes up."""
+    """A function that passes a gradient into open units, and into closed units that a step against it would raise."""
 
     @staticmethod
     def forward(ctx: Any, values_BD: Tensor) -> Tensor:
@@ -196,7 +199,7 @@ class _Reopening(torch.autograd.Function):
 
 
 def reopening(bottom: nn.Module) -> None:
-    """Let units of a built-in bottom's last layer open again (``ReopeningReLU``). Another module stays as it is."""
+    """Let units of a built-in bottom's last layer open again (``ReopeningReLU``). Other modules do not change."""
     for part in bottom.modules():
         if isinstance(part, TabularBottom) and len(part.layers):
             part.layers[-1] = ReopeningReLU()
@@ -219,8 +222,8 @@ class TabularTop(nn.Module):
 class Wide(nn.Module):
     """The wide half of wide-and-deep: each own column reaches the logit linearly.
 
-    It exists for the label party's columns only and never crosses the wire: a feature party's wide logit would
-    carry p - y in its gradient, which is the label (see the facts on FLORIST).
+    It exists only for the label party's columns and never crosses the wire: a feature party's wide logit would carry p - y in its
+    gradient, which is the label (see the facts on FLORIST).
     """
 
     def __init__(self, shape: FeatureShape, *, outputs: int) -> None:
@@ -241,7 +244,7 @@ class Wide(nn.Module):
 
 
 def mlp(width: int, hidden: Sequence[int], *, normalized: bool = False) -> nn.Sequential:
-    """Build linear layers and ReLU per given width, with batch normalisation between the two if asked for."""
+    """Build a linear layer and ReLU for each given width, with batch normalisation between them if asked for."""
     layers: list[nn.Module] = []
     for before, after in zip([width, *hidden[:-1]], hidden, strict=True) if hidden else ():
         layers += [nn.Linear(before, after), *([BatchNorm(after)] if normalized else []), nn.ReLU()]

@@ -1,1 +1,1 @@
-"""Label models that merge several candidate rows per example: gates, merges, and the table that names them."""
+"""Build label models that merge several candidate rows per example: gates, merges, and the table that names them."""

@@ -1,13 +1,13 @@
-"""Merges: the outputs of an example's K links become one row of numbers, from which the top model predicts.
+"""Merge the outputs of an example's K links into one row of numbers, from which the top model predicts.
 
-Before a merge come FedSim's gates: what a link weighs, and in which order links are read. A similarity is what the helper gave
-the label party (``alignment/outcome.py: SimilarityScale``): minus the distance, standardised by mean and deviation over all links
-of the training's linkage, with noise if asked for, and then brought back to variance 1. A batch's links, and those of new rows,
-are on that scale, but their own mean is not 0 nor their variance 1; a pad's is 0.
+Before a merge come FedSim's gates: the weight of each link, and the order in which links are read. A similarity is what the
+helper gave the label party (``alignment/outcome.py: SimilarityScale``): the negative distance, standardised by mean and deviation
+over all links of the training's linkage, with noise if asked for, and then scaled back to variance 1. A batch's links, and those
+of new rows, are on that scale, but their own mean is not 0 nor their variance 1. The similarity of padding is 0.
 
-A merge is made of how many links, how wide their outputs and the contract's settings; it is called with the links' outputs, their
-weights and which are no pads, and states its own output's ``width``. The tables at the end name merges and weights; nobody else
-compares the names.
+A merge is built from the number of links, the width of their outputs and the contract's settings. It is called with the links'
+outputs, their weights and a mask of real links, and states its own output's ``width``. The tables at the end name merges and
+weights; no other module compares the names.
 
 Shapes: B batch, K links, L width of a link's output, C channels, H heads.
 """
@@ -22,24 +22,26 @@ from tallystick.config.merge import AttentionMergeConfig, AverageMergeConfig, CN
 from tallystick.models.dropout import Dropout
 
 SMALLEST = 1e-7
-"""Added to a learnt weight: no link is ever switched off for good."""
+"""Added to a learnt weight, so that no link is switched off permanently."""
 
 
 class LearntWeight(nn.Module):
-    """FedSim's similarity model: a similarity to a weight in (0, 1], learnt with all else (section 4.2, "Weight Gate")."""
+    """FedSim's similarity model: it turns a similarity into a weight in (0, 1], and is learnt with the rest (section 4.2, "Weight
+    Gate").
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(1, 10), nn.ReLU(), nn.Linear(10, 1), nn.Sigmoid())
 
     def forward(self, similarity_BK: Tensor) -> Tensor:
-        """Weigh similarities (B, K): weights (B, K)."""
+        """Turn similarities (B, K) into weights (B, K)."""
         weight_BK: Tensor = self.layers(similarity_BK[:, :, None])[:, :, 0] + SMALLEST
         return weight_BK
 
 
 class SimilarityWeight(nn.Module):
-    """FedSim without its similarity model: the similarity itself, below 0 for a link that is farther than the average one."""
+    """FedSim without its similarity model: the similarity itself, below 0 for a link that is farther than the average."""
 
     def forward(self, similarity_BK: Tensor) -> Tensor:
         """Return the similarities."""
@@ -47,7 +49,7 @@ class SimilarityWeight(nn.Module):
 
 
 class EqualWeight(nn.Module):
-    """Every link counts alike."""
+    """Equal weights for all links."""
 
     def forward(self, similarity_BK: Tensor) -> Tensor:
         """Return ones (B, K)."""
@@ -55,15 +57,15 @@ class EqualWeight(nn.Module):
 
 
 def ascending(similarity_BK: Tensor, present_BK: Tensor) -> Tensor:
-    """Return FedSim's sort gate: the order (B, K) from the least similar link to the most similar one, pads first."""
+    """Return FedSim's sort gate: the order (B, K) from the least similar link to the most similar one, padding first."""
     return torch.where(present_BK, similarity_BK, -torch.inf).argsort(dim=1, stable=True)
 
 
 class CNNMerge(nn.Module):
-    """FedSim's merge: a convolution along the links, each of the L outputs by itself, and a layer over all that it gives.
+    """FedSim's merge: a convolution along the links for each of the L outputs separately, and a layer on its result.
 
-    FedSim, section 4.2, "Merge Gate"; padded by k - 1, so it also reads pairs and single links at both ends. Weighted outputs go
-    in as they are; what it makes of a link depends on its place, so links are sorted first.
+    FedSim, section 4.2, "Merge Gate". It is padded by k - 1, so it also reads pairs and single links at both ends. Weighted
+    outputs are its input. The effect of a link depends on its place, so links are sorted first.
     """
 
     def __init__(self, links: int, width: int, settings: CNNMergeConfig) -> None:
@@ -88,7 +90,7 @@ class CNNMerge(nn.Module):
 
 
 class MLPMerge(nn.Module):
-    """FedSim without its convolution: all weighted outputs of all links side by side, and two layers over them."""
+    """FedSim without its convolution: all weighted outputs of all links side by side, and two layers on them."""
 
     def __init__(self, links: int, width: int, settings: MLPMergeConfig) -> None:
         super().__init__()
@@ -127,7 +129,7 @@ class AverageMerge(nn.Module):
 
 
 class Top1Merge(nn.Module):
-    """The most similar link alone (Top1Sim). Of links that are read in ascending order it is the last."""
+    """The most similar link alone (Top1Sim). Links are read in ascending order, so it is the last."""
 
     def __init__(self, links: int, width: int, settings: Top1MergeConfig) -> None:  # noqa: ARG002
         super().__init__()
@@ -139,11 +141,11 @@ class Top1Merge(nn.Module):
 
 
 class AttentionMerge(nn.Module):
-    """Attention over the links: each head shares its attention out by what the links say, times their weights.
+    """Attention over the links: each head distributes its attention by the links' outputs, times their weights.
 
-    Not in FedSim. The order of the links makes no difference, and pads none at all. A head's scores come from the link's own
-    output, into which the example's own columns went; weights enter as their logarithm, so an attention of equal scores is the
-    weighted mean.
+    It is not in FedSim. The order of the links makes no difference, and padding has no effect. A head's scores come from the
+    link's own output, which includes the example's own columns. Weights enter as their logarithm, so attention with equal scores
+    is the weighted mean.
     """
 
     def __init__(self, links: int, width: int, settings: AttentionMergeConfig) -> None:  # noqa: ARG002
@@ -155,7 +157,7 @@ class AttentionMerge(nn.Module):
         self.width = settings.heads * width
 
     def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
-        """Compute what the heads saw (B, H L), with zeros for an example without any link."""
+        """Compute the heads' outputs (B, H L), with zeros for an example without any link."""
         batch, links, width = output_BKL.shape
         score_BKH = self.score(output_BKL) + weight_BK.log()[:, :, None]
         score_BKH = score_BKH.masked_fill(~present_BK[:, :, None], -torch.inf)
@@ -169,10 +171,10 @@ class AttentionMerge(nn.Module):
 
 
 class MakesMerge(Protocol):
-    """A class of merges, as a label model makes them."""
+    """A class of merges, as a label model builds them."""
 
     def __call__(self, links: int, width: int, settings: Any) -> nn.Module:
-        """Make one for so many links, whose outputs are so wide, by the settings of its own method."""
+        """Make a merge for this many links with outputs of this width, by the settings of its own method."""
         ...
 
 
@@ -183,14 +185,14 @@ MERGES: Mapping[str, MakesMerge] = {
     "average": AverageMerge,
     "top1": Top1Merge,
 }
-"""The contract's model.merge.method to its module."""
+"""Each name of the contract's model.merge.method, and its module."""
 
 WEIGHTS: Mapping[str, Callable[[], nn.Module]] = {
     "learnt": LearntWeight,
     "similarity": SimilarityWeight,
     "equal": EqualWeight,
 }
-"""The contract's model.merge.weight to its module."""
+"""Each name of the contract's model.merge.weight, and its module."""
 
 ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "none": nn.Identity}
-"""The contract's model.merge.activation to its module."""
+"""Each name of the contract's model.merge.activation, and its module."""

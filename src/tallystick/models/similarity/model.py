@@ -1,4 +1,4 @@
-"""The label party's model where several candidate rows are linked to each of its own (FedSim, section 4.2).
+"""Build the label party's model if several candidate rows are linked to each of its own (FedSim, section 4.2).
 
 Shapes: B batch, R distinct candidates that cross, K candidates of a row, D cut width, E width of the own embedding, L width of a
 link's output.
@@ -27,14 +27,14 @@ from tallystick.tables.linked_columns import CandidateLinks, LinkedFeatures
 
 
 class LinkModel(nn.Module):
-    """From the links to one feature party's candidates to one merged row.
+    """A model that turns the links to one feature party's candidates into one merged row.
 
     Args:
         own: width of the label party's own embedding, 0 without one.
         cut: width of the feature party's cut embedding.
-        links: candidates of a row, pads included.
+        links: candidates of a row, including padding.
         hidden: widths of the aggregator's layers.
-        settings: the contract's.
+        settings: the contract's settings.
     """
 
     def __init__(self, *, own: int, cut: int, links: int, hidden: Sequence[int], settings: MergeConfig) -> None:
@@ -63,7 +63,7 @@ class LinkModel(nn.Module):
         similarity_BK, present_BK = linked.similarity_BK, linked.present
         link_BKD = torch.cat([cut_BKD, similarity_BK[:, :, None]], dim=2) if self.reads_similarity else cut_BKD
         first_BKH = linear(link_BKD, self.first.weight[:, self.own :], self.first.bias)
-        if own_BE is not None:  # what the own columns add is the same for all links of an example
+        if own_BE is not None:  # the contribution of the own columns is the same for all links of an example
             first_BKH = first_BKH + linear(own_BE, self.first.weight[:, : self.own])[:, None]
         output_BKL = self.others(first_BKH)
         weight_BK = self.weight(similarity_BK)
@@ -76,13 +76,13 @@ class LinkModel(nn.Module):
 
 
 LOOKED_AT = tuple(index / 2 for index in range(-6, 7))
-"""Similarities at which a weight gate is shown, in standard deviations."""
+"""Similarities for which a weight gate is shown, in standard deviations."""
 
 
 class SimilarityLabelModel(BranchedModel):
-    """All that the label party holds where rows are linked by similarity: links and merge per feature party, and the top.
+    """All modules of the label party if rows are linked by similarity: links and merge per feature party, and the top.
 
-    Rows without a link are scored by ``own_rows``, where the contract leaves some without.
+    Rows without a link are scored by ``own_rows``, if the contract leaves some rows without a link.
     """
 
     own_rows_part = "alone"
@@ -101,7 +101,7 @@ class SimilarityLabelModel(BranchedModel):
         self.own_columns = own_columns
 
     def local(self, own: Features) -> Tensor:
-        """Compute logits by the own columns' model: no branch trains the joint one."""
+        """Compute logits by the own columns' model. No branch trains the joint model."""
         assert self.own_rows is not None, "the contract leaves rows without a link"
         logits: Tensor = self.own_rows([], own)
         return logits
@@ -123,7 +123,7 @@ class SimilarityLabelModel(BranchedModel):
 
 @torch.no_grad()
 def learnt_weights(model: LabelModel) -> list[list[float]]:
-    """Return each feature party's learnt weights of ``LOOKED_AT`` similarities (FedSim, Figure 10), or nothing if none learns."""
+    """Return each feature party's learnt weights for ``LOOKED_AT`` similarities (FedSim, Figure 10); empty if none is learnt."""
     links = model.links if isinstance(model, SimilarityLabelModel) else ()
     gates = [link.weight for link in links if isinstance(link, LinkModel) and isinstance(link.weight, LearntWeight)]
     weights_of_parties = []
