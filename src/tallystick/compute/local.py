@@ -1,4 +1,4 @@
-"""Tasks on worker processes of this machine."""
+"""Run tasks on worker processes of this machine."""
 
 import os
 import signal
@@ -21,20 +21,20 @@ from tallystick.errors import ComputeError
 from tallystick.machine import free_memory, size_in_words
 
 LEAST_BYTES = 300 << 20
-"""What a worker takes at the least, once it has loaded what training needs."""
+"""Least memory of a worker, after loading everything that training needs."""
 COPIES = 2
-"""Of what all workers share, in each: as it came, and as the work reads it."""
+"""Copies in each worker of what all share: as received, and as the work reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalEngine:
-    """Worker processes, begun as tasks come and ended after the last. Each has a Python of its own.
+    """Worker processes, started as tasks come and ended after the last. Each has its own Python.
 
-    A worker that is killed costs its task, which another one does again. Workers end with this process, however it ends.
+    If a worker is killed, another one does its task again. Workers end with this process, however it ends.
 
     Args:
-        workers: processes at a time.
-        threads: that each computes with.
+        workers: how many processes run at the same time.
+        threads: how many threads each computes with.
     """
 
     workers: int
@@ -47,7 +47,7 @@ class LocalEngine:
             yield from pool.outputs(inputs, read)
 
     def check(self, loads: str) -> str:
-        """Run one task that loads a module. Raises ComputeError for more workers than there is memory for."""
+        """Run one task that loads a module. Raises ComputeError if there is too little memory for all workers."""
         ((_, each),) = self.map(idle_work(loads), [b""], int)
         cores = os.cpu_count() or 1
         self._require_memory(each, "before any data")
@@ -68,7 +68,7 @@ class LocalEngine:
 
 @dataclass(kw_only=True)
 class _Task:
-    """A task that is not done, and how often it was begun."""
+    """A task that is not done, and how often it was started."""
 
     number: int
     given: bytes = field(repr=False)
@@ -76,7 +76,7 @@ class _Task:
 
 
 class _Worker:
-    """A process, this side of its connection, and the task that it is at."""
+    """A process, this side of its connection, and its current task."""
 
     def __init__(self, work: Work, threads: int) -> None:
         self.connection, child_end = Pipe()
@@ -87,15 +87,15 @@ class _Worker:
             stdin=subprocess.DEVNULL,
             pass_fds=[child_end.fileno()],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
-            start_new_session=True,  # so that Ctrl-C reaches this process alone, which ends the workers
+            start_new_session=True,  # so that Ctrl-C reaches only this process, which ends the workers
         )
         child_end.close()
-        with suppress(OSError):  # whoever waits for an answer finds out that it is dead
+        with suppress(OSError):  # the code that waits for an answer finds out that it is dead
             self.connection.send_bytes(msgspec.msgpack.encode((work.prepare, threads, own_versions())))
             self.connection.send_bytes(work.shared)
 
     def begin(self, task: _Task) -> None:
-        """Hand the worker a task."""
+        """Give the worker a task."""
         task.begun += 1
         self.task = task
         with suppress(OSError):
@@ -110,7 +110,7 @@ class _Worker:
 
 
 class _Pool:
-    """The workers of one map, and the tasks that lost theirs."""
+    """The workers of one map, and the tasks that lost their workers."""
 
     def __init__(self, engine: LocalEngine, work: Work) -> None:
         self._engine, self._work = engine, work
@@ -124,7 +124,7 @@ class _Pool:
         _end(self._workers)
 
     def outputs(self, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
-        """Yield what comes back, as it comes. Raises ComputeError for a task whose workers died each time that it was begun."""
+        """Yield outputs as they arrive. Raises ComputeError for a task whose workers died each time that it was started."""
         fresh = (_Task(number=each[0], given=each[1]) if each is not None else None for each in numbered(inputs))
         while busy := self._hand_out(fresh):
             for ready in wait(list(busy)):
@@ -135,7 +135,7 @@ class _Pool:
                 if answer is not None:
                     yield task.number, output_of(answer, task.number, read=read)
                     continue
-                # Put away the dead worker, and have its task begun again, if that was not done too often
+                # Remove the dead worker, and start its task again, if that was not done too often
                 self._workers.remove(worker)
                 _end([worker])
                 if task.begun >= ATTEMPTS:
@@ -148,7 +148,7 @@ class _Pool:
                 self._again.append(task)
 
     def _hand_out(self, fresh: Iterator[_Task | None]) -> dict[Any, _Worker]:
-        """Assign a task to every free worker, first to those that lost theirs, and return the workers that have one."""
+        """Give a task to every free worker, first those that lost their workers. Return the busy workers."""
         busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
         while len(busy) < self._engine.workers:
             task = self._again.popleft() if self._again else next(fresh, None)
@@ -164,7 +164,7 @@ class _Pool:
 
 
 def _end(workers: list[_Worker]) -> None:
-    """End processes, with a moment to clean up after a task that is interrupted."""
+    """End processes, with a moment to clean up after an interrupted task."""
     for worker in workers:
         worker.connection.close()
     until = time.monotonic() + GRACE_S

@@ -1,9 +1,9 @@
-"""Tasks on a Ray cluster that is there already: a process of this machine joins it, and never begins one.
+"""Run tasks on an existing Ray cluster: a process of this machine joins it, and never starts one.
 
-Whoever reaches a Ray cluster's ports can run code on it, and whoever runs its machines sees what the tasks see. Ray unpickles
-what a worker returns, so any of its machines can run code in the process that joined. That is one apart (``ray_driver``), which
-holds neither key nor session nor table, and hands on bytes. It runs as the same user, who may read the party's files. So the
-cluster has to be the party's own, in a network of its own.
+Anyone who reaches a Ray cluster's ports can run code on it, and the operator of its machines sees what the tasks see. Ray
+unpickles what a worker returns, so any of its machines can run code in the process that joined. Therefore that is a separate
+process (``ray_driver``), which holds no key, session or table, and only forwards bytes. It runs as the same user, who may read
+the party's files. So the cluster must be the party's own, in a network of its own.
 """
 
 import importlib.util
@@ -43,32 +43,32 @@ from tallystick.errors import ComputeError, ConfigError, printable
 from tallystick.machine import size_in_words
 
 ANSWER_S = 10.0
-"""How long a cluster may take to answer at all."""
+"""Time limit for any answer of a cluster."""
 JOIN_S = 60.0
-"""How long joining it may take."""
+"""Time limit for joining."""
 LOST_S = 120.0
-"""How long a task waits for a machine while the cluster has none for it."""
+"""How long a task waits for a machine if the cluster has none for it."""
 HEAD_S = 20.0
 """How long a head may be away."""
 NO_PULSE_S = 120.0
-"""How long the worker of a task that was begun may give no sign; it gives one every few seconds, however long the task takes."""
+"""How long a running task's worker may be silent. It gives a sign every few seconds, however long the task takes."""
 SILENT_S = 60.0
-"""How long the process that joined may be silent while something is asked of it, as it is within a call that hangs."""
-_DRIVER = "from tallystick.compute.ray_driver import main; main()"  # so that what Ray's workers run has a module's name
+"""How long the process that joined may be silent during a request, for example in a call that hangs."""
+_DRIVER = "from tallystick.compute.ray_driver import main; main()"  # so that the code of Ray's workers has a module's name
 _ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "NO_PROXY", "PATH", "TMPDIR", "TZ", "USER", "no_proxy")
 _PREFIXES = ("GRPC_", "RAY_")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayEngine:
-    """Tasks of a Ray cluster. Ray does a task again, on another machine if need be, whose worker or machine died.
+    """Tasks of a Ray cluster. If a worker or machine dies, Ray does its task again, on another machine if necessary.
 
     Args:
-        address: of the cluster: auto for the one that this machine belongs to; host:port of its head, on a machine that belongs
-            to it; ray://host:port of its head, on one that does not.
-        workers: tasks at a time.
-        threads: that each computes with, and as many of the cluster's CPUs.
-        resources: Ray's resources that each task needs besides, by name.
+        address: address of the cluster: auto if this machine belongs to one; host:port of its head, on a machine of the cluster;
+            ray://host:port of its head, on any other machine.
+        workers: how many tasks run at the same time.
+        threads: how many threads each computes with, and how many of the cluster's CPUs it needs.
+        resources: other resources of Ray that each task needs, by name.
     """
 
     address: str = "auto"
@@ -95,7 +95,7 @@ class RayEngine:
                 yield reply.number, output_of(answer, reply.number, read=read, machine=machine)
 
     def check(self, loads: str) -> str:
-        """Run a task that loads a module on every machine. Raises ComputeError for a cluster that cannot do the work."""
+        """Run a task that loads a module on every machine. Raises ComputeError if the cluster cannot do the work."""
         with self.joined(room=self.workers) as cluster:
             machines = cluster.machines(loads)
         each = max(machines.took)
@@ -112,7 +112,7 @@ class RayEngine:
 
     @contextmanager
     def joined(self, *, room: int) -> "Iterator[JoinedCluster]":
-        """Join the cluster for the block. Raises ComputeError where it has no room for so many tasks."""
+        """Join the cluster for the block. Raises ComputeError if it has no room for this many tasks."""
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("compute.engine = ray: Ray is not installed; run: pip install 'tallystick[ray]'")
         join = JoinCluster(
@@ -135,16 +135,16 @@ class RayEngine:
 
 
 class JoinedCluster:
-    """The process that belongs to a cluster, and this side of its pipe.
+    """The process that joined a cluster, and this side of its pipe.
 
-    Each method raises ComputeError where the cluster is lost, or that process ends, is silent for too long, or sends what it may
-    not.
+    Each method raises ComputeError if the cluster is lost, or if that process ends, is silent for too long, or sends an invalid
+    message.
     """
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._sent = 0
-        """Bytes since it last said something, which it needs time to hand on."""
+        """Bytes since its last message, which it needs time to forward."""
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._pipe, theirs = socket.socketpair()
         environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith(_PREFIXES)}
@@ -155,19 +155,19 @@ class JoinedCluster:
             stdout=theirs.fileno(),
             stderr=self._said.fileno(),
             env=environment | {"PYTHONPATH": modules},
-            start_new_session=True,  # so that Ctrl-C reaches this process alone, which ends the other
+            start_new_session=True,  # so that Ctrl-C reaches only this process, which ends the other one
         )
         theirs.close()
 
     def join(self, join: JoinCluster) -> None:
-        """Join, the first of all."""
+        """Join the cluster. This is the first request."""
         self.tell(join)
         reply, _ = self._hear(JOIN_S, "did not join")
         if not isinstance(reply, Joined):
             raise self._no_message()
 
     def tell(self, request: Request, *blocks: bytes) -> None:
-        """Ask for something, whose answer may be waited for later."""
+        """Send a request, whose answer may be awaited later."""
         try:
             send(self._pipe, request, *blocks, limit_s=SILENT_S)
         except TimeoutError:
@@ -179,7 +179,7 @@ class JoinedCluster:
         self._sent += sum(memoryview(block).nbytes for block in blocks)
 
     def answer(self, numbers: set[int], *, until: float | None = None) -> tuple[TaskAnswer | GivenUp, bytes]:
-        """Return one answer of the tasks or processes of these numbers. Raises TimeoutError where there is none at that time."""
+        """Return one answer of these tasks or processes. Raises TimeoutError if there is none by that time."""
         self.tell(Wait())
         reply, body = self._heard(until)
         if not isinstance(reply, TaskAnswer | GivenUp) or reply.number not in numbers:
@@ -187,7 +187,7 @@ class JoinedCluster:
         return reply, bytes(body)
 
     def machines(self, loads: str) -> Machines:
-        """Return what a task that loads a module takes on each machine."""
+        """Return the memory of a task that loads a module, on each machine."""
         self.tell(Measure(loads=loads))
         reply, _ = self._heard(None)
         if not isinstance(reply, Machines) or not reply.took:
@@ -195,7 +195,7 @@ class JoinedCluster:
         return reply
 
     def end(self) -> None:
-        """Leave the cluster, for which that process has a few seconds, and have it ended."""
+        """Leave the cluster, for which the process has a few seconds, and end the process."""
         self._pipe.close()
         try:
             self._process.wait(LEAVE_S)
@@ -221,7 +221,7 @@ class JoinedCluster:
             raise self._silent(limit_s, what) from None
         except EOFError:
             raise self._ended() from None
-        except ValueError:  # msgspec's are such
+        except ValueError:  # msgspec's errors are ValueErrors
             raise self._no_message() from None
         self._sent = 0
         if isinstance(reply, Lost):
@@ -236,7 +236,7 @@ class JoinedCluster:
         )
 
     def _ended(self) -> ComputeError:
-        """Say how it ended, with the last line that it said."""
+        """Say how the process ended, with the last line of its output."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(LEAVE_S)
         self._kill()
@@ -258,7 +258,7 @@ class JoinedCluster:
         )
 
     def _kill(self) -> None:
-        """End the process and what it began."""
+        """End the process and its children."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

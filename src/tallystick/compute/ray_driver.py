@@ -1,8 +1,8 @@
-"""The process that belongs to a Ray cluster on behalf of a party, and the only one that runs Ray.
+"""Join a Ray cluster on behalf of a party. This process is the only one that runs Ray.
 
-Ray unpickles what a worker returns, so any machine of the cluster can run code here. That is why this process begins anew, with a
-few variables of the environment and no open file but its pipe: it holds neither key nor session nor table, only what tasks are
-given. It ends when the process that began it does.
+Ray unpickles what a worker returns, so any machine of the cluster can run code here. Therefore this process is started
+separately, with a few variables of the environment and no open file but its pipe: it holds no key, session or table, only the
+tasks' inputs. It ends when the process that started it ends.
 """
 
 import itertools
@@ -43,25 +43,25 @@ from tallystick.compute.task import ATTEMPTS, Work, idle_work, output_of, perfor
 from tallystick.errors import ComputeError, printable
 
 LOOK_S = 2.0
-"""How often the cluster is looked after while its answers are waited for."""
+"""How often the cluster is checked while its answers are awaited."""
 PULSE_S = 5.0
-"""How often a task says that its worker runs."""
+"""How often a task reports that its worker runs."""
 LEAVE_S = 10.0
-"""How long leaving a cluster may take."""
+"""Time limit for leaving a cluster."""
 CLIENT = "ray://"
 _WORDS = 1000
 
-Ray: TypeAlias = Any  # the library, which is loaded where it is used
+Ray: TypeAlias = Any  # the library, which is loaded when it is used
 
 
 def main() -> None:
-    """Serve the process at the other end of standard input, until it closes it."""
+    """Serve the process at the other end of standard input, until that end is closed."""
     connection = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
-    os.dup2(2, 1)  # so that nothing that prints speaks for us
+    os.dup2(2, 1)  # so that output of libraries is not taken for messages
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
-    with suppress(EOFError):  # nobody listens any more
+    with suppress(EOFError):  # the other end is closed
         join, _ = receive(connection, JoinCluster)
         telling = partial(_failures_told, connection, join.address)
         with telling(), _Cluster(join).joined() as cluster, telling():  # before the cluster is left, which may take long
@@ -93,7 +93,7 @@ def main() -> None:
 
 @contextmanager
 def _failures_told(connection: socket.socket, address: str) -> Iterator[None]:
-    """Tell the other side what is raised within the block, as the last message. Then raise EOFError."""
+    """Send errors in the block to the other side, as the last message. Then raise EOFError."""
     try:
         yield
     except EOFError:
@@ -102,7 +102,7 @@ def _failures_told(connection: socket.socket, address: str) -> Iterator[None]:
         why = _line(error)
     except ConnectionError as error:
         why = _lost(address, _line(error).rstrip("."))
-    except Exception as error:  # of Ray, which has many kinds
+    except Exception as error:  # Ray's errors have many types
         why = f"compute.address = {address}: Ray failed: {type(error).__name__}: {_line(error)}"
     else:
         return
@@ -111,16 +111,16 @@ def _failures_told(connection: socket.socket, address: str) -> Iterator[None]:
 
 
 def _end_with(connection: socket.socket) -> None:
-    """End this process soon after the one at the other end, even from within a call of Ray that never returns."""
+    """End this process soon after the one at the other end, even if a call of Ray never returns."""
     poll = select.poll()
-    poll.register(connection, 0)  # a closed other end is told whatever is asked for
+    poll.register(connection, 0)  # a closed other end is always reported
     poll.poll()
     time.sleep(LEAVE_S)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _Cluster:
-    """A cluster that this process belongs to, and what it was asked for."""
+    """A cluster that this process joined, and the requests to it."""
 
     def __init__(self, join: JoinCluster) -> None:
         self._join = join
@@ -130,27 +130,27 @@ class _Cluster:
         self._actors: dict[int, Any] = {}
         self._waiting: dict[Any, int] = {}
         self._lacking: dict[str, float] = {}
-        """Since when what is needed has not been there."""
+        """Since when something necessary has been missing."""
         self._pulses = f"tallystick:{uuid.uuid4().hex}:"
-        """What the names begin with under which the tasks of this process leave their pulses on the cluster's head."""
+        """Prefix of the names under which this process's tasks leave their pulses on the cluster's head."""
         self._last_pulses: dict[int, tuple[bytes, float]] = {}
-        """The last pulse of each task that was begun, and when it was seen first."""
+        """The last pulse of each started task, and when it was first seen."""
 
     @contextmanager
     def joined(self) -> "Iterator[_Cluster]":
-        """Join the cluster for the block. What still runs at its end is ended."""
+        """Join the cluster for the block. Work that still runs at its end is ended."""
         address = self._join.address
         if address != "auto" and not _answers(address, self._join.answer_s):  # Ray itself would try for minutes
             raise ComputeError(
                 f"compute.address = {address}: no Ray cluster answered within {self._join.answer_s:g} s; is its head up "
                 "(ray status), and is this the port of its head (6379 for host:port, 10001 for ray://)?"
             )
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is loaded: it tells nobody
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is loaded, so that it reports nothing
         import ray
 
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-        except (Exception, SystemExit) as error:  # of many kinds: no cluster here, another version, no machine of it
+        except (Exception, SystemExit) as error:  # of many types: no cluster here, another version, no machine of it
             advice = "; install the same versions on all machines" if "ersion mismatch" in str(error) else ""
             raise ComputeError(f"compute.address = {address}: Ray could not join: {_line(error)}{advice}") from None
         self._ray = ray
@@ -158,31 +158,31 @@ class _Cluster:
             yield self
         finally:
             for each in self._waiting:
-                with suppress(Exception):  # it may be over, or the cluster gone
+                with suppress(Exception):  # it may be finished, or the cluster may be gone
                     ray.cancel(each, force=True)
             ray.shutdown()
 
     def share(self, block: bytes) -> None:
-        """Hand the cluster what several are given, so that it crosses to each machine once."""
+        """Give the cluster bytes that several tasks share, so that they cross to each machine once."""
         self._shared = self._ray.put(block)
 
     def begin(self, number: int, prepare: str, payload: bytes) -> None:
-        """Begin a task. Ray does it again, on another machine if need be, whose worker or machine died."""
-        self._task = self._task or self._remote()  # Ray sends the function to the head for each of these
+        """Start a task. If its worker or machine dies, Ray does it again, on another machine if necessary."""
+        self._task = self._task or self._remote()  # otherwise Ray sends the function to the head for each task
         task = self._task.remote(
             prepare, self._shared, payload, self._join.threads, self._join.versions, self._pulses + str(number), PULSE_S
         )
         self._waiting[task] = number
 
     def keep(self, number: int, prepare: str, shared: bytes) -> None:
-        """Begin a process that stays, on as many machines as may be, and is not begun again."""
+        """Start a process that stays, spread over the machines. It is not restarted."""
         holder = self._ray.remote(_Process).options(
             num_cpus=self._join.threads, resources=self._join.resources, max_restarts=0, scheduling_strategy="SPREAD"
         )
         self._actors[number] = holder.remote(prepare, shared, self._join.threads, self._join.versions)
 
     def ask(self, request: Ask, body: memoryview) -> None:
-        """Ask a process that stays."""
+        """Send a request to a process that stays."""
         blocks, start = [], 0
         for size in request.sizes:
             blocks.append(bytes(body[start : start + size]))
@@ -191,27 +191,27 @@ class _Cluster:
         self._waiting[self._actors[request.number].do.remote(*blocks, *shared)] = request.number
 
     def answered(self, alive: Any) -> tuple[TaskAnswer | GivenUp, bytes]:
-        """Wait for an answer that is due, looking after the cluster. ``alive`` is called as time goes by."""
+        """Wait for the next answer, and check the cluster meanwhile. ``alive`` is called from time to time."""
         while not (done := self._ray.wait(list(self._waiting), num_returns=1, timeout=LOOK_S)[0]):
-            # Ray itself would end this process without a word of ours, or wait for ever
+            # Ray itself would end this process without our message, or wait forever
             address = self._join.address
             head = address if address.startswith(CLIENT) else str(self._ray.get_runtime_context().gcs_address)
             if not self._lasts("head", self._join.head_s, ok=_answers(head, LOOK_S)):
                 raise ComputeError(_lost(address, "its head does not answer"))
             if "head" not in self._lacking and not self._lasts("machine", self._join.lost_s, ok=self._room() > 0):
                 raise ComputeError(self._no_room())
-            if "head" not in self._lacking:  # it alone knows of pulses, and who asks one that hangs waits for ever
+            if "head" not in self._lacking:  # only the head knows pulses, and a request to a head that hangs waits forever
                 self._feel_pulses()
             alive()
         number = self._waiting.pop(done[0])
         if self._last_pulses.pop(number, None) is not None:
-            with suppress(Exception):  # the head may be gone, which is no matter to an answer that is here
+            with suppress(Exception):  # the head may be gone, which does not matter for an answer that is here
                 _key_values()._internal_kv_del(self._pulses + str(number))
         try:
             answer = self._ray.get(done[0])
         except Exception as error:  # Ray reads a pickle, which may raise anything
             return GivenUp(number=number, kind=printable(type(error).__name__, most=_WORDS), words=_line(error)), b""
-        return TaskAnswer(number=number), answer if isinstance(answer, bytes) else b""  # which is no answer of a task's
+        return TaskAnswer(number=number), answer if isinstance(answer, bytes) else b""  # which is not a valid answer of a task
 
     def measured(self, loads: str, alive: Any) -> Machines:
         """Run a task that loads a module on every machine."""
@@ -240,9 +240,9 @@ class _Cluster:
         return self._ray.remote(**usual | options)(_perform_on_ray)
 
     def _feel_pulses(self) -> None:
-        """Raise ComputeError for a task whose worker is there and stands still: Ray waits for one that is stopped for ever.
+        """Raise ComputeError for a task whose worker exists and hangs: Ray waits for a stopped worker forever.
 
-        A task without a pulse is not begun. One whose machine is gone is begun again by Ray, which may take its time.
+        A task without a pulse has not started. If its machine is gone, Ray starts the task again, which may take time.
         """
         machines = {node["NodeID"] for node in _alive(self._ray)}
         for number in self._waiting.values():
@@ -261,19 +261,19 @@ class _Cluster:
                 )
 
     def _lasts(self, what: str, limit_s: float, *, ok: bool) -> bool:
-        """Tell whether it is there, or was there a short time ago."""
+        """Tell whether something is there, or was there a short time ago."""
         if ok:
             self._lacking.pop(what, None)
             return True
         return time.monotonic() - self._lacking.setdefault(what, time.monotonic()) <= limit_s
 
     def require_room(self) -> None:
-        """Raise ComputeError where the cluster has no room for as many tasks at a time as were asked for."""
+        """Raise ComputeError if the cluster has no room for the requested number of tasks at the same time."""
         if self._room() < self._join.room:
             raise ComputeError(self._no_room())
 
     def _room(self) -> int:
-        """Return for how many tasks at a time the cluster has room."""
+        """Return how many tasks at the same time the cluster has room for."""
         needs = {"CPU": float(self._join.threads), **self._join.resources}
         return sum(
             int(min(node["Resources"].get(name, 0.0) / need for name, need in needs.items() if need))
@@ -292,9 +292,9 @@ class _Cluster:
 def _perform_on_ray(
     prepare: str, shared: bytes, payload: bytes, threads: int, versions: str, pulse: str, pulse_s: float
 ) -> bytes:
-    """Run a task on Ray's workers: names and bytes, as every engine's are.
+    """Run a task on Ray's workers, with names and bytes as on every engine.
 
-    Meanwhile a thread leaves a new pulse under that name every ``pulse_s`` seconds: a count, Ray's id of this machine, its name
+    Meanwhile a thread writes a new pulse under that name every ``pulse_s`` seconds: a count, Ray's id of this machine, its name
     and the process.
     """
     import ray
@@ -316,20 +316,20 @@ def _perform_on_ray(
 
 
 def _key_values() -> Any:
-    """Return Ray's module for what its head keeps by name, as bytes: nothing is pickled."""
+    """Return Ray's module for the head's key-value store of bytes. Nothing is pickled."""
     from ray.experimental import internal_kv
 
     return internal_kv
 
 
 class _Process:
-    """The work that Ray keeps on one of its machines."""
+    """Work that Ray keeps on one of its machines."""
 
     def __init__(self, prepare: str, shared: bytes, threads: int, versions: str) -> None:
         self._work, self._threads, self._versions = Work(prepare=prepare, shared=shared), threads, versions
 
     def do(self, *blocks: bytes) -> bytes:
-        """Make ready, the first time, and answer."""
+        """Prepare the work, the first time, and answer."""
         return perform(self._work, *blocks, threads=self._threads, versions=self._versions)
 
 
@@ -338,7 +338,7 @@ def _alive(ray: Ray) -> list[dict[str, Any]]:
 
 
 def _answers(address: str, limit_s: float) -> bool:
-    """Tell whether something speaks Ray's protocol there. Behind TLS of Ray's own, tell whether something takes connections."""
+    """Tell whether something speaks Ray's protocol there. If Ray uses TLS, tell whether something accepts connections."""
     where = address.removeprefix(CLIENT)
     if os.environ.get("RAY_USE_TLS") == "1":
         host, _, port = where.rpartition(":")
@@ -362,5 +362,5 @@ def _lost(address: str, why: str) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """Return what an error says, without colours and line ends."""
+    """Return an error's text without colours and line ends."""
     return printable(" ".join(re.sub("\x1b\\[[0-9;]*m", "", str(error)).split()), most=_WORDS)

@@ -1,7 +1,7 @@
-"""Messages between this process and the one that belongs to a Ray cluster for it: frames of a head and a body, no pickle.
+"""Define the messages to the process that joined a Ray cluster: frames of a head and a body, no pickle.
 
-A head is one of the structs below, in MessagePack, and the body is bytes. Lengths come first, and both have limits. Whoever runs
-a machine of the cluster can run code in the other process, so what comes from there is read like a peer's.
+A head is one of the structs below, in MessagePack, and the body is bytes. Lengths come first, and both have limits. The operator
+of a machine of the cluster can run code in the other process, so its messages are read like a peer's.
 """
 
 import socket
@@ -16,7 +16,7 @@ from tallystick.msgspec_threads import prepared
 HEAD_BYTES = 1 << 16
 BODY_BYTES = 1 << 32
 SLOWEST = 1 << 20
-"""Bytes a second that the other side has to take or to give, beside its time to answer."""
+"""Bytes per second that the other side must transfer, in addition to its time for an answer."""
 _LENGTHS = struct.Struct(">IQ")
 _CHUNK = 1 << 20
 
@@ -30,7 +30,7 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
 
 
 class JoinCluster(_Message, frozen=True):
-    """The first: which cluster, what each task needs, for how many there has to be room, and how long to wait for what."""
+    """The first request: the cluster, the needs of each task, the number of tasks to make room for, and time limits."""
 
     address: str
     threads: int
@@ -44,25 +44,25 @@ class JoinCluster(_Message, frozen=True):
 
 
 class Share(_Message, frozen=True):
-    """Bytes that tasks, and questions that say so, are given from now on."""
+    """Bytes for all later tasks, and for requests that ask for them."""
 
 
 class Task(_Message, frozen=True):
-    """Begin a task with the body. The answer comes once, after a ``Wait``."""
+    """Start a task with the body. The answer comes once, after a ``Wait``."""
 
     number: Number
     prepare: str
 
 
 class Keep(_Message, frozen=True):
-    """Begin a process that stays, made ready with the body."""
+    """Start a process that stays, prepared with the body."""
 
     number: Number
     prepare: str
 
 
 class Ask(_Message, frozen=True):
-    """Ask a process that stays, with the blocks of these sizes that the body is made of."""
+    """Send a request to a process that stays. The body consists of blocks of these sizes."""
 
     number: Number
     sizes: Counts
@@ -70,7 +70,7 @@ class Ask(_Message, frozen=True):
 
 
 class Wait(_Message, frozen=True):
-    """Give one answer of those that are due."""
+    """Return one of the answers that are due."""
 
 
 class Measure(_Message, frozen=True):
@@ -83,15 +83,15 @@ Request: TypeAlias = JoinCluster | Share | Task | Keep | Ask | Wait | Measure
 
 
 class Joined(_Message, frozen=True):
-    """It belongs to the cluster, which has the room that was asked for."""
+    """The process has joined the cluster, which has the requested room."""
 
 
 class Alive(_Message, frozen=True):
-    """Still waiting for the cluster."""
+    """The process still waits for the cluster."""
 
 
 class TaskAnswer(_Message, frozen=True):
-    """The body is what a task or a process answered."""
+    """The body is the answer of a task or a process."""
 
     number: Number
 
@@ -105,14 +105,14 @@ class GivenUp(_Message, frozen=True):
 
 
 class Machines(_Message, frozen=True):
-    """The bytes that the idle task took on each machine, and the memory of all."""
+    """The bytes that the idle task used on each machine, and the memory of all machines."""
 
     took: Counts
     memory: Number
 
 
 class Lost(_Message, frozen=True):
-    """The last: the cluster cannot be used, and why."""
+    """The last message: the cluster cannot be used, and why."""
 
     why: Words
 
@@ -123,7 +123,7 @@ Reply: TypeAlias = Joined | Alive | TaskAnswer | GivenUp | Machines | Lost
 def send(connection: socket.socket, message: Request | Reply, *blocks: bytes, limit_s: float | None = None) -> None:
     """Send a message whose body is these blocks.
 
-    Raises TimeoutError where the other side takes none of it for that long, EOFError where it has ended.
+    Raises TimeoutError if the other side accepts nothing for that long, EOFError if it has ended.
     """
     head = msgspec.msgpack.encode(message)
     views = [memoryview(block).cast("B") for block in blocks]
@@ -143,10 +143,10 @@ def send(connection: socket.socket, message: Request | Reply, *blocks: bytes, li
 
 
 def receive(connection: socket.socket, kind: Any, *, limit_s: float | None = None) -> tuple[Any, bytearray]:
-    """Receive a message of a kind, or of one of several, and its body.
+    """Receive a message of one kind, or of several, and its body.
 
-    Raises TimeoutError where it has not come within ``limit_s`` and a second for each ``SLOWEST`` bytes, EOFError where the other
-    side has ended, ValueError for what is no such message.
+    Raises TimeoutError if it has not arrived within ``limit_s`` and a second for each ``SLOWEST`` bytes, EOFError if the other
+    side has ended, and ValueError for an invalid message.
     """
     until = None if limit_s is None else time.monotonic() + limit_s
     head_size, size = _LENGTHS.unpack(_taken(connection, _LENGTHS.size, until))
@@ -159,7 +159,7 @@ def receive(connection: socket.socket, kind: Any, *, limit_s: float | None = Non
 
 
 def _taken(connection: socket.socket, size: int, until: float | None) -> bytearray:
-    """Take so many bytes. Memory grows as they come, whatever was announced."""
+    """Receive this many bytes. Memory grows as they arrive, whatever was announced."""
     taken = bytearray()
     while len(taken) < size:
         left = None if until is None else until - time.monotonic()

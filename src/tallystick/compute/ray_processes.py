@@ -1,6 +1,6 @@
-"""Processes of a Ray cluster that stay while work goes on: unlike tasks, each keeps what it was made ready with.
+"""Keep processes on a Ray cluster during work: unlike tasks, each keeps what it was prepared with.
 
-One that dies takes that with it, so nothing is done again by itself.
+If one dies, that is lost, so nothing is repeated automatically.
 """
 
 import time
@@ -14,16 +14,16 @@ from tallystick.compute.task import Output, output_of
 from tallystick.errors import ComputeError, printable
 
 READY_S = 120.0
-"""How long the cluster may take to begin the processes."""
+"""How long the cluster may take to start the processes."""
 _HELD = "other work may hold its CPUs (ray status)"
 
 
 class RayProcesses:
-    """The processes, in the order of their numbers. Each is asked, and then all answers are taken.
+    """The processes, in the order of their numbers. Each gets a request, and then all answers are read.
 
     Args:
-        engine: of the cluster.
-        cluster: it, joined.
+        engine: engine of the cluster.
+        cluster: the joined cluster.
     """
 
     def __init__(self, engine: RayEngine, cluster: JoinedCluster) -> None:
@@ -31,20 +31,20 @@ class RayProcesses:
         self._asked: list[int] = []
 
     def share(self, block: bytes) -> None:
-        """Hand the cluster what several of them are given after their own blocks, so that it crosses to each machine once."""
+        """Give the cluster bytes that several processes get after their own blocks, so that they cross to each machine once."""
         self._cluster.tell(Share(), block)
 
     def ask(self, number: int, *blocks: bytes, shared: bool = False) -> None:
-        """Ask a process that has answered what it was asked before. ``shared`` gives it what was shared last, too."""
+        """Send a request to a process that has answered the last one. ``shared`` adds the bytes that were shared last."""
         self._asked.append(number)
         self._cluster.tell(Ask(number=number, sizes=[len(block) for block in blocks], shared=shared), *blocks)
 
     def answers(self, read: Callable[[int, bytes], Output], *, limit_s: float, late: str) -> Iterator[Output]:
-        """Yield the answer of each that was asked, in the order of asking. ``read`` makes of a number and bytes what it gives.
+        """Yield the answer to each request, in order. ``read`` turns a number and bytes into the result.
 
-        ``late`` says what it may mean if one has not answered in time.
+        ``late`` says what a late answer may mean.
 
-        Raises what a process raised, and ComputeError for one that is gone, a cluster that is lost, or no answer in time.
+        Raises what a process raised, and ComputeError for a process that is gone, a lost cluster, or a late answer.
         """
         pending, self._asked = self._asked, []
         until = time.monotonic() + limit_s
@@ -70,9 +70,9 @@ class RayProcesses:
 
 @contextmanager
 def ray_processes(engine: RayEngine, prepare: str, shared: Sequence[bytes]) -> Iterator[RayProcesses]:
-    """Start a process for each of ``shared`` for this block, on as many machines as may be. See ``Work`` for ``prepare``.
+    """Start a process for each of ``shared`` for this block, on as many machines as possible. See ``Work`` for ``prepare``.
 
-    Raises ComputeError where the cluster has no room for them, or does not begin them in time.
+    Raises ComputeError if the cluster has no room for them, or does not start them in time.
     """
     with engine.joined(room=len(shared)) as cluster:
         for number, each in enumerate(shared):

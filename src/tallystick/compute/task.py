@@ -1,7 +1,7 @@
-"""One task, the same on every engine: a named function makes a worker ready, and what it gives turns bytes into bytes.
+"""Define a task, which is the same on every engine: a named function prepares a worker and returns a function of bytes.
 
-Tasks are names and bytes of ours, and so are answers. A worker runs nothing but what the names say, and no pickle enters the
-process of a party. A Ray cluster wraps both in pickles of its own, which a process apart reads (``ray_driver``).
+Tasks and answers consist of our names and bytes. A worker runs only what the names say, and no pickle enters a party's process. A
+Ray cluster wraps both in its own pickles, which a separate process reads (``ray_driver``).
 """
 
 import importlib
@@ -21,7 +21,7 @@ from tallystick.compute.threads import limit_threads
 from tallystick.errors import ComputeError, ConfigError, DataError, StorageError, StoreError, TallystickError, printable
 
 ATTEMPTS = 3
-"""How often a task is begun whose worker dies, before it is given up."""
+"""How often a task is started, if its workers die, before it is given up."""
 _DONE, _FAILED = b"\0", b"\1"
 _PASSED_ON: dict[str, type[TallystickError]] = {
     kind.__name__: kind for kind in (ComputeError, ConfigError, DataError, StorageError, StoreError)
@@ -29,16 +29,16 @@ _PASSED_ON: dict[str, type[TallystickError]] = {
 
 Output = TypeVar("Output")
 TaskFunction = Callable[..., bytes]
-"""From a task's input; a process that stays (``ray_processes``) is given several blocks of bytes, or none."""
+"""A function of a task's input. A process that stays (``ray_processes``) gets several blocks of bytes, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Parts that all tasks of one kind share.
+    """The parts that all tasks of one kind share.
 
     Args:
-        prepare: ``module:function``, which a worker calls once with ``shared``; it gives the function from input to output.
-        shared: what each worker is made ready with; it may be private.
+        prepare: ``module:function``, which a worker calls once with ``shared``; it returns the function from input to output.
+        shared: bytes with which each worker is prepared; they may be private.
     """
 
     prepare: str
@@ -46,34 +46,34 @@ class Work:
 
 
 class Engine(Protocol):
-    """Place where tasks run."""
+    """A place where tasks run."""
 
     @property
     def workers(self) -> int:
-        """Return how many tasks run at a time."""
+        """Return how many tasks run at the same time."""
         ...
 
     def map(self, work: Work, inputs: Iterable[bytes | None], read: Callable[[bytes], Output]) -> Iterator[tuple[int, Output]]:
         """Yield the number and the output of each input, as they are done. An input is taken when a worker is free for it.
 
-        ``read`` makes of an output's bytes what it stands for.
+        ``read`` turns an output's bytes into a result.
 
-        Inputs may wait for outputs: None says that the next one is not there before a task that runs is over. A task whose
-        worker dies is begun again, up to ``ATTEMPTS`` times in all. Once the iterator is closed, nothing runs.
+        Inputs may wait for outputs: None means that the next input is not available before a running task ends. A task whose
+        worker dies is started again, up to ``ATTEMPTS`` times in total. After the iterator is closed, nothing runs.
 
-        Raises what a task raised, or ComputeError for an engine that is lost, a task that lost its worker too often, or an output
-        that ``read`` cannot read.
+        Raises what a task raised, or ComputeError for a lost engine, a task that lost its worker too often, or an output that
+        ``read`` cannot read.
         """
         ...
 
     def check(self, loads: str) -> str:
-        """Try the engine with tasks that load a module, and say what was found. Raises ComputeError where no work can run."""
+        """Try the engine with tasks that load a module, and describe the result. Raises ComputeError if no work can run."""
         ...
 
 
 @cache
 def own_versions() -> str:
-    """Say what figures in this process depend on: the versions of tallystick, Python and PyTorch."""
+    """Say on which versions results of this process depend: those of tallystick, Python and PyTorch."""
     return f"tallystick {metadata.version('tallystick')}, Python {platform.python_version()}, PyTorch {metadata.version('torch')}"
 
 
@@ -86,12 +86,12 @@ def numbered(inputs: Iterable[bytes | None]) -> Iterator[tuple[int, bytes] | Non
 
 
 def idle_work(loads: str) -> Work:
-    """Return the task that does nothing but load the module ``loads``, and gives the most bytes that its worker had so far."""
+    """Return a task that only loads the module ``loads``. Its output is its worker's peak memory in bytes."""
     return Work(prepare="tallystick.compute.task:prepare_idle", shared=loads.encode())
 
 
 def prepare_idle(loads: bytes) -> TaskFunction:
-    """Make ``idle_work`` ready."""
+    """Prepare ``idle_work``."""
 
     def idle(_: bytes) -> bytes:
         importlib.import_module(loads.decode())
@@ -102,9 +102,9 @@ def prepare_idle(loads: bytes) -> TaskFunction:
 
 
 def perform(work: Work, *given: bytes, threads: int, versions: str) -> bytes:
-    """Run one task in a worker that has so many threads. The answer is its output, or what it raised, for ``output_of``.
+    """Run one task in a worker with this many threads. Return its output or its error as an answer for ``output_of``.
 
-    ``versions`` are those where the task comes from.
+    ``versions`` are those of the process that sent the task.
     """
     try:
         return _DONE + _prepared(work, threads, versions)(*given)
@@ -115,9 +115,9 @@ def perform(work: Work, *given: bytes, threads: int, versions: str) -> bytes:
 
 
 def output_of(answer: bytes, number: int, *, read: Callable[[bytes], Output], machine: str = "a worker") -> Output:
-    """Return what a task came to, as ``read`` makes it of its bytes.
+    """Return a task's result, as ``read`` makes it from the bytes.
 
-    Raises what the task raised, and ComputeError, naming the machine, for what is no answer of ours or cannot be read.
+    Raises what the task raised, and ComputeError, which names the machine, for bytes that are no valid answer.
     """
     try:
         if answer[:1] == _DONE:
@@ -126,7 +126,7 @@ def output_of(answer: bytes, number: int, *, read: Callable[[bytes], Output], ma
             raise ValueError(answer[:1])
         name, message, trace = msgspec.msgpack.decode(answer[1:], type=tuple[str, str, str])
         kind = _PASSED_ON[name] if name else None
-    except Exception as error:  # each library that reads has kinds of its own
+    except Exception as error:  # each library raises its own types
         raise ComputeError(
             f"task {number}: {machine} answered with bytes that are not an answer to this task ({type(error).__name__}); "
             "install the same versions on all machines, and check who else can reach it"
@@ -139,7 +139,7 @@ def output_of(answer: bytes, number: int, *, read: Callable[[bytes], Output], ma
 
 @lru_cache(maxsize=1)
 def _prepared(work: Work, threads: int, versions: str) -> TaskFunction:
-    """Load and call what prepares the work, once in a worker."""
+    """Load and call the function that prepares the work, once in a worker."""
     if versions != (own := own_versions()):
         raise ComputeError(
             f"a worker on {platform.node()} has {own}, and this machine has {versions}; install the same versions on all machines"
@@ -148,5 +148,5 @@ def _prepared(work: Work, threads: int, versions: str) -> TaskFunction:
     module, _, name = work.prepare.partition(":")
     prepare = cast(Callable[[bytes], TaskFunction], getattr(importlib.import_module(module), name))
     function = prepare(work.shared)
-    limit_threads(threads)  # of the libraries too that this loaded
+    limit_threads(threads)  # also for the libraries that this loaded
     return function

@@ -1,4 +1,4 @@
-"""Set how many threads a process computes with: workers share a machine, and a sum's last bits follow the number of threads."""
+"""Set the number of threads of a process: workers share a machine, and a sum's last bits depend on the number of threads."""
 
 import os
 import sys
@@ -11,22 +11,22 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POL
 
 
 def limit_threads(threads: int) -> None:
-    """Let every library have so many threads, those too that are loaded later."""
+    """Limit every library to this many threads, including those that are loaded later."""
     os.environ.update(dict.fromkeys(_VARIABLES, str(threads)))
-    if "torch" in sys.modules:  # else it heeds the environment when it is loaded
+    if "torch" in sys.modules:  # otherwise it reads the environment when it is loaded
         sys.modules["torch"].set_num_threads(threads)
     threadpool_limits(threads)
 
 
 @contextmanager
 def limited_threads(threads: int) -> Iterator[None]:
-    """Set the same within a block."""
+    """Set the same limit within a block."""
     import torch
 
     before = {name: os.environ.get(name) for name in _VARIABLES}
     torch_threads = torch.get_num_threads()
     try:
-        with threadpool_limits():  # puts back what was
+        with threadpool_limits():  # restores the former limits
             limit_threads(threads)
             yield
     finally:

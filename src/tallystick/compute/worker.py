@@ -1,4 +1,4 @@
-"""A worker process of this machine: it takes tasks from the process that began it, one by one, and ends when that one does."""
+"""Run a worker process of this machine: it does tasks from the process that started it, one by one, and ends with it."""
 
 import os
 import queue
@@ -13,12 +13,12 @@ import msgspec
 from tallystick.compute.task import Work, perform
 
 GRACE_S = 3.0
-"""How long a task has to clean up once nobody waits for it any more."""
+"""How long a task may clean up when nothing waits for it any more."""
 
 
 def main() -> None:
     """Serve the connection whose file descriptor is the argument, until its other end is closed."""
-    os.dup2(2, 1)  # standard output is for the results of the command that began this
+    os.dup2(2, 1)  # standard output is for the results of the command that started this
     connection = Connection(int(sys.argv[1]))
     prepare, threads, versions = msgspec.msgpack.decode(connection.recv_bytes(), type=tuple[str, int, str])
     work = Work(prepare=prepare, shared=connection.recv_bytes())
@@ -30,12 +30,12 @@ def main() -> None:
             busy.set()
             connection.send_bytes(perform(work, task, threads=threads, versions=versions))
             busy.clear()
-    except (KeyboardInterrupt, OSError):  # nobody waits for it
+    except (KeyboardInterrupt, OSError):  # nothing waits for it
         return
 
 
 def _receive(connection: Connection, tasks: "queue.SimpleQueue[bytes | None]", busy: threading.Event) -> None:
-    """Take tasks, and end this process once the other end is closed or dead: a task that runs is interrupted, and cleans up."""
+    """Receive tasks. End this process when the other end is closed or dead: a running task is interrupted, and cleans up."""
     try:
         while True:
             tasks.put(connection.recv_bytes())

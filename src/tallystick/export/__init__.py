@@ -1,1 +1,1 @@
-"""A party's own half of a trained network for other programs: ONNX, safetensors, and a card that says what it is."""
+"""Export a party's own half of a trained network for other programs: ONNX, safetensors, and a card that describes it."""

@@ -1,4 +1,4 @@
-"""A card for an exported half, in Markdown: what it is, how good, what leaked, and what it must not be used for."""
+"""Write a card for an exported half, in Markdown: what it is, how good, what leaked, and what it must not be used for."""
 
 from tallystick.evaluation.importance import column_places
 from tallystick.export.half import EMBEDDING, Exported
@@ -7,7 +7,7 @@ from tallystick.results import Result, metric_in_words, written_metric
 
 
 def card_of(exported: Exported, result: Result | None) -> str:
-    """Write the card. Without a result it says that there is none."""
+    """Write the card. Without a result it says so."""
     contract, party = exported.contract, exported.origin.party
     role = contract.role_of(party)
     encoder = exported.encoder

@@ -1,4 +1,4 @@
-"""A party's own half of the network as one module over tensors, and its way into ONNX and safetensors.
+"""Turn a party's own half of the network into one module over tensors, and write it as ONNX and safetensors.
 
 Shapes: B batch, F numeric columns, G columns of codes, D cut width, C outputs.
 """
@@ -37,9 +37,9 @@ CHECKED_ROWS, TOLERANCE = 7, 1e-4
 
 
 class ExportedHalf(nn.Module):
-    """One party's half over tensors: its encoded columns and, at the label party, the cut embeddings of the others.
+    """One party's half over tensors: it takes encoded columns and, at the label party, the cut embeddings of the others.
 
-    Gives the cut embedding (B, D) of a feature party, or the label party's calibrated logits: (B,), or (B, C).
+    It returns the cut embedding (B, D) of a feature party, or the label party's calibrated logits: (B,), or (B, C).
     """
 
     def __init__(self, module: nn.Module, *, cuts: int | None, calibration: Calibration | None) -> None:
@@ -59,14 +59,14 @@ class ExportedHalf(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A half that was read back from a run folder, with what another program must know of it.
+    """A half that was read from a run folder, with the facts that another program needs.
 
     Args:
-        contract: of the run.
-        origin: whose run it is.
+        contract: contract of the run.
+        origin: the run to which it belongs.
         half: the module, ready for rows.
-        encoder: of the own columns; None for a label party without any.
-        widths: of the cut embeddings that it takes, by feature party; empty for a feature party's half.
+        encoder: encoder of the own columns; None for a label party without columns.
+        widths: widths of its input cut embeddings, by feature party; empty for a feature party's half.
         meaning: how the output becomes a score.
     """
 
@@ -90,10 +90,10 @@ class Exported:
 
 
 def half_of(folder: RunFolder) -> Exported:
-    """Read a party's half back.
+    """Read a party's half from its run folder.
 
-    Raises ConfigError where the half alone is not what the contract trains: rows of a union that are filled in, several links of
-    a row, noise on what is sent; DataError for a run that was not finished, DamagedFile for a damaged one.
+    Raises ConfigError if the half alone is not what the contract trains: imputed rows of a union, several links of a row, or
+    noise on what is sent; DataError for a run that was not finished, DamagedFile for a damaged one.
     """
     contract = folder.contract()
     party = folder.origin.party
@@ -120,7 +120,7 @@ def half_of(folder: RunFolder) -> Exported:
         bottom = build_folded_bottom(
             model, party, encoder.feature_shape, seed=contract.seed, folds=kept_folds(folder), cut_width=model.cut_width
         )
-        if contract.embedding_defenses():  # weights stand one deeper there
+        if contract.embedding_defenses():  # weights are one level deeper there
             weights = {
                 name.removeprefix("bottom."): each for name, each in read_tensors(folder.model, origin=folder.origin)[0].items()
             }
@@ -166,14 +166,14 @@ def meaning_of(coder: LabelCoder) -> dict[str, Any]:
 
 
 def safetensors_of(exported: Exported) -> bytes:
-    """Write the half's weights, with what they are of."""
+    """Return the half's weights as safetensors, with facts on their origin."""
     facts = {"format": "pt", "party": exported.origin.party, "run": exported.origin.run, "contract": exported.contract.hash}
     weights = {name: each.contiguous() for name, each in exported.half.module.state_dict().items()}
     return save(weights, facts)
 
 
 def onnx_of(exported: Exported, path: Path) -> None:
-    """Write the half as ONNX. Raises DataError where the library is not installed, or a module of one's own has no way there."""
+    """Write the half as ONNX. Raises DataError if the library is not installed, or if a user's module cannot be exported."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -186,10 +186,10 @@ def onnx_of(exported: Exported, path: Path) -> None:
             module.__class__ = _ByComparison
     rows = {0: torch.export.Dim("rows", min=1)}
     output = EMBEDDING if half.calibration is None else LOGIT
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of libraries that are not needed
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports libraries that are not needed
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch's, of its own code
+            warnings.simplefilter("ignore")  # PyTorch's warnings about its own code
             program = torch.onnx.export(
                 half,
                 exported.example(3),
@@ -204,7 +204,7 @@ def onnx_of(exported: Exported, path: Path) -> None:
         why = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("## Exception summary")[2].strip().partition("\n")[0]
         raise DataError(f"this half cannot be written as ONNX ({why}); --no-onnx writes the rest") from None
     assert program is not None
-    # Remove from the model what PyTorch notes of the code that made it: paths on this machine, and names of modules
+    # Remove PyTorch's notes about the code that made the model: paths on this machine, and names of modules
     model = program.model_proto
     graph = model.graph
     parts = [model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer, *model.functions]
@@ -217,7 +217,7 @@ def onnx_of(exported: Exported, path: Path) -> None:
 
 @torch.no_grad()
 def _compare(exported: Exported, path: Path) -> None:
-    """Raise DataError unless ONNX Runtime gives what PyTorch gives, for another number of rows than the export saw."""
+    """Raise DataError unless ONNX Runtime and PyTorch agree, for another number of rows than in the export."""
     from onnxruntime import InferenceSession
 
     generator = torch.Generator().manual_seed(0)
@@ -227,17 +227,17 @@ def _compare(exported: Exported, path: Path) -> None:
     expected = exported.half(*rows)
     try:
         session = InferenceSession(path, providers=["CPUExecutionProvider"])
-        input_names = {each.name for each in session.get_inputs()}  # an input that nothing reads is left out
+        input_names = {each.name for each in session.get_inputs()}  # an input that nothing reads is removed
         inputs = {name: each.numpy() for name, each in zip(exported.inputs, rows, strict=True) if name in input_names}
         (got,) = session.run(None, inputs)
-    except Exception as error:  # ONNX Runtime's own have no common base
+    except Exception as error:  # ONNX Runtime's errors have no common base
         raise DataError(f"ONNX Runtime does not run the half ({type(error).__name__}); --no-onnx writes the rest") from None
     if (apart := float((torch.from_numpy(got) - expected).abs().max())) > TOLERANCE * max(1.0, float(expected.abs().max())):
         raise DataError(f"ONNX gives other values than PyTorch (by up to {apart:.2g}); --no-onnx writes the rest")
 
 
 class _ByComparison(PiecewiseLinear):
-    """The same embedding without a sorted search, which ONNX lacks: a number's bin is how many edges lie at or below it."""
+    """The same embedding without a sorted search, which ONNX lacks: a number's bin is the count of edges at or below it."""
 
     def bins_of(self, number_FB: Tensor) -> Tensor:
         """Return the place of the last edge at or below each number, or -1 if there is none."""
@@ -245,7 +245,7 @@ class _ByComparison(PiecewiseLinear):
 
 
 def columns_json(exported: Exported) -> str:
-    """Write where each column stands in the inputs, which other inputs there are, and what the output means, as JSON."""
+    """Write the place of each column in the inputs, the other inputs, and the meaning of the output, as JSON."""
     places = column_places(exported.encoder) if exported.encoder is not None else []
     facts = {
         "columns": [{"name": each.name, NUMERIC: each.numeric, CODES: each.categorical} for each in places],

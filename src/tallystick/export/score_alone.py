@@ -1,4 +1,4 @@
-"""Scores of rows by a student: a network of own columns, as ``student.py`` keeps it in a folder."""
+"""Score rows by a student: a network of own columns that ``student.py`` kept in a folder."""
 
 import json
 from dataclasses import replace
@@ -27,15 +27,15 @@ FACTS, WEIGHTS, ENCODER, CODER = "student.json", "model.safetensors", "encoder.j
 
 
 def score_by_student(student: Path, party: PartyFile, *, table: str | None, output: Path) -> dict[str, Any]:
-    """Score rows by a student's own columns; nobody is asked, and nothing is sent.
+    """Score rows by a student's own columns. No other party is asked, and nothing is sent.
 
     Args:
         student: the folder that ``make_student`` made.
         party: the label party's file.
-        table: the rows, by path or address; the party file's table if left out.
-        output: a CSV or Parquet file for keys and scores.
+        table: the rows, by path or address; by default the party file's table.
+        output: CSV or Parquet file for keys and scores.
 
-    Raises ConfigError for a folder that is no student's or an output that cannot be written, DataError for a table that the
+    Raises ConfigError for a folder that is not a student's or an output that cannot be written, DataError for a table that the
     student cannot read.
     """
     if not (student / FACTS).is_file():
@@ -61,6 +61,6 @@ def score_by_student(student: Path, party: PartyFile, *, table: str | None, outp
 
 
 def built_student(contract: Contract, party: PartyFile, encoder: Encoder, *, networks: int) -> LabelModel:
-    """Build the network of a student, or of own columns alone, before its training."""
+    """Build the network of a student, or of own columns alone, untrained."""
     architecture = Architecture.of(contract.of_own_columns(), party.party, device=party.device)
     return replace(architecture, folds=networks).label_model(encoder, [])

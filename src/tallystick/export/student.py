@@ -1,8 +1,8 @@
-"""A student: a network of the label party's own columns that learns from the joint model's scores, and then scores alone.
+"""Train a student: a network of the label party's own columns that learns from the joint model's scores, and then scores alone.
 
-Training together needs the other parties, and so does every joint score. Whoever may not ask them for each score has the joint
-model score the rows of training once (`tallystick predict`), and trains a network of own columns by these scores and the labels.
-Nothing is sent. Shapes: N positions, T test rows.
+Joint training needs the other parties, and so does every joint score. A label party that may not ask them for each score lets the
+joint model score the training rows once (`tallystick predict`), and trains a network of own columns on these scores and the
+labels. Nothing is sent. Shapes: N positions, T test rows.
 """
 
 import json
@@ -55,12 +55,12 @@ from tallystick.training.screening import Screening
 from tallystick.watcher import Watcher
 
 SHARES = (0.5, 1.0)
-"""Shares of a row's target that its joint score may have; validation labels choose, also between these and none."""
+"""Shares of a row's target that its joint score may have. Validation labels choose between these and none."""
 _LEAST = 1e-6  # a probability, so that its logit is finite
 
 
 class StudentFacts(TypedDict):
-    """What a student is worth: of which run, by which share of scores, on how many rows, by which metrics."""
+    """How good a student is: its run, its share of scores, its numbers of rows, and its metrics."""
 
     run: str
     rows: dict[str, int]
@@ -71,7 +71,7 @@ class StudentFacts(TypedDict):
 
 
 class StudentFigures(StudentFacts):
-    """What a student is worth, and where it is."""
+    """How good a student is, and where it is."""
 
     folder: str
     files: list[str]
@@ -87,22 +87,22 @@ def make_student(
     onnx: bool = True,
     watcher: Watcher,
 ) -> StudentFigures:
-    """Train a network of own columns by the labels and by joint scores, measure it, and write it into a new folder.
+    """Train a network of own columns on the labels and on joint scores, measure it, and write it into a new folder.
 
-    Threat model: none; nothing is sent. No formal guarantee: weights tell of the rows and labels that trained them, and, as joint
-    scores do, of the feature parties' columns.
+    Threat model: none; nothing is sent. No formal guarantee: weights reveal information about the rows and labels that trained
+    them, and, like joint scores, about the feature parties' columns.
 
     Args:
-        contract: of the run.
-        party: the label party's file, whose table is that of the run.
-        scores: what `tallystick predict` gave for that table, .csv or .parquet.
-        to: the folder to make.
-        run: id, folder name or path of the run; the latest complete one if left out.
-        onnx: whether ONNX is written beside the weights.
+        contract: contract of the run.
+        party: the label party's file, with the run's table.
+        scores: output of `tallystick predict` for that table, .csv or .parquet.
+        to: the new folder.
+        run: id, folder name or path of the run; by default the latest complete one.
+        onnx: whether ONNX is written in addition to the weights.
         watcher: shown progress.
 
-    Raises ConfigError for another party than the label party, a contract whose rows have no key of their own, scores of another
-    run, and a folder that is there; DataError for a table that is not the run's, or training rows without a score.
+    Raises ConfigError for another party than the label party, a contract whose rows have no unique key, scores of another run,
+    and an existing folder; DataError for a table that is not the run's, or training rows without a score.
     """
     check_party(contract, party, network=False)
     if contract.role_of(party.party) != "label":
@@ -171,16 +171,16 @@ def make_student(
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """The rows of a run as its label party trains own columns on them, beside the joint scores.
+    """The rows of a run for training own columns, with the joint scores.
 
     Args:
-        contract: by which they are trained.
+        contract: contract of their training.
         party: the label party's file.
         own: all own rows, with the exact labels.
-        encoder: of own columns.
-        coder: of labels.
-        teacher_N: joint logits by position; 0 where there is no score.
-        has_score_N: where there is one.
+        encoder: encoder of own columns.
+        coder: coder of labels.
+        teacher_N: joint logits by position; 0 if there is no score.
+        has_score_N: whether there is a score.
         test_T: test positions with a score.
     """
 
@@ -244,7 +244,7 @@ class _Rows:
         )
 
     def objective(self, share: float | None) -> Objective:
-        """Build the loss: by labels alone, or by so much of the scores."""
+        """Build the loss from labels alone, or with this share of the scores."""
         labels, own = self.own.known_labels, self.own
         each: Objective = Supervised(labels.coder.type, labels.true_N, labels.weight_N, levels=labels.coder.levels)
         if share is not None:
@@ -263,7 +263,7 @@ def _teacher(
     coder: LabelCoder,
     scores: Path,
 ) -> tuple[Tensor, Tensor]:
-    """Return the joint logits at each position, and where there are any; raises ConfigError for scores of something else."""
+    """Return the joint logits at each position, and whether there is one. Raises ConfigError for scores of something else."""
     table = read_table(TableConfig(path=scores), text=party.text_columns)
     names = coder.score_names
     if lacking := [name for name in names if name not in table.columns]:
@@ -297,7 +297,7 @@ def _teacher(
 
 @dataclass(frozen=True, kw_only=True)
 class _Trained:
-    """A network of own columns, and its loss on validation rows by their labels; None where there are none."""
+    """A network of own columns, and its loss on the labels of validation rows; None if there are none."""
 
     model: LabelModel
     loss: float | None

@@ -1,4 +1,4 @@
-"""How much of joining's gain a student keeps, in figures, in a line and on its card."""
+"""Say how much of joining's gain a student keeps: in figures, in a line and on its card."""
 
 from collections.abc import Mapping
 from typing import Any, TypedDict
@@ -21,7 +21,7 @@ HEADLINES: dict[TargetType, str] = {
 class Kept(TypedDict):
     """One metric on the test rows that have a joint score.
 
-    ``kept`` is the student's share of what joining gained; None where the joint model is not surely better than own columns.
+    ``kept`` is the student's share of joining's gain; None if the joint model is not clearly better than own columns.
     """
 
     own: float | None
@@ -35,7 +35,7 @@ class Kept(TypedDict):
 
 
 def gain_kept(name: str, target: TargetType, joint: Comparison, alone: Comparison) -> Kept:
-    """Return own columns, student and joint model by one metric; both comparisons are with own columns on the same rows."""
+    """Return own columns, student and joint model by one metric. Both comparisons are with own columns on the same rows."""
     own, joint_gains, gains = joint["local_baseline"], joint["difference"], alone["difference"]
     assert own is not None, "own columns are the baseline of both"
     assert joint_gains is not None, "own columns are the baseline of both"
@@ -45,7 +45,7 @@ def gain_kept(name: str, target: TargetType, joint: Comparison, alone: Compariso
     bound = joint_gain["low"] if sign > 0 else joint_gain["high"]
     share = None
     if gain["value"] is not None and joint_gain["value"] is not None and bound is not None and sign * bound > 0:
-        share = gain["value"] / joint_gain["value"] + 0.0  # of no gain 0, and not -0
+        share = gain["value"] / joint_gain["value"] + 0.0  # for no gain 0, and not -0
     return Kept(
         own=own[name]["value"],
         student=alone["joint"][name]["value"],

@@ -1,4 +1,4 @@
-"""Export as a whole: a new folder with everything, or none."""
+"""Write an export: a new folder with all files, or no folder."""
 
 import json
 from pathlib import Path
@@ -14,16 +14,17 @@ ONNX, WEIGHTS, INPUTS, ENCODER, CARD = "model.onnx", "model.safetensors", "input
 
 
 def write_half(folder: RunFolder, to: Path, *, onnx: bool = True) -> list[Path]:
-    """Write a run's own half into a new folder: ONNX, weights, encoder and card, and return the files.
+    """Write a run's own half into a new folder: ONNX, weights, encoder and card. Return the files.
 
-    ``encoder.json`` holds categories and statistics of this party's rows, as the run folder does: the folder is its owner's.
+    ``encoder.json`` holds categories and statistics of this party's rows, as the run folder does. Only the owner can read the
+    folder.
 
     Args:
-        folder: of a trained run.
-        to: the folder to make.
-        onnx: whether ONNX is written beside the weights.
+        folder: folder of a trained run.
+        to: the new folder.
+        onnx: whether ONNX is written in addition to the weights.
 
-    Raises ConfigError for a folder that is there already, and what ``half_of`` and ``onnx_of`` raise.
+    Raises ConfigError for an existing folder, and what ``half_of`` and ``onnx_of`` raise.
     """
     if to.exists():
         raise ConfigError(f"--to {to}: exists already; name a folder that is to be made")

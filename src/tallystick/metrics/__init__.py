@@ -1,11 +1,11 @@
-"""Metrics: how good a model's logits are, as functions of row weights.
+"""Measure the quality of a model's logits, as functions of row weights.
 
-Each metric comes in two forms. The plain one (``auc(labels, scores)``) gives a number. The other
-(``auc_statistic(labels, scores)``) sorts and prepares once and gives a function of the rows' weights, so that
-a bootstrap evaluates hundreds of reweightings of the same rows cheaply (intervals.py).
+Each metric has two forms. The plain one (``auc(labels, scores)``) returns a number. The other (``auc_statistic(labels, scores)``)
+sorts and prepares once and returns a function of the rows' weights, so that a bootstrap evaluates hundreds of reweightings of the
+same rows cheaply (intervals.py).
 
-A statistic returns NaN where it has no value under the given weights; a plain metric raises UndefinedMetric,
-which says why. Shapes: N rows, C classes, L levels, K labels of a row.
+A statistic returns NaN if it has no value under the given weights; a plain metric raises UndefinedMetric with the reason. Shapes:
+N rows, C classes, L levels, K labels of a row.
 """
 
 from collections.abc import Callable
@@ -99,7 +99,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class MetricSettings:
-    """What metrics need besides labels and logits."""
+    """Settings that metrics need in addition to labels and logits."""
 
     bins: int = 20  # of equal mass, for calibration
     levels: tuple[float, ...] = ()  # of a quantile target
@@ -118,7 +118,7 @@ class Metric:
 
     @property
     def words(self) -> str:
-        """Return the title as it stands within a sentence, where abbreviations and names keep their capitals."""
+        """Return the title for use in a sentence, in which abbreviations and names keep their capitals."""
         keeps = not self.title[1].islower() or self.title.startswith(("Gini", "Kolmogorov"))
         return self.title if keeps else self.title[0].lower() + self.title[1:]
 
@@ -390,8 +390,8 @@ def metric(
 def roc_curve(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike | None = None) -> tuple[Floats, Floats, Floats]:
     """Return false positive rate, true positive rate and threshold (score >= threshold is positive), from (0, 0) to (1, 1).
 
-    One point per distinct score. An exact curve can be inverted into labels by whoever knows the scores:
-    it is for the label party's eyes, and thinning it protects nothing.
+    There is one point per distinct score. Anyone with the scores can invert an exact curve into labels: it is only for the label
+    party, and thinning it protects nothing.
     """
     labels_N, scores_N = zero_or_one(labels_N), finite_values(scores_N, "scores")
     weights_N = row_weights(weights_N, len(scores_N))
@@ -407,10 +407,9 @@ def roc_curve(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike 
 def precision_recall_curve(
     labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike | None = None
 ) -> tuple[Floats, Floats, Floats]:
-    """Compute precision, recall and threshold (score >= threshold is flagged), the highest threshold first, with a point
+    """Compute precision, recall and threshold (score >= threshold is flagged), the highest threshold first. There is one point
     per distinct score.
-
-    As exact as an exact ROC curve, and as easily turned back into labels: for the label party's eyes.
+    It is as exact as an exact ROC curve, and as easily inverted into labels: it is only for the label party.
     """
     labels_N, scores_N = zero_or_one(labels_N), finite_values(scores_N, "scores")
     weights_N = row_weights(weights_N, len(scores_N))
@@ -418,7 +417,7 @@ def precision_recall_curve(
     found_G = np.cumsum(ranked.class_sums(weights_N)[0][::-1])
     mass_G = ranked.sums(weights_N[ranked.order])[::-1]
     flagged_G = np.cumsum(mass_G)
-    there_G = mass_G > 0  # rows without weight make no point
+    there_G = mass_G > 0  # rows without weight give no point
     if not there_G.any() or found_G[-1] == 0:
         raise UndefinedMetric("there is no precision-recall curve: there are no positives")
     threshold_G = ranked.scores_G[::-1]
@@ -429,7 +428,7 @@ def precision_recall_curve(
 
 
 def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tuple[Any, Floats]:
-    """Return labels and logits in the types that the metrics take.
+    """Return labels and logits in the types that the metrics need.
 
     Raises DataError for lengths or labels that do not fit the target, UndefinedMetric for values that are not finite.
     """
@@ -460,7 +459,7 @@ def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tu
         return zero_or_one(labels), logits
     if target in NUMBERS:
         return finite_values(labels, "labels"), logits
-    classes = 1 << logits.shape[1] if target == "multilabel" else logits.shape[1]  # of several labels: their patterns
+    classes = 1 << logits.shape[1] if target == "multilabel" else logits.shape[1]  # of several labels, the number of patterns
     whole = finite_values(labels, "labels").astype(np.int64)
     if (whole != labels).any() or whole.min() < 0 or whole.max() >= classes:
         raise DataError(f"labels range over {labels.min()}..{labels.max()}; {classes} classes are numbered 0..{classes - 1}")

@@ -1,4 +1,4 @@
-"""Compute what metrics are made of: statistics that are prepared from rows once, and evaluated under many weights.
+"""Compute the statistics that metrics use. They are prepared from rows once, and evaluated with many weights.
 
 Shapes: N rows, C classes, L levels, K labels of a row, G groups of rows with equal scores, R calibration bins.
 """
@@ -14,15 +14,15 @@ from tallystick.errors import DataError
 
 TargetType = Literal["binary", "multiclass", "multilabel", "regression", "count", "survival", "quantile"]
 NUMBERS: tuple[TargetType, ...] = ("regression", "count", "survival", "quantile")
-"""Targets whose labels are numbers and no classes."""
+"""Targets whose labels are numbers, not classes."""
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], float]
 
-MAX_CLASSES = 100  # macro AUC and calibration sort once per class; beyond this they cost more than they tell
+MAX_CLASSES = 100  # macro AUC and calibration sort once per class; with more classes they cost more than they are worth
 
 
 class UndefinedMetric(DataError):
-    """A metric has no value on these rows. The message says why."""
+    """Raised if a metric has no value on these rows. The message says why."""
 
 
 # --- from logits to probabilities
@@ -42,7 +42,7 @@ def log_softmax(logits_NC: ArrayLike) -> Floats:
 
 
 def _dot(left_N: Floats, right_N: Floats) -> float:
-    # A BLAS dot product wakes its threads for each call, and its last bits depend on how many there are.
+    # A BLAS dot product wakes its threads for each call, and its last bits depend on their number.
     return float((left_N * right_N).sum())
 
 
@@ -66,7 +66,7 @@ def zero_or_one(labels_N: ArrayLike) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class RankedRows:
-    """Rows in ascending order of score, their labels, and the distinct scores, each with where its group of rows begins."""
+    """Rows in ascending order of score, their labels, and the distinct scores, each with the start of its group of rows."""
 
     order: NDArray[np.intp]  # (N,)
     labels_N: Floats  # in that order
@@ -82,18 +82,18 @@ class RankedRows:
         return cls(order=order, labels_N=labels_N[order], starts=starts, scores_G=sorted_N[starts])
 
     def sums(self, values_N: Floats) -> Floats:
-        """Sum per group of values that are already in order."""
+        """Sum values that are already in order, per group."""
         return values_N if len(self.starts) == len(values_N) else np.add.reduceat(values_N, self.starts)
 
     def class_sums(self, weights_N: Floats) -> tuple[Floats, Floats]:
-        """Sum the weight of the positives and of the negatives per group. The rows' weights come in their own order."""
+        """Sum the weight of the positives and of the negatives per group. The rows' weights are in the original order."""
         sorted_weights_N = weights_N[self.order]
         positive_N = sorted_weights_N * self.labels_N
         return self.sums(positive_N), self.sums(sorted_weights_N - positive_N)
 
 
 def auc_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
-    """Make P(score of a positive > score of a negative) + half P(equal): the Mann-Whitney form, ties counting half."""
+    """Make P(score of a positive > score of a negative) + half P(equal): the Mann-Whitney form, in which ties count half."""
     ranked = RankedRows.of(zero_or_one(labels_N), np.asarray(scores_N, dtype=np.float64))
 
     def statistic(weights_N: Floats) -> float:
@@ -129,9 +129,9 @@ def ks_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
 
 
 def average_precision_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
-    """Make the area under the precision-recall curve as a sum of steps: sum over thresholds of precision times the recall it
-    adds.
+    """Make the area under the precision-recall curve as a sum over thresholds: precision times the added recall.
 
+    Rows with equal scores pass a threshold together. For random scores it is the share of positives, not one half.
     Rows with equal scores pass a threshold together. Of scores that say nothing it is the share of positives, not one half.
     """
     ranked = RankedRows.of(zero_or_one(labels_N), np.asarray(scores_N, dtype=np.float64))
@@ -150,7 +150,7 @@ def average_precision_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Sta
 
 @dataclass(frozen=True, kw_only=True)
 class ReliabilityBins:
-    """Equal-mass bins of predictions, in ascending order: what was predicted, what happened, how much weight."""
+    """Equal-mass bins of predictions, in ascending order: mean prediction, observed rate, weight."""
 
     predicted: Floats  # (R,)
     observed: Floats  # (R,)
@@ -160,9 +160,9 @@ class ReliabilityBins:
 def equal_mass_bins(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int) -> Callable[[Floats], ReliabilityBins | None]:
     """Cut the rows, in order of prediction, into ``bins`` bins of exactly equal weight.
 
-    Rows with equal predictions are indistinguishable, so each carries its group's mean label, and a row on a
-    bin's edge is shared by both bins: the result does not depend on the order of the rows. There are never more
-    bins than rows. The function of weights gives None when all weight is zero.
+    Rows with equal predictions are indistinguishable, so each gets its group's mean label, and a row on a bin's edge is shared by
+    both bins: the result does not depend on the order of the rows. There are never more bins than rows. The function of weights
+    returns None if all weights are zero.
     """
     if bins < 1:
         raise DataError(f"bins is {bins}; calibration needs at least 1 equal-mass bin")
@@ -195,9 +195,9 @@ def equal_mass_bins(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int)
 def ace_statistic(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int) -> Statistic:
     """Make the adaptive calibration error, 1/R sum_r |observed rate - mean prediction| over R equal-mass bins.
 
-    Nixon et al. (2019), "Measuring Calibration in Deep Learning", section 3, for the positive class; FLORIST
-    (section 3, "Evaluation Metrics") uses it without stating R. Predictions are probabilities. A finite sample
-    gives a model that is perfectly calibrated an error above zero, about 0.8 sqrt(p (1 - p) R / N).
+    Nixon et al. (2019), "Measuring Calibration in Deep Learning", section 3, for the positive class; FLORIST (section 3,
+    "Evaluation Metrics") uses it without stating R. Predictions are probabilities. On a finite sample a perfectly calibrated
+    model has an error above zero, about 0.8 sqrt(p (1 - p) R / N).
     """
     binned = equal_mass_bins(labels_N, predictions_N, bins=bins)
 
@@ -224,7 +224,7 @@ def mean_statistic(values_N: ArrayLike) -> Statistic:
 
 
 def class_mean_statistic(labels_N: NDArray[np.int64], scores_NC: Floats, one: Callable[[Any, Floats], Statistic]) -> Statistic:
-    """Make the mean over classes of a one-against-rest statistic, leaving out classes for which it has no value."""
+    """Make the mean over classes of a one-against-rest statistic, without classes for which it has no value."""
     statistics_C = [one(labels_N == c, np.ascontiguousarray(scores_NC[:, c])) for c in range(scores_NC.shape[1])]
     return lambda weights_N: mean_of_defined([each(weights_N) for each in statistics_C])
 
@@ -232,14 +232,14 @@ def class_mean_statistic(labels_N: NDArray[np.int64], scores_NC: Floats, one: Ca
 def label_mean_statistic(
     patterns_N: NDArray[np.int64], logits_NK: Floats, one: Callable[[Floats, Floats], Statistic]
 ) -> Statistic:
-    """Make the mean over labels of a statistic of two classes, leaving out labels for which it has no value."""
+    """Make the mean over labels of a statistic of two classes, without labels for which it has no value."""
     bits_NK = label_bits(patterns_N, logits_NK.shape[1])
     statistics_K = [one(*(np.ascontiguousarray(each[:, k]) for each in (bits_NK, logits_NK))) for k in range(bits_NK.shape[1])]
     return lambda weights_N: mean_of_defined([each(weights_N) for each in statistics_K])
 
 
 def mean_of_defined(values: Sequence[float]) -> float:
-    """Return the mean of the values that are no NaN, or NaN if there are none."""
+    """Return the mean of the values that are not NaN, or NaN if there are none."""
     defined = [value for value in values if not np.isnan(value)]
     return float(np.mean(defined)) if defined else np.nan
 
@@ -253,7 +253,7 @@ def poisson_deviance(labels_N: ArrayLike, predictions_N: ArrayLike) -> Floats:
 
 
 def deviance_explained_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Statistic:
-    """Share of deviance explained, 1 - sum w d(y, f) / sum w d(y, mean y), for the Poisson deviance d."""
+    """Make the share of deviance explained, 1 - sum w d(y, f) / sum w d(y, mean y), for the Poisson deviance d."""
     labels_N, deviance_N = np.asarray(labels_N, dtype=np.float64), poisson_deviance(labels_N, predictions_N)
 
     def statistic(weights_N: Floats) -> float:
@@ -267,10 +267,9 @@ def deviance_explained_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) 
 
 
 def pinball_loss(labels_N: ArrayLike, predictions_NL: ArrayLike, *, levels: Sequence[float]) -> Floats:
-    """Compute each row's pinball loss, max(a (y - q), (a - 1) (y - q)) for the predicted quantile q of level a, as the mean over
+    """Compute each row's pinball loss, max(a (y - q), (a - 1) (y - q)) for the predicted quantile q of level a, averaged over
     levels.
-
-    Koenker and Bassett 1978. Raises DataError for another number of predictions than levels.
+    Koenker and Bassett 1978. Raises DataError if the numbers of predictions and levels differ.
     """
     labels_N, predictions_NL = np.asarray(labels_N, dtype=np.float64), np.asarray(predictions_NL, dtype=np.float64)
     if predictions_NL.shape != (len(labels_N), len(levels)):
@@ -284,8 +283,8 @@ def pinball_loss(labels_N: ArrayLike, predictions_NL: ArrayLike, *, levels: Sequ
 
 
 def pinball_explained_statistic(labels_N: ArrayLike, predictions_NL: ArrayLike, *, levels: Sequence[float]) -> Statistic:
-    """Make the share of pinball loss explained, 1 - sum w p(y, f) / sum w p(y, c), where c are the quantiles of the labels
-    themselves, the best constants.
+    """Make the share of pinball loss explained, 1 - sum w p(y, f) / sum w p(y, c). c are the quantiles of the labels themselves,
+    the best constants.
     """
     labels_N, loss_N = np.asarray(labels_N, dtype=np.float64), pinball_loss(labels_N, predictions_NL, levels=levels)
     order_N, level_L = np.argsort(labels_N, kind="stable"), np.asarray(levels)
@@ -315,7 +314,7 @@ def level_error_statistic(labels_N: ArrayLike, predictions_NL: ArrayLike, *, lev
 
 
 def r2_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Statistic:
-    """Share of variance explained, 1 - sum w (y - f)^2 / sum w (y - mean y)^2."""
+    """Make the share of variance explained, 1 - sum w (y - f)^2 / sum w (y - mean y)^2."""
     labels_N, predictions_N = np.asarray(labels_N, dtype=np.float64), np.asarray(predictions_N, dtype=np.float64)
     error_N, centred_N = (labels_N - predictions_N) ** 2, labels_N - labels_N.mean()
 
@@ -331,20 +330,20 @@ def r2_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Statistic:
 
 
 def concordance_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Statistic:
-    """Make Harrell's concordance: how often, of two rows of which one is known to be earlier, its prediction is earlier, too.
+    """Make Harrell's concordance: for two rows of which one is known to be earlier, how often its prediction is earlier as well.
 
     Harrell, Califf, Pryor, Lee and Rosati 1982. A label is the time of an event, or minus the time until which there was none. A
-    row is known to be earlier than another if its event comes before the other's time, or at that time where the other has none.
+    row is known to be earlier than another if its event comes before the other's time, or at that time if the other has no event.
     Equal predictions count half.
 
-    Pairs are counted as in merge sort: for each step, a block's events beside the rows of the next block, of whose predictions
-    only the order counts, and which is sorted once.
+    Pairs are counted as in merge sort: at each step, a block's events against the rows of the next block, which is sorted once
+    because only the order of its predictions matters.
     """
     labels_N, predictions_N = np.asarray(labels_N, dtype=np.float64), np.asarray(predictions_N, dtype=np.float64)
     rows, time_N, has_event_N = len(labels_N), np.abs(labels_N), labels_N > 0
     order_N = np.lexsort((predictions_N, ~has_event_N, time_N))
     time_N, has_event_N, predicted_N = time_N[order_N], has_event_N[order_N], predictions_N[order_N]
-    # Events at one time are in no order: what is counted of them goes off again.
+    # Events at the same time have no order: their counts are subtracted again.
     is_new_N = np.append(True, (time_N[1:] != time_N[:-1]) | ~has_event_N[1:] | ~has_event_N[:-1])[:rows]
     group_N = np.cumsum(is_new_N) - 1
     steps = []
@@ -373,7 +372,7 @@ def concordance_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Stat
             sums_inner = np.append(0.0, np.cumsum(weight_N[inner_N]))
             later_M = sums_inner[end_M] - (sums_inner[above_M] + sums_inner[below_M]) / 2
             agreeing += float((event_weight_N[first_M] * later_M).sum())
-        # Within a group rows stand by prediction, so each was counted as agreeing with those after it, or as half of it
+        # Within a group rows are ordered by prediction, so each was counted as agreeing with later ones, or half agreeing
         starts_N = np.flatnonzero(is_new_N | np.append(True, predicted_N[1:] != predicted_N[:-1])[:rows])
         ends_T = np.append(starts_N[1:], rows)
         equal_N = np.repeat(sums[ends_T], np.diff(np.append(starts_N, rows))) - sums[1:]
@@ -386,7 +385,7 @@ def concordance_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Stat
 def _places(
     sorted_N: Floats, values_M: Floats, start_M: NDArray[np.int64], end_M: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where each value belongs in its own slice, which is sorted: before those equal to it, and behind them."""
+    """Return where each value belongs in its own sorted slice: before equal values, and after them."""
     places = []
     for behind in (False, True):
         low_M, high_M = start_M.copy(), end_M.copy()

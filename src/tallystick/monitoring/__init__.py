@@ -1,1 +1,1 @@
-"""Monitoring: what a party sees alone of a model in use, beside what training saw. Nothing crosses."""
+"""Monitor a model in use by what one party sees alone, compared with training. Nothing crosses."""

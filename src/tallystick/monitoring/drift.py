@@ -1,4 +1,4 @@
-"""Test whether new rows are distributed as the training rows: population stability index, and a test that counts the rows.
+"""Test whether new rows have the distribution of the training rows: population stability index, and a statistical test.
 
 Shapes: N rows, K bins.
 """
@@ -14,17 +14,17 @@ from tallystick.results.monitoring import Drift, DriftState
 from tallystick.run_folder.profile import CategoricalProfile, NumericProfile
 from tallystick.tables.text import as_text
 
-BINS = 10  # of a numeric column, by the deciles of the training rows
-LEVEL = 0.001  # chance that any of the columns of one look is called shifted where none is
+BINS = 10  # of a numeric column, at the deciles of the training rows
+LEVEL = 0.001  # chance that any of the compared columns is called shifted if none is
 SOME, MUCH = 0.1, 0.25  # population stability: the usual bounds
-LEAST_EXPECTED = 5  # rows that a category needs for the chi-square test to hold; rarer ones are taken together
+LEAST_EXPECTED = 5  # rows that a category needs for the chi-square test to hold; rarer ones are pooled
 
 
 def population_stability(before_K: Sequence[float], now_K: Sequence[float]) -> float:
     """Compute the index of two lists of counts over the same bins: the sum of (p - q) log(p / q).
 
-    Half a row is added to every bin, so that an empty one does not make it infinite. Where nothing changed it is about
-    (K - 1) (1 / n + 1 / m) for n and m rows.
+    Half a row is added to every bin, so that an empty bin does not make it infinite. If nothing changed it is about (K - 1) (1 /
+    n + 1 / m) for n and m rows.
     """
     counts = (np.asarray(before_K, dtype=np.float64), np.asarray(now_K, dtype=np.float64))
     p_K, q_K = ((count_K + 0.5) / (count_K.sum() + 0.5 * len(count_K)) for count_K in counts)
@@ -32,11 +32,11 @@ def population_stability(before_K: Sequence[float], now_K: Sequence[float]) -> f
 
 
 def numeric_drift(before: NumericProfile, values_N: NDArray[np.float64]) -> Drift:
-    """Measure a numeric column: binned by the deciles of training, missing cells apart.
+    """Measure a numeric column, binned at the deciles of training, with a separate bin for missing cells.
 
-    Tested by Kolmogorov and Smirnov's test of the numbers and by one of the share that is missing: the less likely counts, twice.
-    Of more training rows than the profile has points, these are evenly spaced quantiles, which vary less than rows do: the test
-    then errs towards calling nothing moved.
+    Two tests are made: Kolmogorov and Smirnov's test of the numbers, and a test of the missing share. The smaller chance counts,
+    times two. If there are more training rows than points in the profile, the points are evenly spaced quantiles, which vary less
+    than rows do: the test then tends to call nothing shifted.
     """
     points, values = np.array(before.points), values_N[~np.isnan(values_N)]
     missing = len(values_N) - len(values)
@@ -79,9 +79,9 @@ def categorical_drift(before: CategoricalProfile, column: pl.Series) -> Drift:
 
 
 def judged(drifts: Sequence[Drift], *, level: float = LEVEL) -> list[Drift]:
-    """Say of each what it comes to, with Holm's (1979) correction for how many columns are looked at.
+    """Judge each drift, with Holm's (1979) correction for the number of columns.
 
-    Where nothing changed and rows are independent, the chance that any is called shifted is at most ``level``.
+    If nothing changed and rows are independent, the chance that any column is called shifted is at most ``level``.
     """
     order = sorted(range(len(drifts)), key=lambda place: drifts[place].chance)
     states: dict[int, DriftState] = {}
@@ -106,7 +106,7 @@ def _pooled(before_K: Sequence[float], now_K: Sequence[float]) -> tuple[list[flo
 
 
 def _chance(before_K: Sequence[float], now_K: Sequence[float]) -> float:
-    """Compute the chance of counts as different as these from rows of one distribution."""
+    """Compute the chance that rows of one distribution give counts as different as these."""
     table = np.array(_pooled(before_K, now_K))
     table = table[:, table.sum(axis=0) > 0]
     if table.shape[1] < 2 or (table.sum(axis=1) == 0).any():

@@ -1,4 +1,4 @@
-"""One look at a run in use: new rows of the own table, and scores and labels where this party has them. Shapes: N rows."""
+"""Monitor a run in use: new rows of the own table, and scores and labels if this party has them. Shapes: N rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,11 +42,11 @@ class Look:
 
     Args:
         contract, party: as in a run.
-        folder: of the run in use.
-        frame: new rows of the own table, with the label where it is there yet.
-        keys: of the rows that count.
-        scores: what `predict` or serving gave for them; None where this party has none.
-        every: the periods that figures are given for, by the party file's ``time``.
+        folder: folder of the run in use.
+        frame: new rows of the own table, with labels as far as they have arrived.
+        keys: keys of the rows that take part.
+        scores: scores of these rows from `predict` or serving; None if this party has none.
+        every: length of the periods, by the party file's ``time``.
     """
 
     contract: Contract
@@ -59,9 +59,9 @@ class Look:
 
 
 def monitor_table(look: Look) -> Monitoring:
-    """Compare the new rows with those of training, and the scores with the labels that are there. Nothing is sent.
+    """Compare the new rows with those of training, and the scores with the available labels. Nothing is sent.
 
-    Raises DataError for a column that is gone, and ConfigError for scores that are of another run or have no key.
+    Raises DataError if a column is missing, and ConfigError if scores are of another run or have no key.
     """
     notes: list[str] = []
     encoder = kept_encoder(look.folder)
@@ -78,7 +78,7 @@ def monitor_table(look: Look) -> Monitoring:
             columns.append(categorical_drift(profile, cells))
     scored, scored_by = None, dict[str, int]()
     if look.scores is not None:
-        # The new rows with key, score, by which model, label and time, each null if it is not known
+        # The new rows with key, score, scoring model, label and time, each null if unknown
         if "score" not in look.scores.columns:
             raise ConfigError("scores: there is no column score; give what `predict` wrote for a binary or regression target")
         if "run_id" in look.scores.columns and (other_runs := set(look.scores["run_id"].unique()) - {look.folder.run_id}):
@@ -118,7 +118,7 @@ def monitor_table(look: Look) -> Monitoring:
 
 
 def scores_drift(contract: Contract, folder: RunFolder, scored: pl.DataFrame, notes: list[str]) -> Drift | None:
-    """Compare the joint model's scores with those of the run's test rows, which training did not see either."""
+    """Compare the joint model's scores with those of the run's test rows, which training did not use either."""
     if contract.target.type != "binary" or not folder.scores.exists():
         notes.append("Scores are compared with the run's test rows, which only the label party of a binary target keeps.")
         return None
@@ -133,9 +133,9 @@ def scores_drift(contract: Contract, folder: RunFolder, scored: pl.DataFrame, no
 
 
 def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, every: Every, notes: list[str]) -> list[Period]:
-    """Measure how good the scores were of rows whose labels are there, the earliest period first.
+    """Measure the scores of rows whose labels have arrived, the earliest period first.
 
-    ``scored`` has score, label and time of each row, null where it is not known.
+    ``scored`` has score, label and time of each row, null if unknown.
     """
     if contract.target.type != "binary" or not folder.label_coder.exists():
         notes.append("How good scores were is told for binary targets, at the label party.")
@@ -170,7 +170,7 @@ def periods_of(contract: Contract, folder: RunFolder, scored: pl.DataFrame, *, e
 
 
 def period_names(times: pl.Series, every: Every) -> pl.Series:
-    """Name the period of each row, by date or date and time. There is one for all if there is no such column."""
+    """Name the period of each row, by date or date and time. Without a time column all rows are in one period."""
     if every == "all" or times.null_count() == len(times):
         return pl.Series(["all"] * len(times), dtype=pl.String)
     times = ordered_times(times, use="time")

@@ -1,4 +1,4 @@
-"""Write what monitoring found as Prometheus' text, for the textfile collector of its node exporter."""
+"""Write the findings of monitoring in Prometheus' text format, for the textfile collector of its node exporter."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ PREFIX = "tallystick_monitor"
 
 
 def write_prometheus(monitoring: Monitoring, path: Path) -> None:
-    """Write the gauges, whole or not at all. Raises ConfigError without the extra `serve`, StorageError."""
+    """Write the gauges, completely or not at all. Raises ConfigError without the extra `serve`, StorageError."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest
     except ImportError:

@@ -1,4 +1,4 @@
-"""One look at what was answered online, from the answers that the label party keeps. Shapes: N rows."""
+"""Monitor online answers, from the answers that the label party keeps. Shapes: N rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,15 +22,15 @@ from tallystick.tables.categories import MISSING, UNSEEN
 
 @dataclass(frozen=True, kw_only=True)
 class ServedLook:
-    """Inputs of monitoring what was served.
+    """Inputs of monitoring served answers.
 
     Args:
         contract: as in a run.
-        party: whose view this is.
-        folder: of the run that was served.
-        labels: ``key``, normalised, and ``label`` of the rows whose labels have come; None where none are given.
-        since: the first day that counts (UTC); None is all that is kept.
-        every: the periods that figures are given for.
+        party: the monitoring party.
+        folder: folder of the served run.
+        labels: normalised ``key`` and ``label`` of rows whose labels have arrived; None if none are given.
+        since: the first day that counts (UTC); None for everything that is kept.
+        every: length of the periods.
     """
 
     contract: Contract
@@ -42,10 +42,10 @@ class ServedLook:
 
 
 def monitor_served(look: ServedLook) -> Monitoring:
-    """Compare what was answered with training, and its scores with the labels that have come. Nothing is sent.
+    """Compare the answers with training, and their scores with the labels that have arrived. Nothing is sent.
 
-    A row that was asked for several times counts once in what is compared, by its last answer, and in each period once in what
-    is measured. Raises ConfigError where no answer is kept, DamagedFile.
+    A row that was asked for several times counts once in comparisons, by its last answer, and once in each period of the
+    measurements. Raises ConfigError if no answer is kept, and DamagedFile.
     """
     answers = list(read_answers(look.folder, since=look.since))
     rows = [(each.at, row) for each in answers for row in each.rows]
@@ -93,7 +93,7 @@ def monitor_served(look: ServedLook) -> Monitoring:
                 latency=latency,
             )
         )
-    # Measure the scores by the labels that have come
+    # Measure the scores by the labels that have arrived
     periods: list[Period] = []
     if look.labels is not None:
         secret = serving_secret(look.folder)
@@ -125,7 +125,7 @@ def monitor_served(look: ServedLook) -> Monitoring:
 
 
 def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -> list[Drift]:
-    """Compare own columns as the network took them with the training rows'."""
+    """Compare own columns, as the network read them, with those of the training rows."""
     encoder = kept_encoder(folder)
     if encoder is None:
         notes.append("This party has no column in the model.")
@@ -145,7 +145,7 @@ def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -
     codes_NG = np.array([row.codes for row in sampled], dtype=np.int64).reshape(len(sampled), -1)
     drifts = []
     for place, (column, profile) in enumerate(zip(encoder.categorical, before.categorical, strict=True)):
-        # The training rows' categories by code: all without a code of their own are others
+        # The training rows' categories by code: all without a code of their own are "others"
         codes = pl.Series(column.name, codes_NG[:, place])
         codes_C = column.encode(pl.Series([name for name, _ in profile.counts], dtype=pl.String)).tolist()
         counts = [count for _, count in profile.counts]
@@ -163,7 +163,7 @@ def _columns(folder: RunFolder, rows: Sequence[AnsweredRow], notes: list[str]) -
         if numbers.indicator:
             values_N[numbers_NF[:, indicators] > 0] = np.nan
             indicators += 1
-        # The training rows' numbers as the network took them, of 32 bits too
+        # The training rows' numbers as the network read them, also with 32 bits
         points = short(numbers.encode(np.array(before_numbers.points)).astype(np.float32))
         numeric_drifts.append(
             numeric_drift(

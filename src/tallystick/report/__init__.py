@@ -1,4 +1,4 @@
-"""Renders results into one self-contained page. It computes nothing."""
+"""Render results into one self-contained page. Nothing is computed here."""
 
 from tallystick.report.page import render, to_html
 from tallystick.results import Result, merge, read_result

@@ -1,7 +1,7 @@
-"""Place things on the page: from values to coordinates, and nothing else.
+"""Turn values into coordinates on the page, and nothing else.
 
-Charts are drawn by charts.html.j2; wide ones are laid out in per cent of their track, so that text keeps its size
-on a narrow screen, square ones in the units of their own picture.
+charts.html.j2 draws the charts. Wide ones are laid out in per cent of their track, so that text keeps its size on a narrow
+screen, square ones in the units of their own picture.
 """
 
 import hashlib
@@ -96,7 +96,7 @@ class Plot:
     """A framed chart in a picture of ``width`` x ``height`` units."""
 
     title: str
-    summary: str  # for those who do not see it
+    summary: str  # for readers who do not see the chart
     width: int
     height: int
     x: Axis
@@ -108,9 +108,9 @@ class Plot:
     diagonal: bool = False
     mark: Point | None = None
     mark_label: str = ""
-    rule: float | None = None  # where an upright line stands
+    rule: float | None = None  # position of a vertical line
     rule_label: str = ""
-    bars: list[tuple[float, float, float, float]] = field(default_factory=list)  # left, top, width and height of each, behind
+    bars: list[tuple[float, float, float, float]] = field(default_factory=list)  # left, top, width, height; behind the lines
 
 
 LEFT, TOP, RIGHT, BOTTOM = 58, 12, 12, 42
@@ -130,7 +130,7 @@ def _points(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float]) -> list[
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line before it has a place: values, name and colour."""
+    """A line before it has coordinates: values, name and colour."""
 
     name: str
     colour: str
@@ -144,14 +144,14 @@ def roc_plot(lines: Sequence[Line], summary: str) -> Plot:
 
 
 def reliability_plot(lines: Sequence[Line], summary: str) -> Plot:
-    """Plot observed against predicted rate per bin, beside the diagonal of perfect calibration."""
+    """Plot the observed against the predicted rate per bin, and the diagonal of perfect calibration."""
     top = spanning([value for line in lines for value in (*line.xs, *line.ys)], floor=0.0).high
     labels = ("predicted probability", "observed rate")
     return _square("Reliability", summary, labels, lines, top=min(top, 1.0), dotted=True)
 
 
 def quantile_plot(lines: Sequence[Line], summary: str) -> Plot:
-    """Plot how many labels are at most the predicted quantile against its level, beside the diagonal where both agree."""
+    """Plot the share of labels at or below the predicted quantile against its level, and the diagonal where both agree."""
     return _square("Quantiles", summary, ("level", "share of labels at or below"), lines, top=1.0, dotted=True)
 
 
@@ -188,7 +188,7 @@ def precision_recall_plot(lines: Sequence[Line], summary: str) -> Plot:
 
 
 def gain_plot(decisions: Decisions, summary: str) -> Plot:
-    """Share of the positives found among the highest-scored rows, above the diagonal of picking at random."""
+    """Plot the share of the positives found among the highest-scored rows, above the diagonal of random choice."""
     shares = [i / len(decisions["deciles"]) for i in range(len(decisions["deciles"]) + 1)]
     line = Line(name="joint", colour="joint", xs=shares, ys=[0.0, *(decile["gain"] for decile in decisions["deciles"])])
     labels = ("share of rows, highest scores first", "share of positives found")
@@ -196,7 +196,7 @@ def gain_plot(decisions: Decisions, summary: str) -> Plot:
 
 
 def score_plot(decisions: Decisions, summary: str) -> Plot:
-    """Plot how the scores of each class are distributed: steps, each class adding up to 1."""
+    """Plot the distribution of the scores of each class as steps. Each class sums to 1."""
     edges = decisions["edges"]
     top = spanning([*decisions["positives"], *decisions["negatives"]], floor=0.0).high
     x, y = axes(560, 340, (edges[0], edges[-1]), (0.0, top))
@@ -236,7 +236,7 @@ def _square(
     dotted: bool,
     diagonal: bool = True,
 ) -> Plot:
-    """Draw both axes from 0 to ``top``, with their diagonal if that means something."""
+    """Draw both axes from 0 to ``top``, with their diagonal if it has a meaning."""
     x, y = axes(400, 396, (0, top), (0, top))
     placed = [(line, _points(x, y, line.xs, line.ys)) for line in lines]
     return Plot(
@@ -258,7 +258,7 @@ def _square(
 
 
 def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | None:
-    """Plot training and validation loss per epoch, the best epoch marked, or None without two finite losses."""
+    """Plot training and validation loss per epoch, with the best epoch marked. Return None without two finite losses."""
     lines = [
         _loss_line("joint, training", "muted", joint, "train_loss"),
         _loss_line("joint, validation", "joint", joint, "validation_loss"),
@@ -309,9 +309,7 @@ def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | Non
 
 
 def similarity_plot(name: str, histogram: SimilarityHistogram, links: Sequence[LinkWeights]) -> Plot:
-    """Plot how similar the links with a feature party are, and what the trained network makes of a similarity (FedSim, figure
-    10).
-    """
+    """Plot the similarities of the links with a feature party, and the trained network's weights of them (FedSim, figure 10)."""
     edges, most = histogram.edges, max([*histogram.counts, 1])
     x, y = axes(560, 340, (edges[0], max(edges[-1], edges[0] + 1e-9)), (0.0, 1.0))
     series = []
@@ -352,7 +350,7 @@ def similarity_plot(name: str, histogram: SimilarityHistogram, links: Sequence[L
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedLinks:
-    """A map of links: own keys, the other side's where an attack places them, and the links as lines."""
+    """A map of links: own keys, the other side's keys where an attack places them, and the links as lines."""
 
     of: LinkMap
     width: int
@@ -367,7 +365,7 @@ class PlacedLinks:
 def link_map(links: LinkMap) -> PlacedLinks:
     """Place a map's points in a frame."""
     points = [*links.own, *links.located]
-    # Where an attack errs far beyond all keys, such points lie on the frame.
+    # If an attack is wrong by far more than the extent of all keys, its points are drawn on the frame.
     spans = [spanning([point[axis] for point in (links.own or points)]) for axis in (0, 1)]
     x, y = axes(560, 420, *((span.low, span.high) for span in spans))
 
@@ -394,7 +392,7 @@ class Track:
     at: float
     low: float | None = None
     high: float | None = None
-    since: float | None = None  # where a second value lies, from which this one moved
+    since: float | None = None  # position of an earlier value, from which this one moved
 
 
 def attack_track(attack: AttackResult) -> Track | None:
@@ -415,7 +413,7 @@ def _half_track(value: float | None, low: float | None, high: float | None) -> T
 
 
 def fall_track(fall: ColumnFall, axis: Axis) -> Track:
-    """Place a column's fall with one standard deviation to either side."""
+    """Place a column's fall with one standard deviation in both directions."""
     return Track(at=axis.at(fall.mean), low=axis.at(fall.mean - fall.deviation), high=axis.at(fall.mean + fall.deviation))
 
 
@@ -429,7 +427,7 @@ class Bar:
 
 
 def timeline(phases: Sequence[PhaseRecord]) -> tuple[list[Bar], Axis]:
-    """Place every phase after the one before it of the same party, unless it says when it started.
+    """Place every phase after the previous one of the same party, unless it states when it started.
 
     Phases are in order of start.
     """
@@ -464,9 +462,9 @@ class Stick:
 
 
 def stick(contract_hash: str) -> Stick:
-    """Cut a tally stick for a contract: equal hashes give equal notches on both halves, and on both sides' reports.
+    """Draw a tally stick for a contract: equal hashes give equal notches on both halves, and on both sides' reports.
 
-    The stock, with the handle, is the label party's; the foil is the others'.
+    The stock, with the handle, is the label party's; the foil belongs to the others.
     """
     cuts = hashlib.sha256(contract_hash.encode()).digest()
     upper, lower, split, end = 6.0, 94.0, 50.0, 862.0

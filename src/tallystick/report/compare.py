@@ -1,4 +1,4 @@
-"""Results of several runs side by side: what differs in their contracts, and what came of it."""
+"""Compare the results of several runs: the differences in their contracts, and in their outcomes."""
 
 import json
 import os
@@ -23,12 +23,12 @@ MAX_RESULT_BYTES = 256 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRow:
-    """One figure of every run. ``values`` are None where a run has none."""
+    """One figure of every run. ``values`` are None for runs without it."""
 
     name: str
     values: list[float | int | str | None]
     within: list[tuple[float, float] | None]
-    best: list[bool]  # of a metric: which run's value is best, where several have one
+    best: list[bool]  # for a metric: which run's value is best, if several have one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class RunComparison:
 
 
 def read_run(path: Path) -> Result:
-    """Read the result of a run: its folder, or the result.json in it. Raises ConfigError, StorageError (damaged) or DataError."""
+    """Read the result of a run: its folder, or its result.json. Raises ConfigError, StorageError (damaged) or DataError."""
     file = path / "result.json" if path.is_dir() else path
     if not file.exists():
         raise ConfigError(
@@ -65,16 +65,16 @@ def read_run(path: Path) -> Result:
         raise DataError(f"{file}: {error}") from None
     except OSError as error:
         raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
-    if unsealed(content) != content:  # a run folder's own; what `to_json` gave somebody carries no digest
+    if unsealed(content) != content:  # from a run folder; a file from `to_json` carries no digest
         if origin is not None:
             check_sealed(file, origin=origin)
-        else:  # sent by somebody
+        else:  # sent by another person
             check_digest(file)
     return result
 
 
 def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunComparison:
-    """Put results beside each other, in the given order. Raises ConfigError for fewer than two."""
+    """Compare results in the given order. Raises ConfigError for fewer than two."""
     if len(results) < 2:
         raise ConfigError(f"{len(results)} run to compare; give at least two")
     flat, joint, targets = [], [], []
@@ -127,7 +127,7 @@ def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunCompa
             [
                 sum(release.epsilon for release in result.sections.privacy.releases)
                 if result.sections.privacy is not None and result.sections.privacy.releases
-                else None  # a run that promises nothing has no epsilon: 0 would be the perfect one
+                else None  # a run without a guarantee has no epsilon: 0 would be the perfect one
                 for result in results
             ],
         ),
@@ -165,7 +165,7 @@ def text(value: float | int | str | None) -> str:
 
 
 def _metric_row(metric: Metric, suffix: str, cells: Sequence[MetricValue | None]) -> ComparisonRow:
-    """Put one metric of each run side by side."""
+    """Compare one metric of each run."""
     values = [cell["value"] if cell is not None else None for cell in cells]
     within = [
         (cell["low"], cell["high"]) if cell is not None and cell["low"] is not None and cell["high"] is not None else None
@@ -194,7 +194,7 @@ def _leaves(value: Any, path: str = "") -> dict[str, str]:
 
 
 def _since(result: Result) -> str:
-    """Say from where a run that was resumed counts its time and bytes: what came before is in no figure of its report."""
+    """Say from which step a resumed run counts its time and bytes: its report does not include earlier steps."""
     step = result.training.resumed_from if result.training is not None else None
     return f", from step {step} on only" if step else ""
 
@@ -206,7 +206,7 @@ def _leak(result: Result) -> float | None:
 
 
 def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:
-    """List what makes a comparison unfair, and what needs saying beside its figures."""
+    """List what makes a comparison unfair, and other remarks on its figures."""
     notes = []
     if len({result.contract.name for result in results}) > 1:
         names_text = ", ".join(dict.fromkeys(result.contract.name for result in results))

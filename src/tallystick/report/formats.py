@@ -1,4 +1,4 @@
-"""Numbers, times and sizes as people read them."""
+"""Format numbers, times and sizes for people."""
 
 import math
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ MINUS = "\N{MINUS SIGN}"
 def number(value: float | None, *, signed: bool = False, digits: int = 4) -> str:
     """Write ``digits`` decimals below 10, fewer above, none from 1,000 on. The minus sign is a real one.
 
-    What is below a millionth, or from 10^15 on, is written as a power of ten.
+    Numbers below a millionth, or from 10^15 on, are written as powers of ten.
     """
     if value is None:
         return NOTHING
@@ -41,14 +41,14 @@ def quantity(value: float, unit: str) -> str:
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = False, digits: int = 4) -> str:
-    """Return ``low to high``, or nothing where there is no interval."""
+    """Return ``low to high``, or nothing without an interval."""
     if low is None or high is None:
         return ""
     return f"{number(low, signed=signed, digits=digits)} to {number(high, signed=signed, digits=digits)}"
 
 
 def spread_in_words(value: Estimate) -> str:
-    """Say how far an estimate spreads over seeds: its interval, or of two seeds the smaller and the larger value."""
+    """Say how much an estimate varies over seeds: its interval, or for two seeds the smaller and the larger value."""
     low, high = number(value.low, digits=3), number(value.high, digits=3)
     return f"min {low}, max {high}" if value.spread == "min to max" else f"{low} to {high}"
 
@@ -73,7 +73,7 @@ def size(count: float) -> str:
 
 
 def moment(iso: str) -> str:
-    """Format an ISO 8601 time for people, or return it as it is if it is none."""
+    """Format an ISO 8601 time for people. Return any other text unchanged."""
     try:
         time = datetime.fromisoformat(iso)
     except ValueError:
@@ -87,5 +87,5 @@ def percent(share: float | None) -> str:
 
 
 def in_runs(values: Iterable[T], name: str) -> list[tuple[str, list[T]]]:
-    """Group neighbours that are equal in the (dotted) attribute, so that a table names it once."""
+    """Group neighbours with equal (dotted) attributes, so that a table names each once."""
     return [(key, list(group)) for key, group in groupby(values, attrgetter(name))]

@@ -1,4 +1,4 @@
-"""Say what leaked, in sentences: whether somebody could read labels, columns or keys, and what a guarantee bounds."""
+"""Say in sentences what leaked: whether a party could read labels, columns or keys, and what a guarantee bounds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,21 +25,21 @@ Finding = TypeVar("Finding")
 
 NEITHER, A_LITTLE, YES = 0, 1, 2  # verdicts
 MUCH = 0.1  # above a guess
-SURE, LIKELY = 0.01, 0.05  # chances that "yes", or "a little", is said of labels that have nothing to do with what crossed
-DEGREES = 30  # of Student's quantiles of that: of few rows, errors are themselves estimated
-NOTED = 0.02  # by which a probe finds more than any attack
-AS_FAR = 0.01  # above a guess: attacks that come within about so much of each other are told by what they must know
+SURE, LIKELY = 0.01, 0.05  # chances of a wrong "yes", or "a little", for labels that have nothing to do with what crossed
+DEGREES = 30  # of freedom of Student's quantiles for these: with few rows, errors are estimates themselves
+NOTED = 0.02  # a probe that finds this much more than any attack is reported
+AS_FAR = 0.01  # above a guess: attacks that are this close to each other are ordered by what they must know
 WHICH_WAY = " (told the direction of its scores)"
-SLIGHT = 0.01  # of a column: what a draw of known rows may give by chance
+SLIGHT = 0.01  # for a column: a draw of known rows may give this much by chance
 TRAINING_ROWS = "training rows"
 QUICK = " This is of a quick audit: a full one (audit: true) runs more attacks and may find more."
 NOTHING_SENT = "No: nothing that depends on a label was sent, so there is nothing to attack."
 
 
 def by_strength(attacks: Sequence[AttackResult], *, attack_count: int | None = None) -> list[AttackResult]:
-    """Order label attacks by how far they come above a guess. Of those that come as far, what need know least comes first.
+    """Order label attacks by how far they are above a guess. Among equally strong ones, the one that needs least comes first.
 
-    The one that headlines name comes first; those that need labels nobody has come last.
+    The attack of the headline comes first; attacks that need labels nobody has come last.
     """
 
     def turn(attack: AttackResult) -> tuple[bool, float, float, float]:
@@ -68,11 +68,11 @@ def least_knowing(
     verdict: Callable[[Finding], int] = lambda _: 0,
     as_far: float = NOTED,
 ) -> Finding:
-    """Return the finding that a headline names: of those that find about as much as the strongest, the one that knows least.
+    """Return the finding for a headline: of those about as strong as the strongest, the one that needs least.
 
-    The strongest has the gravest verdict (``YES``, ``A_LITTLE``, or neither), then the greatest first figure. About as much: the
-    verdict is the same, and none of the figures is less by more than ``as_far``. Of attackers who know as much, the stronger one
-    is named. So no finding of a table has a graver verdict than its headline.
+    The strongest has the most serious verdict (``YES``, ``A_LITTLE``, or neither), then the largest first figure. About as strong
+    means that the verdict is the same, and that no figure is smaller by more than ``as_far``. Among attackers that know equally
+    much, the stronger one is chosen. So no finding of a table has a more serious verdict than its headline.
     """
     strongest = max(findings, key=lambda each: (verdict(each), *figures(each)))
     as_much = [
@@ -85,18 +85,18 @@ def least_knowing(
 
 
 def _known(attack: AttackResult) -> int:
-    """Return how many labels an attack needs to know, read off the words of its view.
+    """Return how many labels an attack needs to know, from the words of its view.
 
-    A share of them, and some in every batch, count as more than any number.
+    A share of the labels, and some in every batch, count as more than any number.
     """
     knowing = attack.view.partition(", knowing ")[2].split(" ")[0]
     return int(knowing) if knowing.isdigit() and "every batch" not in attack.view else 0 if knowing in ("", "no") else 10**9
 
 
 def strength(attack: AttackResult) -> float:
-    """Return how far above a guess an attack tells classes apart, whichever way round, or minus infinity if it has no value.
+    """Return how far above a guess an attack separates classes, in either direction; minus infinity if it has no value.
 
-    0.5 is certainty: an AUC of 1, or of 0, whose scores need only be turned round; of numbers a rank correlation of 1.
+    0.5 is certainty: an AUC of 1, or of 0, whose scores only need to be reversed; for numbers a rank correlation of 1.
     """
     if attack.spearman is not None:
         return (attack.spearman - attack.spearman_chance) / (2 * max(1 - attack.spearman_chance, 1e-9))
@@ -107,7 +107,9 @@ def strength(attack: AttackResult) -> float:
 
 
 def told_apart(attack: AttackResult) -> tuple[float, float, float | None]:
-    """Return an AUC, what a guess has, and the interval's low end: as it turns its scores, or whichever way if that is more."""
+    """Return an AUC, that of a guess, and the interval's low end, with scores as given or in the better direction, if
+    noticeable.
+    """
     assert attack.auc is not None, "classes are told apart with an AUC"
     if turned_round(attack):
         assert attack.symmetric_auc is not None, "as it is turned round"
@@ -116,14 +118,14 @@ def told_apart(attack: AttackResult) -> tuple[float, float, float | None]:
 
 
 def turned_round(attack: AttackResult) -> bool:
-    """Tell whether an attack finds noticeably more for somebody who knows which way round its scores are: one bit."""
+    """Tell whether an attack finds noticeably more if the direction of its scores is known, which is one bit."""
     if attack.auc is None or attack.symmetric_auc is None:
         return False
     return above_guess(attack.symmetric_auc, attack.symmetric_chance) > above_guess(attack.auc, attack.chance) + NOTED
 
 
 def leak_headline(audit: Audit) -> list[str]:
-    """Say first whether labels leak: the strongest attack on each kind of view that somebody could run, and what it must know."""
+    """Say first whether labels leak: the strongest possible attack on each kind of view, and what it must know."""
     lines = []
     if audit.nothing_sent:
         return [NOTHING_SENT]
@@ -139,11 +141,11 @@ def leak_headline(audit: Audit) -> list[str]:
                 without = f" Without knowing any label: AUC {number(told_apart(unaided)[0], digits=3)} ({unaided.title}{way})."
             alone = next((each for each in attacks if each.reads == "cut gradients"), None)
             by_gradients = ""
-            # A strongest attack on both may have from embeddings what it finds
+            # A strongest attack on both kinds of views may take its finding from embeddings
             if attacks[0].reads == "cut gradients and cut embeddings" and alone is not None and alone.auc is not None:
                 by_gradients = f" Through gradients alone: AUC {number(told_apart(alone)[0], digits=3)} ({alone.title})."
             sentence = _leak_through(kind, attacks[0], attack_count=count) + by_gradients + without
-            # A reader must not take the strongest attack's figure for all that is there
+            # A reader must not take the strongest attack's figure for everything that leaked
             beyond = ""
             probe = max((each for each in every if each.upper_bound), key=strength, default=attacks[0])
             if strength(probe) >= strength(attacks[0]) + NOTED and probe.auc is not None:
@@ -158,9 +160,9 @@ def leak_headline(audit: Audit) -> list[str]:
 
 
 def leak_lines(result: Result) -> list[str]:
-    """Say what the gain cost, a line for each side's own secret: how well it can be read, or that this was not measured."""
+    """Say what the gain cost, one line for each side's secret: how well it can be read, or that this was not measured."""
     sections = result.sections
-    trained = result.training is not None or bool(sections.features)  # of a bottom that stays as it is no training is known
+    trained = result.training is not None or bool(sections.features)  # nothing is known about the training of a fixed bottom
     if not trained or sections.sweep is not None or sections.tuning is not None or result.role == "helper":
         return []
     names = party_names(result)
@@ -185,7 +187,7 @@ def leak_lines(result: Result) -> list[str]:
 
 
 def of_form(audit: Audit | FeatureAudit | None) -> str:
-    """Say where a headline stands without the list of what was not measured that attacks were left out, if any were."""
+    """Say that attacks were left out, if any were, for a headline without the list of what was not measured."""
     return QUICK if audit is not None and audit.quick else ""
 
 
@@ -199,9 +201,9 @@ def _read_with(attack: AttackResult) -> str:
 
 
 def feature_headline(audit: FeatureAudit) -> str:
-    """Say first whether a feature party's columns can be rebuilt: on average and the worst of them, by whom knowing what.
+    """Say first whether a feature party's columns can be rebuilt: on average and for the worst column, and by which attacker.
 
-    The strongest figure counts, and of those that come within .02 of it the one whose attacker need know fewest rows.
+    The strongest figure counts. Among figures within .02 of it, the one whose attacker needs to know fewest rows is chosen.
     """
     measured = [group for group in row_groups(audit) if group.means]
     if not measured:
@@ -215,7 +217,7 @@ def feature_headline(audit: FeatureAudit) -> str:
     )
     who = f"{audit.by}, knowing {f'the columns of {mean.known} rows' if mean.known else 'no row'},"
     of = f"{column.name!r}{'' if column.used else ', which the model was not given'} ({column.attack})"
-    # Never rounded up to all of a column.
+    # Never round up to a whole column.
     mean_text, worst = (number(min(each, 0.999) if each < 1 else each, digits=3) for each in (mean.value, column.value))
     rows = "rows" if group.rows == TRAINING_ROWS else group.rows
     what = f"the columns of other {rows}: {mean_text} on average, {worst} of {of}. 0 is a guess, 1 is exact."
@@ -230,9 +232,9 @@ def feature_headline(audit: FeatureAudit) -> str:
 
 
 def told_headline(told_columns: ToldColumns) -> str:
-    """Say first how much more cut gradients tell of a party's columns than what is known without.
+    """Say first how much more cut gradients reveal about a party's columns than is known without them.
 
-    The greatest gain counts, and of gains that come within .02 of it that of who need know fewest rows.
+    The largest gain counts. Among gains within .02 of it, the one whose attacker needs to know fewest rows is chosen.
     """
     both = [(mean, other) for mean in told_columns.means for other in told_columns.means_without if mean.known == other.known]
     if not both:
@@ -267,7 +269,7 @@ def told_headline(told_columns: ToldColumns) -> str:
 
 
 def told_by_name(told_columns: ToldColumns) -> list[tuple[str, dict[int, RebuiltColumn], dict[int, RebuiltColumn]]]:
-    """List each column with its figures by number of known rows, with gradients and without, the most told first."""
+    """List each column with its figures by number of known rows, with gradients and without, the most revealed first."""
     by_name: dict[str, tuple[dict[int, RebuiltColumn], dict[int, RebuiltColumn]]] = {}
     for place, columns in enumerate((told_columns.columns, told_columns.without)):
         for column in columns:
@@ -277,18 +279,18 @@ def told_by_name(told_columns: ToldColumns) -> list[tuple[str, dict[int, Rebuilt
 
 
 def row_groups(audit: FeatureAudit) -> list[RowGroup]:
-    """Return what was found of each group of rows by how they crossed, those of training steps first."""
+    """Return the findings for each group of rows by how they crossed, those of training steps first."""
     return [RowGroup(rows=TRAINING_ROWS, attacked=0, crossed=0, columns=audit.columns, means=audit.means), *audit.groups]
 
 
 def _most_told(group: RowGroup, mean: MeanRebuilt) -> RebuiltColumn:
-    """Return the column that comes back best to who knows so many rows, if one does beyond luck of those alone."""
+    """Return the column that is rebuilt best with this many known rows; one beyond luck if there is one."""
     every = [each for each in group.columns if each.known == mean.known]
     return max([each for each in every if each.value > each.luck] or every, key=lambda each: each.value)
 
 
 def next_steps(result: Result) -> list[str]:
-    """Say what can be done about a party's own secret, if it leaked much: a line for labels, one for columns."""
+    """Say what can be done about a party's own secret if it leaked much: a line for labels, one for columns."""
     sections = result.sections
     if sections.sweep is not None:
         return []
@@ -331,14 +333,14 @@ def _verdict_on_column(value: float, luck: float) -> int:
 
 
 def _verdict_on_labels(attack: AttackResult, *, attack_count: int) -> int:
-    """Judge the best of so many attacks on labels."""
+    """Judge the best of this many attacks on labels."""
     if strength(attack) >= MUCH and _beyond_luck(attack, attack_count=attack_count, risk=SURE):
         return YES
     return A_LITTLE if _beyond_luck(attack, attack_count=attack_count, risk=LIKELY) else NEITHER
 
 
 def column_promise(audit: FeatureAudit) -> str:
-    """Say what the epsilon of noisy embeddings bounds, and what it does not: for beside it, and beside what attacks rebuilt."""
+    """Say what the epsilon of noisy embeddings bounds and what it does not, to stand next to it and to what attacks rebuilt."""
     if audit.epsilon is None:
         return ""
     most = number(most_auc(audit.epsilon, audit.delta), digits=3)
@@ -353,7 +355,7 @@ def column_promise(audit: FeatureAudit) -> str:
 
 
 def columns_by_name(audit: FeatureAudit | RowGroup) -> list[tuple[str, bool, dict[int, RebuiltColumn]]]:
-    """List each column with its figures by number of known rows, the worst first, those that were not used last."""
+    """List each column with its figures by number of known rows, the worst first, unused columns last."""
     by_name: dict[tuple[str, bool], dict[int, RebuiltColumn]] = {}
     for column in audit.columns:
         by_name.setdefault((column.name, column.used), {})[column.known] = column
@@ -362,7 +364,7 @@ def columns_by_name(audit: FeatureAudit | RowGroup) -> list[tuple[str, bool, dic
 
 
 def promise(result: Result) -> str:
-    """Say what the ε of the training labels bounds and what it does not, to stand beside that ε and beside an attack's AUC."""
+    """Say what the ε of the training labels bounds and what it does not, to stand next to that ε and to an attack's AUC."""
     released = (
         [each for each in result.sections.privacy.releases if each.what.startswith("labels")] if result.sections.privacy else []
     )
@@ -382,25 +384,25 @@ def promise(result: Result) -> str:
 
 
 def most_auc(epsilon: float, delta: float = 0.0) -> float:
-    """Return the largest AUC of any test between two neighbours under (ε, δ)-DP: the area under its trade-off curve, turned over.
+    """Return the largest AUC of any test between two neighbours under (ε, δ)-DP, from the area under its trade-off curve.
 
     Kairouz et al. (2015), "The Composition Theorem for Differential Privacy", theorem 2.1: TPR <= e^ε FPR + δ, and the same for
-    the complements. For δ = 0 it is e^ε / (1 + e^ε), which randomised response reaches.
+    the complements. For δ = 0 the largest AUC is e^ε / (1 + e^ε), which randomised response reaches.
     """
-    corner = (1.0 - delta) / (1.0 + math.exp(min(epsilon, 700)))  # false positive rate where the two bounds meet
+    corner = (1.0 - delta) / (1.0 + math.exp(min(epsilon, 700)))  # false positive rate at which the two bounds are equal
     rate = 1.0 - corner
     return (delta + rate) / 2 * corner + (rate + 1.0) / 2 * (1.0 - delta - corner) + delta
 
 
 def plain(name: str) -> str:
-    """Say what a label attack does, in a line, or nothing for one that is not known here."""
+    """Say what a label attack does, in a line, or nothing for an attack that is unknown here."""
     from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS
 
     return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
 
 
 def located_sentence(attack: LocatedKeys) -> str:
-    """Say in a line how near one attack came to keys."""
+    """Say in a line how close one attack came to keys."""
     of = f" ({', '.join(attack.dimensions)})" if len(attack.dimensions) else ""
     bound = f", {attack.bounds:,} of them only to a bound" if attack.bounds else ""
     median, chance = quantity(attack.median, attack.unit), quantity(attack.chance, attack.unit)
@@ -412,9 +414,10 @@ def located_sentence(attack: LocatedKeys) -> str:
 
 
 def linkage_headline(linkage: LinkageSummary) -> list[str]:
-    """Say first who could locate whose keys, and how well: the strongest attack of each, by what it gains over a guess.
+    """Say first who could locate whose keys, and how well: the strongest attack in each role, by its gain over a guess.
 
-    Of those that gain as much, to 2 %, the one that must know fewest keys; lines that need none come first.
+    Among attacks with the same gain, up to 2 %, the one that needs fewest known keys is chosen. Attacks that need none come
+    first.
     """
     by_seat: dict[tuple[str, str, tuple[str, ...]], list[LocatedKeys]] = {}
     for attack in linkage.attacks:
@@ -441,7 +444,7 @@ def named_sentence(attack: NamedKeys) -> str:
 
 
 def _known_keys(name: str) -> int:
-    """Return how many keys an attack on a linkage must know, or none for one that is not known here."""
+    """Return how many keys an attack on a linkage must know; 0 for an attack that is unknown here."""
     from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 
     row = LINKAGE_ATTACKS.get(name)
@@ -449,7 +452,7 @@ def _known_keys(name: str) -> int:
 
 
 def linkage_attack(name: str) -> str:
-    """Say what an attack on a linkage does, in a line, or nothing for one that is not known here."""
+    """Say what an attack on a linkage does, in a line, or nothing for an attack that is unknown here."""
     from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
     from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 
@@ -462,20 +465,20 @@ def _runnable(attack: AttackResult) -> bool:
 
 
 def _ranking(attack: AttackResult) -> str:
-    """Say how well the numbers are ranked, or what is judged of them by itself."""
+    """Say how well the numbers are ranked, or which of them are judged separately."""
     ranked = f"{attack.note or 'the numbers'}, with a rank correlation (Spearman) of {number(attack.spearman, digits=3)}"
     guess = f"where a guess gives {number(attack.spearman_chance, digits=3)}"
     return f"{ranked}, {guess}; R² of the best straight line {number(attack.r_squared, digits=3)}"
 
 
 def _beyond_luck(attack: AttackResult, *, attack_count: int, risk: float) -> bool:
-    """Tell whether an attack, the best of ``attack_count``, lies above a guess.
+    """Tell whether an attack, the best of ``attack_count``, is above a guess.
 
-    ``risk`` is the chance to say so by luck: the attack's interval is widened by Bonferroni.
+    ``risk`` is the chance that this is luck: the attack's interval is widened by Bonferroni.
     """
     if attack.spearman is None and attack.auc is None:
         return False
-    ranks = attack.spearman is not None  # whichever way round
+    ranks = attack.spearman is not None  # in either direction
     value, chance, low = (attack.spearman, 0.0, attack.spearman_low) if attack.spearman is not None else told_apart(attack)
     ends = 2 if ranks or attack.symmetric_auc is not None else 1
     if low is None:
@@ -491,7 +494,7 @@ def _leak_through(kind: str, attack: AttackResult, *, attack_count: int) -> str:
         seat = attack.view.partition(", knowing ")[0]
         kind = "gradients and embeddings together" if seat.endswith(" and cut embeddings") else kind
         knowing = attack.view.partition(", knowing ")[2]
-        direction = " (told which direction is up)" if knowing.startswith("no ") else ""  # known numbers say that themselves
+        direction = " (told which direction is up)" if knowing.startswith("no ") else ""  # known numbers show it
         who = f"{seat.partition(',')[0]}, knowing {knowing}{direction},"
         how = f"of {attack.rows:,} rows, {attack.title}: {plain(attack.name)}"
         if _verdict_on_labels(attack, attack_count=attack_count) == YES:
@@ -502,7 +505,7 @@ def _leak_through(kind: str, attack: AttackResult, *, attack_count: int) -> str:
         return f"{none}: the strongest, by {who} ranks {_ranking(attack)} ({how})."
     value, chance, _ = told_apart(attack)
     seat, _, knowing = attack.view.partition(", knowing ")
-    if seat.endswith(" and cut embeddings"):  # of which it may have all that it found
+    if seat.endswith(" and cut embeddings"):  # its whole finding may come from embeddings
         kind = "gradients and embeddings together"
     knowing += WHICH_WAY if turned_round(attack) else ""
     who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")

@@ -1,4 +1,4 @@
-"""A privacy ledger as one HTML page that needs nothing but itself: spending over time under its cap."""
+"""Show a privacy ledger as one self-contained HTML page: spending over time and its cap."""
 
 import math
 import os
@@ -31,7 +31,7 @@ class _Dataset:
     """One data set: its totals, its picture and its releases."""
 
     name: str
-    epsilon_of: str  # what is added up
+    epsilon_of: str  # the quantity that is added up
     total: str
     cap: str
     left: str
@@ -41,7 +41,7 @@ class _Dataset:
 
 
 def render_ledger(exported: ExportedLedger, path: str | os.PathLike[str]) -> Path:
-    """Write the page of what ``Ledger.export`` gave to ``path``, replacing what was there only once the page is complete.
+    """Write the page of an exported ledger to ``path``. An earlier file is replaced only when the page is complete.
 
     Raises StorageError if the file cannot be written.
     """
@@ -49,7 +49,7 @@ def render_ledger(exported: ExportedLedger, path: str | os.PathLike[str]) -> Pat
 
 
 def ledger_html(exported: ExportedLedger) -> str:
-    """Return the page of what ``Ledger.export`` gave."""
+    """Return the page of an exported ledger."""
     datasets = []
     for name, dataset in exported["datasets"].items():
         limit = dataset["cap"]
@@ -88,25 +88,25 @@ def ledger_html(exported: ExportedLedger) -> str:
 
 
 def amount(value: float | None) -> str:
-    """Format an epsilon for people. None stands for one without a bound."""
+    """Format an epsilon for people. None means that there is no bound."""
     return "unbounded" if value is None else f"{value:.4g}"
 
 
 def at_delta(epsilon: ExportedEpsilon) -> str:
-    """Format an epsilon for people, with the delta that it holds at."""
+    """Format an epsilon for people, with its delta."""
     return amount(epsilon["epsilon"]) + (f" at delta {epsilon['delta']:g}" if epsilon["delta"] else "")
 
 
 def _plot(dataset: ExportedDataset, cap: float | None) -> charts.Plot | None:
-    """Plot what was spent so far in steps, by date and time (UTC), or None if nothing bounded was spent.
+    """Plot the spending so far in steps, by date and time (UTC). Return None if nothing with a bound was spent.
 
-    An unbounded total leaves the picture at its top.
+    A total without a bound leaves the picture at its top.
     """
     spent = dataset["running_label_epsilon"]
     bounded = [value for value in spent if value is not None]
     if not bounded and cap is None:
         return None
-    # In the order of the entries: a clock that was set back goes back here too.
+    # In the order of the entries: if a clock was set back, the line must not go back.
     instants = list(accumulate((datetime.fromisoformat(entry["time"]).timestamp() for entry in dataset["entries"]), max))
     first, last = min(instants), max(instants)
     room = max(0.05 * (last - first), HOUR / 2 - (last - first) / 2)
@@ -121,7 +121,7 @@ def _plot(dataset: ExportedDataset, cap: float | None) -> charts.Plot | None:
         lines.append(
             charts.PlottedSeries(name="cap", colour="own", points=[(x.start, y.at(cap)), (x.end, y.at(cap))], dashed=True)
         )
-    # At most six marks at round times (UTC): times of day where these are less than a day apart, dates beyond
+    # At most six marks at round times (UTC): times of day if they are less than a day apart, otherwise dates
     step = next((step for step in TICK_STEPS if x.high - x.low <= MOST_STEPS * step), None)
     if step is None:
         step = math.ceil((x.high - x.low) / (MOST_STEPS * 364 * DAY)) * 364 * DAY
@@ -157,7 +157,7 @@ def _utc(instant: float) -> datetime:
 
 
 def _cost(event: dict[str, Any]) -> str:
-    """Say what a release cost."""
+    """Say the cost of a release."""
     whose = {"record": " (of whole records)", "key": " (of linking keys)"}.get(event.get("unit", ""), "")
     match event["type"]:
         case "pure":
@@ -166,7 +166,7 @@ def _cost(event: dict[str, Any]) -> str:
             return f"epsilon {event['epsilon']:g}, delta {event['delta']:g}{whose}"
         case "unsent-gaussian":
             return f"{event['releases']} x the same noise, charged for and never released{whose}"
-        case _:  # Gaussian: what is not private has no place among these
+        case _:  # Gaussian: releases without a guarantee are not in this list
             times = f"{event['releases']} x " if event["releases"] > 1 else ""
             rate = f", of a random {100 * event['sampling_rate']:g} %" if event["sampling_rate"] < 1 else ""
             return f"{times}Gaussian noise of {event['noise_multiplier']:.4g} times the sensitivity{rate}{whose}"

@@ -1,4 +1,4 @@
-"""The page of a run in use."""
+"""Render the page of a run in use."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from tallystick.report.templating import render_template, script_json, write_pag
 from tallystick.results.monitoring import Monitoring
 
 WORDS = {"same": "no", "little": "a little", "some": "some", "much": "much", "unjudged": ""}
-"""How far a distribution has moved, for people."""
+"""How far a distribution has moved, in words."""
 
 PARTS = {
     "all": "all of it",
@@ -17,7 +17,7 @@ PARTS = {
     "partners": "the partners' answer",
     "scoring": "lookup and scoring",
 }
-"""Parts of a request, for people."""
+"""Parts of a request, in words."""
 
 
 def monitoring_html(monitoring: Monitoring) -> str:

@@ -1,7 +1,7 @@
-"""Render a result into one HTML page that needs nothing but itself.
+"""Render a result into one self-contained HTML page.
 
-The page loads nothing (its content policy forbids it), runs no script, and carries the result as JSON. Every value
-from the result is escaped. It shows what the result holds and computes nothing but where things go.
+The page loads nothing (its content policy forbids it), runs no script, and carries the result as JSON. Every value from the
+result is escaped. The page shows the result and computes only positions.
 """
 
 import json
@@ -19,11 +19,11 @@ from tallystick.report.templating import render_template, script_json, write_pag
 from tallystick.results import ColumnFall, ImportanceSummary, Result, read_result
 
 MODELS = (("local_baseline", "own columns only", "own"), ("joint", "joint", "joint"))
-"""Of an evaluation's curves: key, name and colour."""
+"""For each model of an evaluation's curves: key, name and colour."""
 
 
 def render(result: Result | dict[str, Any], path: str | os.PathLike[str]) -> Path:
-    """Write the report of ``result`` to ``path``, replacing what was there only once the page is complete.
+    """Write the report of ``result`` to ``path``. An earlier file is replaced only when the page is complete.
 
     Raises DataError if a dictionary is not a result, StorageError if the file cannot be written.
     """
@@ -58,7 +58,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
             gain=charts.gain_plot(decisions, f"The highest-scored tenth of the rows holds {first['gain']:.0%} of the positives."),
             scores=charts.score_plot(decisions, "Shares of the positives and of the negatives per score."),
         )
-    # Of a quantile target: the shares of each model, and their lines
+    # For a quantile target: the shares of each model, and their lines
     curves = evaluation["curves"] if evaluation is not None else {}
     quantiles = {model: shares for model in curves if (shares := curves[model].get("quantiles")) is not None}
     quantile_lines = [
@@ -79,7 +79,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
         json=script_json(json.dumps(shown_result.to_dict(), allow_nan=False, separators=(",", ":"))),
         headline=headline(shown_result),
         names=party_names(shown_result),
-        # The label party's colour is that of its own columns, the others take turns
+        # The label party's colour is that of its own columns; the others use the remaining colours in turn
         colours={party.name: "own" for party in shown_result.parties if party.role == "label"}
         | {name: f"other{i % 3}" for i, name in enumerate(partners)},
         stick=charts.stick(shown_result.contract.hash),
@@ -124,7 +124,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Linked:
-    """The pictures of links by similar keys."""
+    """Charts of links by similar keys."""
 
     similarities: dict[str, charts.Plot]
     maps: list[charts.PlacedLinks]
@@ -132,7 +132,7 @@ class Linked:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricRow:
-    """One metric of both models and their difference, with what the difference means."""
+    """One metric of both models and their difference, with the meaning of the difference."""
 
     title: str
     better: str  # "higher" or "lower"
@@ -144,7 +144,7 @@ class MetricRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Lift:
-    """The opening picture: the first metric of both models on one axis."""
+    """The opening chart: the first metric of both models on one axis."""
 
     axis: charts.Axis
     ends: tuple[str, str]  # what the axis's ends mean
@@ -190,7 +190,7 @@ def _track(axis: charts.Axis, value: MetricValue, since: float | None = None) ->
 
 @dataclass(frozen=True, kw_only=True)
 class LabelPart:
-    """One of several labels: figures of both models, what joining did to its AUC, and its curves."""
+    """One of several labels: figures of both models, the change of its AUC by joining, and its curves."""
 
     name: str
     of: Comparison
@@ -199,7 +199,7 @@ class LabelPart:
 
 
 def _curve_plots(comparison: Comparison) -> list[charts.Plot]:
-    """Draw the curves of a label of two classes: ROC, precision-recall and reliability, those that it has."""
+    """Draw the existing curves of a label of two classes: ROC, precision-recall and reliability."""
     plots = [
         _curve_plot(
             comparison,
@@ -232,7 +232,7 @@ def _curve_plots(comparison: Comparison) -> list[charts.Plot]:
 def _curve_plot(
     comparison: Comparison, curve: str, plot: Callable[[list[charts.Line], str], charts.Plot], *, xs: str, ys: str, text: str
 ) -> charts.Plot | None:
-    """Draw one curve of each model. ``text`` says what is drawn, with the place for the models' names."""
+    """Draw one curve of each model. ``text`` says what is drawn, with a place for the models' names."""
     curves: dict[str, Any] = comparison["curves"]
     lines = [
         charts.Line(name=name, colour=colour, xs=points[xs], ys=points[ys])
@@ -243,7 +243,7 @@ def _curve_plot(
 
 
 def _brier_plot(result: Result) -> charts.Plot | None:
-    """Draw the Brier scores of each model, beside those of all rows alike."""
+    """Draw the Brier scores of each model, and those of one distribution for all rows."""
     curves: dict[str, Any] = result.evaluation["curves"] if result.evaluation else {}
     shown_curves = [(name, colour, brier) for model, name, colour in MODELS if (brier := curves.get(model, {}).get("brier"))]
     if not shown_curves:
@@ -258,7 +258,7 @@ def _brier_plot(result: Result) -> charts.Plot | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Deciding:
-    """The pictures of what scores decide."""
+    """Charts of the decisions by scores."""
 
     gain: charts.Plot
     scores: charts.Plot
@@ -266,11 +266,11 @@ class Deciding:
 
 @dataclass(frozen=True, kw_only=True)
 class Falls:
-    """One party's columns, the one that matters most first, on an axis."""
+    """One party's columns on an axis, the most important one first."""
 
     of: ImportanceSummary
     title: str  # of the metric, within a sentence
-    rises: bool  # the metric is an error, which grows where the model gets worse
+    rises: bool  # whether the metric is an error, which grows when the model gets worse
     axis: charts.Axis
     rows: list[tuple[ColumnFall, charts.Track]]
 

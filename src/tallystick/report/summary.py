@@ -1,4 +1,4 @@
-"""Write what the page says first, in sentences: what joining brought, and whether a difference is one."""
+"""Write the first sentences of the page: what joining brought, and whether there is a clear difference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +11,9 @@ from tallystick.results import (
     TrainingSummary,
 )
 
-PERFECT = 0.005  # error of an AUC or an accuracy at most, that only a column with the answer explains
-ENOUGH_OF_A_CLASS = 100  # test rows, for an interval of the level that it names
-REMAINS = 0.1  # of the error of own columns at most: a gain that hardly any honest column brings
+PERFECT = 0.005  # largest error of an AUC or an accuracy that only a column with the answer explains
+ENOUGH_OF_A_CLASS = 100  # test rows, so that an interval has its stated level
+REMAINS = 0.1  # largest share of own columns' error that may remain: honest columns hardly ever gain more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def headline(result: Result) -> Headline:
 
 
 def _change(part: Comparison) -> str:
-    """Say what joining did to one label's AUC."""
+    """Say how joining changed one label's AUC."""
     own, joint = (part["local_baseline"] or {}).get("auc"), part["joint"]["auc"]
     return (f"from {_short(own['value'])} to " if own is not None else "") + _short(joint["value"])
 
@@ -139,12 +139,12 @@ def _headline(result: Result, evaluation: Comparison) -> Headline:
 
 
 def made_it(outcome: str) -> str:
-    """Say in a table what joining made of a metric, by its verdict."""
+    """Say in a table how joining changed a metric, by its verdict."""
     return {"better": "▲ better", "worse": "▼ worse", "equal": "= the same"}.get(outcome, "no clear difference")
 
 
 def too_good(result: Result) -> list[str]:
-    """Say where a score is too good to be true, and whose columns to look at: one of them may already contain the answer."""
+    """Say if a score is too good to be true, and whose columns to check: one of them may already contain the answer."""
     if result.evaluation is None:
         return []
     parts = result.evaluation.get("labels") or {"": result.evaluation}
@@ -175,7 +175,7 @@ def _too_good(result: Result, evaluation: Comparison) -> list[str]:
 
 
 def few_of_a_class(result: Result) -> list[str]:
-    """Say where an exploration's test rows of the rarer class are too few for its interval (``evaluation/intervals.py``)."""
+    """Say if an exploration's test rows of the rarer class are too few for its interval (``evaluation/intervals.py``)."""
     evaluation = result.evaluation
     if result.sections.sample is None or evaluation is None or evaluation["target"] != "binary":
         return []
@@ -206,7 +206,7 @@ def _strongest_column(result: Result, parties: Sequence[str]) -> str:
 
 
 def _words(name: str, metric: Metric) -> str:
-    """Return a metric's name within a sentence: an abbreviation where everybody knows it."""
+    """Return a metric's name for use in a sentence: an abbreviation if it is well known."""
     return "RMSE" if name == "rmse" else metric.words
 
 
@@ -215,7 +215,7 @@ def _short(value: float | None) -> str:
 
 
 def _within(value: MetricValue, *, signed: bool = False, size: bool = False) -> str:
-    """Put the interval in brackets, or nothing. ``size`` drops the sign that both ends share."""
+    """Put the interval in brackets, or return nothing. ``size`` drops the sign that both ends share."""
     low, high = value["low"], value["high"]
     if low is None or high is None:
         return ""
@@ -225,7 +225,7 @@ def _within(value: MetricValue, *, signed: bool = False, size: bool = False) -> 
 
 
 def verdict(difference: MetricValue, metric: Metric) -> str:
-    """Say better, worse, equal, or unclear where the interval holds zero. Without an interval the value decides."""
+    """Say better, worse, equal, or unclear if the interval contains zero. Without an interval the value decides."""
     value, low, high = difference["value"], difference["low"], difference["high"]
     if value is None:
         return "unclear"
@@ -237,7 +237,7 @@ def verdict(difference: MetricValue, metric: Metric) -> str:
 
 
 def kept_weights_line(training: TrainingSummary) -> str:
-    """Say after which step the weights were kept, and what was done with them."""
+    """Say after which step the weights were kept, and what happened to them."""
     if training.folds > 1:
         last = f", the last of them after step {training.best_step}" if training.best_step is not None else ""
         return (
@@ -256,9 +256,7 @@ def kept_weights_line(training: TrainingSummary) -> str:
 
 
 def dropout_line(training: TrainingSummary) -> str:
-    """Say why training loss lies above validation loss, where it does at the epoch that was kept, and dropout has a part
-    in that.
-    """
+    """Explain why training loss is above validation loss, if it is at the kept epoch and dropout is part of the reason."""
     best = next((each for each in training.history if each.epoch == training.best_epoch), None)
     best = best or (training.history[-1] if training.history else None)
     if not training.dropout or best is None or best.train_loss is None or best.validation_loss is None:

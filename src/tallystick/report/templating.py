@@ -1,4 +1,4 @@
-"""Share between pages: templates, formats, and a file that is replaced only by a whole one."""
+"""Provide what pages share: templates, formats, and writing a file that is replaced only by a complete one."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tallystick.storage import Origin, write_own
 
 
 def render_template(name: str, **values: Any) -> str:
-    """Fill a template. Every value is escaped, and the style sheet is at hand as ``css``."""
+    """Fill a template. Every value is escaped, and ``css`` is the style sheet."""
     return compiled(name).render(css=_css(), **values)
 
 
@@ -26,24 +26,24 @@ def render_source(source: str, **values: Any) -> str:
 
 
 def compiled(name: str) -> Template:
-    """Return a template that can be filled. It is kept, for compiling a page takes longer than filling it."""
+    """Return a template that can be filled. It is cached, because compiling a page takes longer than filling it."""
     return _environment().get_template(name)
 
 
 def with_code(text: str) -> Markup:
-    """Escape a sentence, and set its words between backticks as code."""
+    """Escape a sentence, and format its words between backticks as code."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (escaped)
 
 
 def script_json(text: str) -> Markup:
-    """Write JSON that cannot end the script element it stands in: <, > and & are written as escapes."""
+    """Write JSON that cannot end its script element: <, > and & are written as escapes."""
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
 
 
 def write_page(page: str, path: str | os.PathLike[str], *, origin: Origin | None = None) -> Path:
-    """Write a page, replacing what was there only once the new one is complete. Raises StorageError.
+    """Write a page. An earlier file is replaced only when the page is complete. Raises StorageError.
 
-    In a run's folder, whose ``origin`` it is, the page is encrypted where the folder's files are.
+    ``origin`` is that of a run's folder. The page is encrypted if the folder's files are.
     """
     path = Path(path)
     try:

@@ -1,4 +1,4 @@
-"""Trials of a sweep in a plane: what the model is worth against what leaks, of labels and of columns."""
+"""Show the trials of a sweep in a plane: the model's value against the leaks, for labels and for columns."""
 
 import math
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ class Spot:
     top: float
     colour: str
     label: str
-    label_x: float  # where its name begins, or ends where it stands to the left
+    label_x: float  # where its name begins, or ends if the name is on the left
     label_y: float
     anchor: str  # start or end
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """Trials in a plane: leakage to the right, utility upward. A line follows each defence through its strengths."""
+    """Trials in a plane: leakage to the right, utility upward. A line connects each defence's strengths."""
 
     title: str
     summary: str
@@ -46,39 +46,37 @@ TRIAL_COLOURS = ("joint", "other0", "other1", "other2", "own", "muted")
 
 
 def strongest(trial: Trial, reads: str) -> Leak | None:
-    """Return the attack that found most beyond a guess, among those that an attacker could run, or None if nothing was
-    attacked.
-    """
+    """Return the possible attack that found most beyond a guess, or None if nothing was attacked."""
     return max(_possible(trial, reads), key=lambda leak: above_guess(leak.auc.mean, leak.chance), default=None)
 
 
 def outdone(trial: Trial, reads: str) -> Leak | None:
-    """Return the attack of a higher AUC than the strongest's, though closer to a guess of it, or None if there is none."""
+    """Return the attack with a higher AUC than the strongest one, if any, although it is closer to its guess."""
     worst = strongest(trial, reads)
     highest = max(_possible(trial, reads), key=lambda leak: leak.auc.mean, default=None)
     return None if worst is None or highest is None or highest.auc.mean <= worst.auc.mean else highest
 
 
 def _possible(trial: Trial, reads: str) -> list[Leak]:
-    """List what an attacker could run on a view. Whoever received gradients has its own embeddings beside them."""
+    """List the possible attacks on a view. A party that received gradients has its own embeddings as well."""
     return [leak for leak in trial.leaks if leak.reads.startswith(reads) and not leak.upper_bound]
 
 
 LETTER, LINE = 6.5, 12.0
-"""Width of a letter and height of a line of a spot's name, in units of the picture; of 11 pixels in any sans-serif face."""
+"""Width of a letter and height of a line of a spot's name, in units of the picture, for any sans-serif face of 11 pixels."""
 ASIDE, RADIUS = 8.0, 5.0
 
 
 def place_labels(
     points: Sequence[tuple[float, float]], labels: Sequence[str], *, left: float, right: float
 ) -> list[tuple[float, float, str]]:
-    """Place the names of spots so that none lies over another: beside its spot, as near to its height as there is room.
+    """Place the names of spots without overlaps: next to its spot, as near to its height as there is room.
 
-    Gives x, y of the base line and the anchor of each; to the left of spots whose name would leave the frame.
+    Return x, y of the base line and the anchor of each; to the left if the name would otherwise leave the frame.
     """
     boxes: list[tuple[float, float, float, float]] = []
     places = []
-    # Above the spot, below it, and ever further away: enough for that many names, whatever lies there
+    # Above the spot, below it, and then farther away: enough places for this many names
     heights = [side * LINE * step / 2 - RADIUS - 1 for step in range(2 * len(points) + 2) for side in (1, -1)]
     for (x, y), label in zip(points, labels, strict=True):
         width = LETTER * len(label)
@@ -106,7 +104,7 @@ PICTURES = (
 
 
 def sweep_plots(sweep: Sweep) -> list[Scatter]:
-    """Plot one picture per kind of view, of labels, and one of what comes back of columns."""
+    """Plot one picture per kind of view for labels, and one for the columns that can be rebuilt."""
     return [plot for reads, *names in PICTURES if (plot := _sweep_plot(sweep, reads, *names)) is not None]
 
 

@@ -1,1 +1,1 @@
-"""A contract tried with one defence and strength after the other beside a simulated partner, before a real one."""
+"""Try a contract with several defences and strengths against a simulated partner, before a real one."""

@@ -1,4 +1,4 @@
-"""A simulated partner: some of the label party's own columns become a feature party's, so that a contract can be tried alone."""
+"""Simulate a partner: some of the label party's own columns become a feature party's, so a contract can be tried alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class SimulatedPartner:
     Args:
         label: name of the label party.
         feature: name of the simulated feature party, one of the contract's.
-        tables: party name to its rows: the same rows, each with its own columns.
-        columns: party name to what a party file says of columns.
-        given: columns that the simulated party got.
-        kept: columns that the label party has left; none if it gave all away.
+        tables: each party's rows: the same rows, each with its own columns.
+        columns: each party's settings for columns, as in a party file.
+        given: columns of the simulated party.
+        kept: columns that the label party keeps; empty if it gave all away.
     """
 
     label: str
@@ -49,10 +49,10 @@ class SimulatedPartner:
         rows: int,
         seed: int = 0,
     ) -> "SimulatedPartner":
-        """Split the label party's columns: those named in ``split``, or else a random ``share`` of them, become the other's.
+        """Split the label party's columns: those named in ``split``, or a random ``share`` of them, become the partner's.
 
-        Raises ConfigError for a party that is not the label party, an unknown column, or a split that names none;
-        DataError for a table without rows.
+        Raises ConfigError for a party that is not the label party, an unknown column, or an empty split; DataError for a table
+        without rows.
         """
         if contract.role_of(party.party) != "label":
             raise ConfigError(f"party = {party.party}: is a feature party; only the label party can try a contract alone")
@@ -128,5 +128,5 @@ def _features(party: PartyFile, columns: FeatureColumns, columns_of_partner: Seq
 
 
 def _targets(party: PartyFile, columns: Sequence[str]) -> list[str]:
-    """Return the columns that the chosen sequences name as their target item: a sequence is of no use without."""
+    """Return the columns that the chosen sequences name as their target item. A sequence is useless without it."""
     return [each.target for name, each in party.sequences.items() if name in columns and each.target is not None]

@@ -1,4 +1,4 @@
-"""The runs of a sweep of defences: in this process one after the other, or as tasks on an engine, which come to the same bits."""
+"""Make the runs of a sweep of defences: one after the other in this process, or as tasks on an engine, with the same bits."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,14 +17,16 @@ from tallystick.trials.partner import SimulatedPartner
 from tallystick.watcher import Silent
 
 Outcome: TypeAlias = Result | ConfigError | DataError
-"""What a run came to: its result, or why there is none."""
+"""Outcome of a run: its result, or the error."""
 _ERRORS: dict[str, type[ConfigError] | type[DataError]] = {"config": ConfigError, "data": DataError}
 
 
 def simulated_here(
     contracts: Sequence[Contract], partner: SimulatedPartner, numbers: Iterable[int]
 ) -> Iterator[tuple[int, Outcome]]:
-    """Make the runs of these numbers. Number n is contract n modulo their count, with the seed that is n over their count on."""
+    """Make the runs with these numbers. Number n is contract n modulo their count; its seed is increased by n over
+    their count.
+    """
     for number in numbers:
         contract, later = contracts[number % len(contracts)], number // len(contracts)
         values = contract.model_dump(mode="json")
@@ -37,7 +39,7 @@ def simulated_here(
 def simulated_on(
     engine: Engine, contracts: Sequence[Contract], partner: SimulatedPartner, numbers: Iterable[int]
 ) -> Iterator[tuple[int, Outcome]]:
-    """Make the same runs on an engine, and give each as it is done. A number is taken when a worker is free for it."""
+    """Make the same runs on an engine, and yield each when it is done. A number is taken when a worker is free."""
     tables = {}
     for name, table in partner.tables.items():
         written = BytesIO()
@@ -46,7 +48,7 @@ def simulated_on(
     shared = _Shared(
         contracts=[json.dumps(contract.model_dump(mode="json")) for contract in contracts],
         tables=tables,
-        # A worker's threads are the engine's.
+        # A worker's threads are those of the engine.
         columns={name: json.dumps({**columns, "threads": None}) for name, columns in partner.columns.items()},
     )
     running: list[int] = []
@@ -67,7 +69,7 @@ def _outcome(output: bytes) -> Outcome:
 
 
 class _Shared(msgspec.Struct, frozen=True):
-    """Data that every worker is given: contracts and columns as JSON, tables as Arrow."""
+    """Data for every worker: contracts and columns as JSON, tables as Arrow."""
 
     contracts: list[str]
     tables: dict[str, bytes]
@@ -101,7 +103,7 @@ def _run(
     later: int,
     baseline: bool,
 ) -> Result:
-    """Simulate a contract by a seed so much later. Nothing leaves, so that what is secret in a job may follow from the seed."""
+    """Simulate a contract with a later seed. Nothing is sent, so values that are secret in a job may follow from the seed."""
     seed = contract["seed"] + later
     values = {**contract, "seed": seed, "evaluation": contract["evaluation"] | {"own_columns_baseline": baseline}}
     return simulate(values, tables, columns, secret_seed=seed, watcher=Silent())

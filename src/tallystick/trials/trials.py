@@ -1,6 +1,6 @@
-"""Trials: the contract with one defence at one strength after the other, simulated on the label party's own data.
+"""Try a contract with one defence at one strength after the other, simulated on the label party's own data.
 
-Every trial is a whole run, through the code of a real one: alignment, training, evaluation, attacks.
+Every trial is a complete run with the code of a real one: alignment, training, evaluation, attacks.
 """
 
 import time
@@ -32,13 +32,13 @@ FEWEST_FOR_STUDENT = 3  # runs
 KNOWN_ROWS = max(KNOWN)
 CUT_AFTER = "cut-after"
 NO_GRADIENTS = "no-gradients"
-"""Tried by how wide the embeddings are that cross once."""
+"""Its strength is the width of the embeddings, which cross once."""
 CUTS = {CUT_AFTER: "cut_after", "cut-width": "cut_width"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One thing to try: a name, a strength, and the contract that asks for it."""
+    """A contract to try, with the name and strength of its defence."""
 
     defense: str
     strength: str = ""
@@ -51,7 +51,7 @@ class Candidate:
 
 
 def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
-    """Read ``label-dp=3,1``. Raises ConfigError for another form, an unknown method or a word that is no number."""
+    """Read ``label-dp=3,1``. Raises ConfigError for another form, an unknown method or a word that is not a number."""
     method, equals, values = text.partition("=")
     if not equals or not values.strip():
         raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as label-dp=3,1")
@@ -65,9 +65,9 @@ def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 def default_sweep(contract: Contract) -> list[tuple[str, tuple[float, ...]]]:
-    """Return a first look: the guaranteed defence that the target allows, weak to strong, no gradients, each other cut depth.
+    """Return a default sweep: the guaranteed defence that the target allows, weak to strong, no gradients, each other cut depth.
 
-    A defence of numbers with a guarantee for a whole run does not exist. What our own pages read is tried only where it is named.
+    No defence of numbers has a guarantee for a whole run. Defences that our own pages break are tried only if named.
     """
     depths = tuple(float(depth) for depth in range(1, len(contract.model.hidden) + 1) if depth != contract.model.cut_after)
     guaranteed = [("label-dp", (3.0, 1.0))] if contract.target.type in DEFENSES["label-dp"].targets else []
@@ -78,18 +78,18 @@ def default_sweep(contract: Contract) -> list[tuple[str, tuple[float, ...]]]:
 def candidate_trials(
     contract: Contract, partner: SimulatedPartner, sweep: Sequence[tuple[str, Sequence[float]]]
 ) -> list[Candidate]:
-    """List all that is to be tried: nothing, the contract's own defences if it has some, and the sweep, each by itself.
+    """List everything to try: no defence, the contract's own defences if it has some, and each part of the sweep separately.
 
-    Raises ConfigError for a strength out of range and for a defence that the target does not allow, before anything runs.
+    Raises ConfigError for a strength out of range or a defence that the target does not allow, before anything runs.
     """
-    # The contract between the label party and its made-up partner, which has the built-in bottom model
+    # The contract between the label party and its simulated partner, which has the built-in bottom model
     base = contract.model_dump(mode="json")
-    base["training"] |= {"folds": 1}  # which no defence goes with: all trials train alike
+    base["training"] |= {"folds": 1}  # no defence works with several: all trials train in the same way
     model = base["model"] | {"bottoms": {k: v for k, v in contract.model.bottoms.items() if k == partner.label}}
     base |= {
         "parties": {partner.label: {"role": "label"}, partner.feature: {"role": "feature"}},
         "alignment": base["alignment"] | {"method": "intersection"},
-        "unaligned": {},  # the made-up partner has every row
+        "unaligned": {},  # the simulated partner has every row
         "model": model,
         "training": base["training"] | {"gradients": "sent"},
         "tuning": {},
@@ -122,8 +122,8 @@ def candidate_trials(
 
 
 def _without_gradients(base: dict[str, Any], cut_width: float | None) -> dict[str, Any]:
-    """Derive the same contract without gradients: each embedding crosses once, this wide, and nothing that needs gradients is
-    asked.
+    """Derive the same contract without gradients: each embedding crosses once, with this width, and nothing that needs gradients
+    is requested.
     """
     evaluation = base["evaluation"]
     return base | {
@@ -139,11 +139,11 @@ def _contract(values: dict[str, Any], source: str) -> Contract:
 
 @dataclass(kw_only=True)
 class _Tally:
-    """Results of a candidate's runs so far, seed by seed."""
+    """Results of a candidate's runs so far, one per seed."""
 
     utility: list[tuple[float, float, float]] = field(default_factory=list)  # value, low, high
     leaks: dict[str, list[results.AttackResult]] = field(default_factory=dict)
-    columns: list[float] = field(default_factory=list)  # means, where they could be measured
+    columns: list[float] = field(default_factory=list)  # means, if they could be measured
 
     def add(self, result: results.Result, metric: str) -> None:
         measured = result.joint[metric]
@@ -195,15 +195,16 @@ class _Tally:
 
 
 def _within(value: float, low: float | None, high: float | None) -> tuple[float, float, float]:
-    """Return a value and its interval, or the value alone thrice."""
+    """Return a value and its interval, or the value three times."""
     return value, value if low is None else low, value if high is None else high
 
 
 def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) -> results.Estimate:
-    """Average over seeds with Student's interval, within [floor, 1]. Of one run, a (value, low, high), its bootstrap interval.
+    """Average over seeds with Student's interval, within [floor, 1]. For one run, a (value, low, high), return its bootstrap
+    interval.
 
-    Of two runs the smaller and the larger value: with one degree of freedom Student's interval is 13 times as wide as they are
-    apart, and would nearly always be the whole range.
+    For two runs the bounds are the smaller and the larger value: with one degree of freedom Student's interval is 13 times as
+    wide as their distance, and would nearly always be the whole range.
     """
     if len(runs) == 1:
         value, low, high = runs[0]
@@ -226,22 +227,22 @@ def sweep_defenses(
     engine: Engine | None = None,
     watcher: Watcher,
 ) -> results.Result:
-    """Simulate the contract without a defence and with each of a sweep, attack every run, and set utility beside leakage.
+    """Simulate the contract without a defence and with each of a sweep, attack every run, and compare utility with leakage.
 
-    No guarantee: it says what these attacks find on these columns. A real partner's columns may tell more of the label, or
-    less. The label-DP trials are charged to a ledger that is thrown away: nothing leaves.
+    No guarantee: it says what these attacks find on these columns. A real partner's columns may reveal more about the label, or
+    less. The label-DP trials are charged to a ledger that is discarded: nothing is sent.
 
     Args:
-        contract: its defences are tried beside the sweep's; a union is tried as an intersection, without unaligned rows.
+        contract: its defences are tried as well; a union is tried as an intersection, without unaligned rows.
         partner: tables and columns of both sides.
         sweep: methods and their strengths; by default a first look.
         seeds: runs of every candidate, which differ in split, weights, batches and noise; at least 1.
-        minutes: no run is begun after that, though the first of every candidate; above 0.
-        engine: makes several runs at a time; left out, one is made after the other in this process.
+        minutes: after this time no run is begun, except the first of every candidate; above 0.
+        engine: makes several runs at the same time; by default runs are made one after the other in this process.
         watcher: shown the progress.
 
-    Raises ConfigError and DataError for unusable input, before the first run where that can be known, and once a trial is over
-    Interrupted for a KeyboardInterrupt, EngineLost for a ComputeError.
+    Raises ConfigError and DataError for unusable input, before the first run if that can be known. After the first trial it
+    raises Interrupted for a KeyboardInterrupt, EngineLost for a ComputeError.
     """
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
@@ -300,7 +301,7 @@ def sweep_defenses(
 
 
 class EngineLost(ComputeError):
-    """Loss of what ran the trials. ``result`` holds those that were over by then, as a whole result."""
+    """Raised if the trials' engine was lost. ``result`` holds the finished trials as a complete result."""
 
     def __init__(self, result: results.Result, why: ComputeError) -> None:
         super().__init__(str(why))
@@ -308,7 +309,7 @@ class EngineLost(ComputeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The trials were interrupted. ``result`` holds those that were over by then, as a whole result."""
+    """Raised if the trials were interrupted. ``result`` holds the finished trials as a complete result."""
 
     def __init__(self, result: results.Result) -> None:
         super().__init__("interrupted between trials")
@@ -324,15 +325,15 @@ class _RunsSoFar:
     notes: list[str] = field(default_factory=list)
     columns_not_measured: list[str] = field(default_factory=list)
     leakage: results.Audit | None = None  # of the first candidate's first run
-    seeds: int = 0  # that every candidate was tried with
+    seeds: int = 0  # with which every candidate was tried
     interrupted: bool = False
     lost: ComputeError | None = None
 
 
 def _begun_until(until: float, candidates: int, seeds: int) -> Iterator[int]:
-    """Begin trials seed after seed through all candidates, so that the result is a whole picture at any time.
+    """Begin trials seed by seed through all candidates, so that the result is balanced at any time.
 
-    The first seed of each is always begun.
+    The first seed of each candidate is always begun.
     """
     for number in range(seeds * candidates):
         if number >= candidates and time.monotonic() > until:
@@ -343,7 +344,7 @@ def _begun_until(until: float, candidates: int, seeds: int) -> Iterator[int]:
 def _run_all(
     candidates: Sequence[Candidate], runs: Iterator[tuple[int, Outcome]], metric: str, *, pace: "_Pace", watcher: Watcher
 ) -> _RunsSoFar:
-    """Run what time, or an interrupt once a trial is over, allows."""
+    """Run the trials until time is over, or until an interrupt after a trial."""
     over: dict[int, Outcome] = {}
     interrupted, lost = False, None
     try:
@@ -355,7 +356,7 @@ def _run_all(
                 over[number] = outcome
             tried, candidate = over[number], candidates[number % len(candidates)]
             if not isinstance(tried, results.Result):
-                if candidate is candidates[0]:  # the one that has no defence
+                if candidate is candidates[0]:  # the one without a defence
                     raise tried
                 continue
             if len(over) == 1:
@@ -397,7 +398,7 @@ def _run_all(
 
 @dataclass(frozen=True, kw_only=True)
 class _Pace:
-    """Time plan: so many runs, the first of so many candidates in any case, the others while time is left."""
+    """Time plan: the number of runs; the first run of each candidate is always made, the others while time is left."""
 
     runs: int
     of: int
@@ -415,7 +416,7 @@ class _Pace:
 
 
 def _summary(contract: Contract, partner: SimulatedPartner, seeds: Sequence[int]) -> str:
-    """Say what was tried. ``seeds`` are those of each row, which time or an interrupt may have cut short."""
+    """Say what was tried. ``seeds`` are those of each row, which time or an interrupt may have limited."""
     rows = partner.tables[partner.label].height
     kind = "" if not contract.linkage.imputes else f" {contract.alignment.method} was tried as an intersection."
     if contract.unaligned.used:
