@@ -1,1 +1,1 @@
-"""The shared contract and the private party file: parsing, validation, hash and diff."""
+"""Parse, validate, hash and compare the shared contract and the private party file."""

@@ -1,4 +1,4 @@
-"""Declare how a contract matches rows: a class for each ``alignment.method``, with the keys that go with it."""
+"""Declare how a contract matches rows: one class for each ``alignment.method``, with its keys."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -94,18 +94,18 @@ LeastMatchRate = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class AnyKey:
-    """One of several keys that may link a row: its name, and the columns that are joined in it."""
+    """One of several keys that may link a row: its name, and the columns that it joins."""
 
     name: str
     columns: tuple[KeyColumn, ...]
 
 
 class AlignmentKeys(Variant):
-    """Base of the ways of matching rows."""
+    """Base of the methods of matching rows."""
 
     @property
     def leaves_unlinked(self) -> bool:
-        """Tell whether rows are linked by similarity and some of them to none."""
+        """Tell whether rows are linked by similarity and some rows may have no link."""
         return False
 
 
@@ -135,7 +135,7 @@ class IntersectionConfig(AlignmentKeys):
 
     @property
     def any_of(self) -> tuple[AnyKey, ...]:
-        """Return the keys of which any links a row, in the order of trust. It is empty where all keys have to be equal."""
+        """Return the keys of which any may link a row, in order of trust. It is empty if all keys must be equal."""
         by_name = {key.name: key for key in self.keys}
         return tuple(
             AnyKey(name=" + ".join(names), columns=tuple(by_name[name] for name in names)) for names in self.alternatives or ()
@@ -143,9 +143,9 @@ class IntersectionConfig(AlignmentKeys):
 
 
 class UnionOfTwoConfig(AlignmentKeys):
-    """Matching on a union: every row that any of two parties has takes part.
+    """Matching on a union: every row of any of two parties takes part.
 
-    All rows of a key never do: their number would tell the feature party which of its ids are common.
+    All rows of one key never take part, because their number would tell the feature party which of its ids are common.
     """
 
     method: Literal["union"] = Field(description=_METHOD)
@@ -162,7 +162,7 @@ class UnionOfTwoConfig(AlignmentKeys):
 
 
 class UnionByHelperConfig(AlignmentKeys):
-    """Matching on a union by way of a helper."""
+    """Matching on a union through a helper."""
 
     method: Literal["union-with-helper"] = Field(description=_METHOD)
     keys: KeyColumns
@@ -178,7 +178,7 @@ class UnionByHelperConfig(AlignmentKeys):
 
 
 class SimilarKeysConfig(AlignmentKeys):
-    """Linking of rows by similar keys, by way of a helper. Every row is linked, so no rule says which of a key's rows counts."""
+    """Linking of rows by similar keys, through a helper. Every row is linked, so no rule has to choose between rows of a key."""
 
     method: Literal["similarity"] = Field(description=_METHOD)
     similarity: SimilarityConfig = Field(description="how rows are linked by similar keys")
@@ -194,7 +194,7 @@ class SimilarKeysConfig(AlignmentKeys):
 
     @property
     def leaves_unlinked(self) -> bool:
-        """Tell whether some rows may be linked to none."""
+        """Tell whether some rows may have no link."""
         return self.similarity.least_similarity is not None
 
 

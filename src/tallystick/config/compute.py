@@ -20,7 +20,7 @@ def _cluster(text: str) -> str:
 
 
 class ComputeKeys(Variant):
-    """Keys of every engine of this party's independent tasks, such as trials of `tallystick audit CONTRACT`."""
+    """Keys of every engine for this party's independent tasks, such as trials of `tallystick audit CONTRACT`."""
 
     workers: Annotated[int, Field(strict=True, ge=1, le=4096)] = Field(
         description="tasks at a time; how many processes train for a party is another number, training_workers"
@@ -35,7 +35,7 @@ class ComputeKeys(Variant):
         return cluster or LocalEngine(workers=self.workers, threads=self.threads)
 
     def cluster(self, *, workers: int, threads: int) -> RayEngine | None:  # noqa: ARG002
-        """Build the Ray cluster for so many workers with so many threads, or None if none is named."""
+        """Build the Ray cluster for this many workers and threads. Return None if no cluster is named."""
         return None
 
 
@@ -46,7 +46,7 @@ class LocalCompute(ComputeKeys):
 
 
 class RayCompute(ComputeKeys):
-    """A Ray cluster of this party's own, for training workers too."""
+    """A Ray cluster of this party's own, also for training workers."""
 
     engine: Literal["ray"] = Field(description=_ENGINE)
     address: Annotated[str, AfterValidator(_cluster)] | None = Field(
@@ -59,7 +59,7 @@ class RayCompute(ComputeKeys):
     )
 
     def cluster(self, *, workers: int, threads: int) -> RayEngine | None:
-        """Build the Ray cluster for so many workers with so many threads."""
+        """Build the Ray cluster for this many workers and threads."""
         return RayEngine(address=self.address or "auto", workers=workers, threads=threads, resources=dict(self.resources))
 
 

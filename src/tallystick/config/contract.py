@@ -1,4 +1,4 @@
-"""The contract: the job file that all parties agree on, hashed and compared before any data moves."""
+"""Define the contract: the job file that all parties agree on, hashed and compared before any data moves."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ from tallystick.metrics import METRICS
 from tallystick.reading import Model, Name, Problems, Role, did_you_mean, read_yaml, shown, validate
 
 MOST_REPLACED = 4
-"""Labels of a row that label-dp replaces together."""
+"""Most labels of a row that label-dp replaces together."""
 
 
 class Contract(Model):
@@ -95,7 +95,7 @@ class Contract(Model):
     seed: int = Field(
         default=1, strict=True, ge=0, le=100_000_000_000_000, description="seed of everything random that the parties share"
     )
-    _agreed: "Contract | None" = PrivateAttr(default=None)  # what this one was derived from, once rows were linked
+    _agreed: "Contract | None" = PrivateAttr(default=None)  # the contract from which this one was derived, after rows were linked
 
     @model_validator(mode="after")
     def _cross_checks(self) -> "Contract":
@@ -103,7 +103,7 @@ class Contract(Model):
             _party_problems(self) + _value_problems(self) + defense_problems(self.defense, self.target.type, self.linkage)
         )
         problems = []
-        for key, tuned in self.tuning.keys.items():  # the contract could have every value in its own place
+        for key, tuned in self.tuning.keys.items():  # the contract must allow every value of a key by itself
             if key not in TUNABLE:
                 problems.append(unknown_key("tuning.keys", key))
                 continue
@@ -140,7 +140,7 @@ class Contract(Model):
 
     @property
     def feature_parties(self) -> tuple[str, ...]:
-        """List the feature parties, sorted: the same order for every party, however its file is laid out."""
+        """List the feature parties, sorted: the same order for every party, whatever the layout of its file."""
         return tuple(sorted(name for name, party in self.parties.items() if party.role == "feature"))
 
     @property
@@ -160,7 +160,7 @@ class Contract(Model):
 
     @property
     def scores_of_a_row(self) -> int:
-        """Count the scores that a head on shares gives a row: one, of several classes one each."""
+        """Count the scores that a head on shares gives a row: one, or one for each of several classes."""
         return self.target.outputs
 
     @property
@@ -170,30 +170,32 @@ class Contract(Model):
 
     @property
     def refits(self) -> bool:
-        """Tell whether training begins anew with the validation rows, once these have said for how many epochs.
+        """Tell whether training is repeated with the validation rows, for the number of epochs that they chose.
 
-        It does if it is asked to, and by itself if the split is by time and nothing rules it out.
+        It is if the contract asks for it, or by default if the split is by time and nothing prevents it.
         """
         setting = self.training.refit
         return self.split.method == "time" and not _against_refit(self) if setting == "auto" else setting
 
     @property
     def own_refits(self) -> bool:
-        """Tell whether the training of own columns alone does: no method for rows without a partner's row rules it out there."""
+        """Tell whether training of own columns alone is repeated. There, a method for rows without a partner's row prevents
+        nothing.
+        """
         setting = self.training.refit
         return self.split.method == "time" and not _against_refit_of_rows(self) if setting == "auto" else setting
 
     def folds(self, rows: int) -> int:
-        """Return how many networks train side by side, each without one fold of the rows, for so many training rows.
+        """Return how many networks train side by side, each without one fold of the rows, for this many training rows.
 
-        As many as asked, or several by itself if rows are few and nothing rules it out.
+        The number is the contract's, or by default several if there are few rows and nothing prevents it.
         """
         return 1 if self.training.folds == "auto" and _against_folds(self) else self.training.resolved(rows).folds
 
     def own_folds(self, rows: int) -> int:
-        """Return how many networks of own columns alone score rows without a partner's row, for so many own training rows.
+        """Return how many networks of own columns alone score rows without a partner's row, for this many own training rows.
 
-        They cost no bytes at a cut, so they are several for more rows than joint networks are.
+        They cost no bytes at a cut, so several are used for more rows than with joint networks.
         """
         plain = self.split.method == "hash" and self.split.validation
         is_own = bool(self.model.bottoms) or self.model.top is not None
@@ -202,10 +204,10 @@ class Contract(Model):
     def validations(self, training: TrainingKeys) -> int:
         """Return how often in an epoch of joint training the weights are compared on validation rows.
 
-        While ``training`` is the contract's, and not settled for its rows and its line yet, it is how often at most. "auto" is
-        once where a further embedding of a row costs more than time. Behind a defence of columns or a narrowed cut it is another
-        look at what these hide, and noise is charged for it. On a union it is another look at made-up rows. A pipeline runs empty
-        for each comparison. With folds all rows cross for each.
+        If ``training`` is the contract's, before it is resolved for its rows and line, this is the largest number. "auto" is one
+        comparison if another embedding of a row costs more than time. With a defence of columns or a narrowed cut it is another
+        look at the hidden values, and noise is charged for it. On a union it is another look at made-up rows. A pipeline is
+        emptied for each comparison. With folds all rows cross for each.
         """
         setting = self.training.validations
         if setting != "auto":
@@ -217,20 +219,21 @@ class Contract(Model):
 
     @property
     def agreed(self) -> "Contract":
-        """Return the contract that the parties agreed on: this one, or the one that it was derived from."""
+        """Return the contract that the parties agreed on: this one, or the one from which it was derived."""
         return self._agreed or self
 
     def without_unaligned(self) -> "Contract":
-        """Derive the contract that a run trains by if the label party has no row without a partner's row.
+        """Derive the contract for training if the label party has no row without a partner's row.
 
-        Everything that unaligned rows would rule out, such as folds, holds again. The hash stays that of the agreed contract.
+        Everything that unaligned rows would prevent, such as folds, is possible again. The hash stays that of the agreed
+        contract.
         """
         derived = self.model_copy(update={"unaligned": NoneConfig()})
         derived._agreed = self.agreed
         return derived
 
     def of_own_columns(self) -> "Contract":
-        """Derive the contract by which own columns alone are trained: with a network's settings if the joint model is none."""
+        """Derive the contract for training own columns alone. It has a network's settings if the joint model is not a network."""
         if not self.shares_head:
             return self
         derived = self.model_copy(update={"training": SynchronousTraining()})
@@ -238,7 +241,7 @@ class Contract(Model):
         return derived
 
     def explored(self) -> "Contract":
-        """Derive the contract of an exploration: measured beside own columns, and not audited. The hash stays the agreed one."""
+        """Derive the contract of an exploration: compared with own columns, and not audited. The hash stays the agreed one."""
         bootstrap = self.evaluation.bootstrap or EvaluationConfig.model_fields["bootstrap"].default
         evaluation = self.evaluation.model_copy(update={"own_columns_baseline": True, "bootstrap": bootstrap})
         derived = self.model_copy(update={"audit": False, "evaluation": evaluation})
@@ -246,7 +249,7 @@ class Contract(Model):
         return derived
 
     def for_trial(self) -> "Contract":
-        """Derive the contract of a search's trial: neither audited nor refitted, for trials are compared by validation."""
+        """Derive the contract of a search's trial: neither audited nor refitted, because validation compares trials."""
         training = self.training.model_copy(update={"refit": False})
         trial = self.model_copy(update={"audit": False, "training": training})
         trial._agreed = self._agreed.for_trial() if self._agreed is not None else None
@@ -254,14 +257,15 @@ class Contract(Model):
 
     @property
     def feature_model(self) -> NetworkModel:
-        """Return the network as feature parties build their bottom models: another where these stay as they are."""
+        """Return the network for feature parties' bottom models. It differs if these are not trained."""
         return self.model if self.sends_gradients else self.model.still()
 
     def screens(self, party: str) -> bool:
-        """Tell whether training can close columns of a party that say nothing (``training/screening.py``).
+        """Tell whether training can close columns of a party that do not help (``training/screening.py``).
 
-        It takes labels or gradients as they are: beside a feature party's defended ones, real columns would look silent. Of links
-        by similarity, and beside rows without a partner's row, the label party's are closed to own columns alone.
+        It needs exact labels or gradients: with the defended gradients of a feature party, useful columns would look useless.
+        With links by similarity, and with rows without a partner's row, the label party's columns are only closed to own columns
+        alone.
         """
         if self.linkage.imputes or party in self.model.bottoms:
             return False
@@ -276,7 +280,7 @@ class Contract(Model):
 
     @property
     def linkage(self) -> Linkage:
-        """Return the facts of the way in which rows are linked."""
+        """Return the facts of the linkage."""
         linkage = LINKAGES[self.alignment.method]
         secure = linkage.against_cheaters if self.alignment.security == "malicious" else None
         return secure if secure is not None else linkage
@@ -292,7 +296,9 @@ class Contract(Model):
 
     @property
     def hides_labels(self) -> bool:
-        """Tell whether a defence with a guarantee replaces labels before training. Then nothing sent may depend on exact ones."""
+        """Tell whether a defence with a guarantee replaces labels before training. Then nothing sent may depend on
+        exact labels.
+        """
         return any(entry.covers_labels for entry in self.defense)
 
     def embedding_defenses(self) -> EmbeddingDefenses:
@@ -300,9 +306,9 @@ class Contract(Model):
         return embedding_chain([entry.make() for entry in self.defense])
 
     def tuned(self, values: Mapping[str, Any]) -> "Contract":
-        """Derive the contract with these values of some keys, written section.key, and nothing left to tune.
+        """Derive the contract with these values of some keys, written section.key, and without keys to tune.
 
-        What was left out stays out. Raises ConfigError for values that the contract cannot have together.
+        Omitted keys stay omitted. Raises ConfigError for values that the contract cannot have together.
         """
         if self._agreed is not None:
             return self._agreed.tuned(values).without_unaligned()
@@ -314,7 +320,7 @@ class Contract(Model):
         return parse_contract(changed, source="contract, as tuned")
 
     def values_of(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Return the contract's values of these keys, written section.key, as ``tuned`` takes them."""
+        """Return the contract's values of these keys, written section.key, in the form for ``tuned``."""
         values = self.model_dump(mode="json")
         return {key: values[section][name] for key in keys for section, name in [key.split(".")]}
 
@@ -325,9 +331,8 @@ class Contract(Model):
     def canonical_json(self) -> str:
         """Write the contract with sorted keys and all defaults, so that layout, aliases and omissions do not matter.
 
-        A contract that allows no serving, no count of common ids or no exploration is written without that key, as it was before
-        there was one; and so is one whose training has no bound in minutes, whose keys all have to be equal, or whose target has
-        no levels but the usual ones, or one label.
+        Keys that were added later are omitted at their defaults, so that hashes of older contracts stay the same: no serving, no
+        count of common ids, no exploration, no limit in minutes, no alternative keys, the usual levels, one label.
         """
         allowed = ("serving", "overlap", "explore")
         values = self.model_dump(mode="json", exclude={key for key in allowed if getattr(self, key) is None})
@@ -386,7 +391,7 @@ def _party_problems(contract: Contract) -> list[str]:
         )
     if not linkage.several and features > 1:
         problems.append(f"alignment.method = {shown(method)}: takes exactly one feature party, found {features}")
-    # A count of common ids, which two parties make of keys that are equal or not
+    # A count of common ids, which two parties compute from equal keys
     if (overlap := contract.overlap) is not None:
         if len(contract.parties) != 2 or linkage.similar:
             problems.append(
@@ -420,7 +425,7 @@ def _party_problems(contract: Contract) -> list[str]:
 
 
 def _any_key_problems(contract: Contract) -> list[str]:
-    """List what does not go with several keys, of which any links a row of one side with one of the other."""
+    """List what cannot be combined with several keys of which any links a row of one side with one of the other."""
     alignment, where, problems = contract.alignment, "alignment.alternatives", []
     if not isinstance(alignment, IntersectionConfig) or alignment.alternatives is None:
         return []
@@ -533,7 +538,7 @@ def _value_problems(contract: Contract) -> list[str]:
 
 
 def _disclosure_problems(contract: Contract) -> list[str]:
-    """List problems of what the label party sends besides gradients: it must exist, and keep what is promised elsewhere."""
+    """List problems of what the label party sends in addition to gradients: it must exist, and respect guarantees elsewhere."""
     evaluation, target = contract.evaluation, contract.target.type
     allowed, shared = METRICS[target], evaluation.share_metrics
     problems = [
@@ -566,7 +571,7 @@ def _disclosure_problems(contract: Contract) -> list[str]:
 
 
 def _serving_problems(contract: Contract) -> list[str]:
-    """List what of this section does not go with the rest of the contract."""
+    """List what of this section the rest of the contract does not allow."""
     serving, linkage, method = contract.serving, contract.linkage, contract.alignment.method
     if serving is None:
         return []
@@ -609,13 +614,13 @@ def _serving_problems(contract: Contract) -> list[str]:
 
 
 def _no_gradient_problems(contract: Contract) -> list[str]:
-    """List what a contract has that needs a gradient, or that tells the feature parties of labels in another way."""
+    """List parts of a contract that need a gradient, or that reveal labels to the feature parties in another way."""
     training, evaluation, where = contract.training, contract.evaluation, "training.gradients = none"
     if training.gradients == "shared":
         return _shared_head_problems(contract)
     if training.gradients == "sent":
         return []
-    problems = []  # defences of what is never sent: of labels all, of columns those that act while a bottom model is trained
+    problems = []  # all defences of labels, and those of columns that act while a bottom model is trained
     for number, entry in enumerate(contract.defense):
         entry_key = f"{where}, defense.{number}.method = {entry.defense.method}"
         if not entry.defense.hides_features():
@@ -664,7 +669,7 @@ def _no_gradient_problems(contract: Contract) -> list[str]:
 
 
 def _shared_head_problems(contract: Contract) -> list[str]:
-    """List what a contract has that a head on shares does not go with."""
+    """List parts of a contract that cannot be combined with a head on shares."""
     training, evaluation, where = contract.training, contract.evaluation, "training.gradients = shared"
     problems = []
     if contract.alignment.method != "intersection" or contract.alignment.duplicates == "all":
@@ -748,7 +753,7 @@ def _against_refit(contract: Contract) -> list[str]:
 
 
 def _against_refit_of_rows(contract: Contract) -> list[str]:
-    """List what rules it out at the rows: none to train on, or made-up ones."""
+    """List what prevents it because of the rows: none to train on, or made-up ones."""
     problems = []
     if not contract.split.validation:
         problems.append("split.validation = 0: there are no validation rows to train on; leave training.refit out")

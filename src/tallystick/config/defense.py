@@ -1,6 +1,6 @@
-"""The contract's defences: an entry per row of defenses/defense_table.py, or of an installed package's entry point.
+"""Define the contract's defences: an entry per row of defenses/defense_table.py, or of an installed package's entry point.
 
-An entry has the keys that the defence itself states.
+An entry has the keys that the defence itself declares.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,15 +31,15 @@ class DefenseKeys(Model):
     """One entry: the method, and its own keys."""
 
     defense: ClassVar[type[Defense]]
-    """The defence that it names."""
+    """The defence that the entry names."""
 
     def make(self) -> Defense:
-        """Make the defence. Raises ConfigError where keys do not go together."""
+        """Make the defence. Raises ConfigError if its keys cannot be combined."""
         return self.defense(**self.model_dump(exclude={"method"}))
 
     @property
     def covers_labels(self) -> bool:
-        """Tell whether it replaces labels under a formal guarantee, which then holds for the run."""
+        """Tell whether it replaces labels under a formal guarantee, which then holds for the whole run."""
         return self.defense.stage == "labels" and self.make().guarantee().event is not None
 
     @model_validator(mode="after")
@@ -65,7 +65,7 @@ def _entry(defense: type[Defense]) -> type[DefenseKeys]:
 
 
 def _known_or_installed(values: Any, known: ValidatorFunctionWrapHandler) -> Any:
-    """Read an entry of a method that is none of the table's by the class of an installed package."""
+    """Read an entry whose method is not in the table by the class of an installed package."""
     method = values.get("method") if isinstance(values, Mapping) else None
     if isinstance(values, DefenseKeys) or not isinstance(method, str) or method in DEFENSES:
         return known(values)
@@ -95,7 +95,7 @@ else:
 
 
 def defense_problems(entries: Sequence[DefenseKeys], target_type: str, linkage: Linkage) -> list[str]:
-    """List what is wrong with a contract's defences together, and beside its target."""
+    """List the problems of a contract's defences together, and with its target."""
     problems = []
     entries_by_key = [
         (f"defense.{number}.method = {entry.defense.method}", entry.defense) for number, entry in enumerate(entries)

@@ -1,4 +1,4 @@
-"""Say in which keys a peer's contract differs from one's own."""
+"""Name the keys in which a peer's contract differs from one's own."""
 
 import json
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ MAX_DIFFERENCES = 50
 def differences(own: str, peer_json: str) -> list[str]:
     """List the keys in which two canonical JSONs differ, with both values.
 
-    ``peer_json`` comes from a peer: it may be anything, and what is shown of it is shortened and escaped. A contract holds
+    ``peer_json`` comes from a peer: it may be anything, and is shortened and escaped before it is shown. A contract contains
     nothing private.
     """
     try:
-        # JSON back that is no larger than any contract; raises ValueError, for the paths of many deep values add up
+        # Parse JSON that is no larger than any contract. Raises ValueError, because the paths of many deep values add up
         value = json.loads(peer_json)
         waiting, items = [(value, 0)], 0
         while waiting:

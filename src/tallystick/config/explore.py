@@ -1,4 +1,4 @@
-"""Exploration of a partner: how large the sample is that `tallystick explore` may draw."""
+"""Declare the exploration of a partner: the size of the sample that `tallystick explore` may draw."""
 
 import math
 
@@ -7,7 +7,7 @@ from pydantic import Field
 from tallystick.reading import Model
 
 LEAST_TEST_ROWS = 100
-"""Of a sample: with fewer an interval is too narrow (``evaluation/intervals.py``)."""
+"""Least test rows of a sample. With fewer an interval is too narrow (``evaluation/intervals.py``)."""
 
 
 class ExploreConfig(Model):
@@ -23,5 +23,5 @@ class ExploreConfig(Model):
 
 
 def least_common(test: float) -> int:
-    """Return how many common ids a sample has at least, where this share of them are test rows."""
+    """Return the least number of common ids of a sample, if this share of them are test rows."""
     return math.ceil(LEAST_TEST_ROWS / test)

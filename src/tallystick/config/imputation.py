@@ -1,4 +1,4 @@
-"""Declare what a contract may say of imputation on a union: names, help and what goes together, from the imputers' table."""
+"""Declare the contract's imputation on a union: names, help and valid combinations, from the imputers' table."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -30,7 +30,7 @@ FEATURES = f"what features are that the feature party lacks: {_help(FEATURE_STRA
 
 
 def imputation_problems(labels: str, features: str, *, validation: float) -> list[str]:
-    """List what is wrong with two strategies together."""
+    """List the problems of two strategies together."""
     calibrations = {LABEL_STRATEGIES[labels][1], FEATURE_STRATEGIES[features][1]} - {"never"}
     both = f"union.labels = {labels}, union.features = {features}"
     problems = []
@@ -46,18 +46,18 @@ def imputation_problems(labels: str, features: str, *, validation: float) -> lis
 
 
 def defended_imputation_problems(labels: str, defenses: Sequence[type[Defense]]) -> list[str]:
-    """List the defences that a strategy for absent labels does not go together with."""
+    """List the defences with which a strategy for absent labels cannot be combined."""
     imputer = label_strategy(labels)[0]
     problems = []
     for number, defense in enumerate(defenses):
         where = f"defense.{number}.method = {defense.method}"
-        if imputer.soft_targets and defense.needs_classes:  # it hides which class a row's target is of
+        if imputer.soft_targets and defense.needs_classes:  # it hides the class of a row's target
             alternatives = ", ".join(name for name in LABEL_STRATEGIES if not label_strategy(name)[0].soft_targets)
             problems.append(
                 f"{where}: needs a class per row, but union.labels = {labels} gives targets between the classes; "
                 f"choose one of {alternatives}"
             )
-        if imputer.couples_rows and defense.own_target_only:  # its noise is sized for one row's gradient
+        if imputer.couples_rows and defense.own_target_only:  # its noise is scaled for one row's gradient
             alternatives = ", ".join(name for name in LABEL_STRATEGIES if not label_strategy(name)[0].couples_rows)
             problems.append(
                 f"{where}, union.labels = {labels}: a label sets the targets of other rows, so a step would tell more of it than "

@@ -1,4 +1,4 @@
-"""Declare how a model merges the rows that are linked to one of the label party's: a class for each ``model.merge.method``."""
+"""Declare how a model merges the rows that are linked to one row of the label party: one class per ``model.merge.method``."""
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 

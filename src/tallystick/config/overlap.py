@@ -1,4 +1,4 @@
-"""Overlap as a number: what `tallystick overlap` may tell, and to whom."""
+"""Declare the overlap as a number: what `tallystick overlap` may reveal, and to whom."""
 
 from typing import Literal
 
@@ -60,7 +60,7 @@ class OverlapConfig(Model):
         return OverlapNoise(epsilon=self.epsilon, delta=self.delta) if self.epsilon is not None else None
 
     def terms(self, *, permuting: Literal["label", "feature"]) -> OverlapTerms:
-        """Return what both sides of the protocol agree on, where the side of this role permutes."""
+        """Return the terms of the protocol, if the side of this role permutes."""
         return OverlapTerms(
             least=self.least if self.epsilon is None else 0, noise=self.noise, told=self.told_to in ("both", permuting)
         )

@@ -1,4 +1,4 @@
-"""The party file: what one party keeps to itself. Its table (config/table.py), columns, certificates, addresses and limits."""
+"""Define the party file with a party's private settings: table (config/table.py), columns, certificates, addresses, limits."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ from tallystick.reading import (
 )
 
 _CLOCKS = ("", "HM", "HMS", "T", "IMp", "IMSp")
-"""What may say the time of a day: an hour without its minutes, or of twelve without its half of the day, is no time."""
+"""Formats that give the time of a day. An hour without minutes, or of twelve hours without AM or PM, is not a time."""
 
 
 def _date_format(words: str) -> str:
@@ -181,7 +181,7 @@ class RepeatsConfig(Model):
 
     @property
     def words(self) -> str:
-        """Say which row of a key counts, and what sums up all of them."""
+        """Say which row of a key counts, and which columns summarise all of them."""
         latest = f"the latest by {self.latest!r}" if self.latest is not None else "the last in the table"
         columns = [repr(column) for column in self.aggregate] + ([repr(self.count)] if self.count is not None else [])
         summed = f", and all of them in {', '.join(columns)}" if columns else ""
@@ -222,7 +222,7 @@ EXACT_USES: dict[ExactUse, str] = {
     "tuning": "a search without a defence that replaces labels",
     "weights": "weights of rows, which shape gradients as they are where a defence replaces labels",
 }
-"""Disclosures that depend on labels, or may, and have no DP event."""
+"""Disclosures that depend, or may depend, on labels and have no DP event."""
 
 
 class PrivacyConfig(Model):
@@ -318,7 +318,7 @@ class PartyFile(Model):
     runs: FilePath = Field(default=Path("runs"), validate_default=True, description="folder for run folders")
     loggers: LoggersConfig = Field(default_factory=LoggersConfig, description="loggers beside the report; none if left out")
     encryption: EncryptionConfig = Field(default_factory=EncryptionConfig, description="encryption of run folders")
-    # Validated like a given one, so that the default ledger too lies beside the party file, wherever the command is called.
+    # Validated like a given value, so that the default ledger is next to the party file as well, wherever the command is called.
     privacy: PrivacyConfig = Field(
         default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases"
     )
@@ -409,7 +409,7 @@ class PartyFile(Model):
         return (self.label,) if isinstance(self.label, str) else self.label or ()
 
     def asks_for(self, column: str) -> bool:
-        """Tell whether a job may ask for a column of the table. One that it does not ask for need not be readable."""
+        """Tell whether a job may need a column of the table. Other columns need not be readable."""
         if column in self.text_columns or column in self.sequences or column in self.vectors:
             return True
         repeats = (self.repeats.latest, *self.repeats.aggregate) if self.repeats is not None else ()
@@ -427,23 +427,21 @@ class PartyFile(Model):
 
     @property
     def training_cluster(self) -> RayEngine | None:
-        """Return the Ray cluster of its further training workers, or None where they are of this machine, or there are none."""
+        """Return the Ray cluster of its additional training workers; None if they are on this machine, or if there are none."""
         if self.training_workers == 1 or self.compute is None:
             return None
         return self.compute.cluster(workers=self.training_workers - 1, threads=self.threads or self.compute.threads)
 
     @property
     def run_key(self) -> FolderKey | None:
-        """Return the key of its run folders, read once. Raises ConfigError where it cannot be had. None encrypts nothing."""
+        """Return the key of its run folders, read once. Raises ConfigError if it cannot be read. None encrypts nothing."""
         if self.encryption.key is None:
             return None
         return replace(_key_at(self.encryption.key), clear=frozenset(self.encryption.clear))
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """List the columns that a CSV keeps as they are written: keys, categories, sequences that a separator parts, and their
-        targets.
-        """
+        """List the columns that a CSV keeps as text: keys, categories, sequences with a separator, and their targets."""
         parted = {name: each.target for name, each in self.sequences.items() if each.separator is not None}
         categories = self.features.categorical if self.features is not None else ()
         targets = (target for target in parted.values() if target is not None)
@@ -452,12 +450,12 @@ class PartyFile(Model):
 
 @lru_cache(maxsize=16)
 def _key_at(place: Secret) -> FolderKey:
-    """Read a folder's key once: a command of a key store may ask somebody."""
+    """Read a folder's key once, because a command of a key store may ask the user."""
     return FolderKey.of(place.read("encryption.key"), name="encryption.key")
 
 
 def load_party(path: Path | str) -> PartyFile:
-    """Read and validate a party file. Its paths start from its folder. Raises ConfigError with one line per problem."""
+    """Read and validate a party file. Its paths are relative to its folder. Raises ConfigError with one line per problem."""
     path = Path(path)
     values = read_yaml(path)
     if isinstance(values, dict) and "parties" in values and "party" not in values:

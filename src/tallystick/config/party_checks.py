@@ -7,14 +7,14 @@ from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError
 from tallystick.reading import did_you_mean, shown
 
-if TYPE_CHECKING:  # the contract's defences bring PyTorch, which a party file does without
+if TYPE_CHECKING:  # the contract's defences import PyTorch, which a party file does not need
     from tallystick.config.contract import Contract
 
 
 def check_party(contract: "Contract", party: PartyFile, *, network: bool = True, source: str = "party file") -> None:
     """Check that a party file fits the contract. Raises ConfigError with one line per problem.
 
-    ``network`` is False where all parties run in one process: then certificates and addresses are not needed.
+    ``network`` is False if all parties run in one process: then certificates and addresses are not needed.
     """
     if party.party not in contract.parties:
         raise ConfigError(
@@ -140,7 +140,7 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
 
 
 def _worker_problems(contract: "Contract", party: PartyFile) -> list[str]:
-    """List what a batch cannot be shared out for: whatever would then be another training, or none."""
+    """List why a batch cannot be shared between workers: training would differ, or be impossible."""
     if party.training_workers == 1:
         return []
     name, model, role = party.party, contract.model, contract.role_of(party.party)

@@ -1,4 +1,4 @@
-"""Decide when a new run takes the place of the one in use: the contract's rule, which `compare --decide` follows."""
+"""Decide when a new run replaces the one in use: the contract's rule, which `compare --decide` follows."""
 
 from typing import Annotated
 
@@ -33,12 +33,12 @@ class PromotionConfig(Model):
     )
 
     def metric_of(self, target: TargetType) -> str:
-        """Return the metric, by name."""
+        """Return the metric's name."""
         return self.metric or next(iter(METRICS[target]))
 
 
 def promotion_problems(rule: PromotionConfig, target: TargetType) -> list[str]:
-    """List what of the rule a contract with this target cannot have."""
+    """List what of the rule is impossible for a contract with this target."""
     problems = []
     if rule.metric is not None and rule.metric not in METRICS[target]:
         allowed = ", ".join(METRICS[target])

@@ -1,7 +1,6 @@
-"""Secrets that a party file names: where each one is, never what it is.
+"""Locate the secrets that a party file names. The file says where each one is, never what it is.
 
-A secret is read when it is used, and the only copy is with whoever asked for it. So it stands in no config object, log, repr or
-error.
+A secret is read when it is used, and only its user has a copy. So it is in no config object, log, repr or error.
 """
 
 import os
@@ -24,7 +23,7 @@ LITERAL = f"the party file must not contain a secret; say where it is: {_FORMS}"
 
 
 class Secret(Model):
-    """Place of a secret: a file's content, a variable of the environment, or what a command of a key store prints."""
+    """Place of a secret: a file's content, an environment variable, or the output of a key store's command."""
 
     file: FilePath | None = Field(default=None, description="file that holds it")
     env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
@@ -51,9 +50,9 @@ class Secret(Model):
         """Read the secret, without the line break at its end.
 
         Args:
-            key: where it stands in the party file, for messages, such as "table.password".
+            key: the secret's key in the party file, for messages, such as "table.password".
 
-        Raises ConfigError, which holds no part of it, where it cannot be had, is empty, or is no text of at most 64 KiB.
+        Raises ConfigError, without any part of the secret, if it cannot be read, is empty, or is not text of at most 64 KiB.
         """
         if self.file is not None:
             refuse_pipe(self.file)
@@ -82,7 +81,7 @@ class Secret(Model):
 
 
 def _of_command(command: tuple[str, ...], key: str) -> bytes:
-    """Return what the command prints, cut where it is too long. Its standard error is dropped, for a log may hold that."""
+    """Return the command's output, cut if it is too long. Its standard error is dropped, because a log may contain that."""
     until = time.monotonic() + COMMAND_S
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -90,7 +89,7 @@ def _of_command(command: tuple[str, ...], key: str) -> bytes:
         raise ConfigError(f"{key}: {command[0]} cannot be run: {error.strerror}") from None
     with process:
         try:
-            # Read what a process prints until it closes its output, or prints too much; raises TimeoutError
+            # Read a process's output until it closes the output, or prints too much; raises TimeoutError
             assert process.stdout is not None
             content, handle = b"", process.stdout.fileno()
             while len(content) <= MAX_SECRET_BYTES:
@@ -118,4 +117,4 @@ SecretInFile = Annotated[
         lambda value: {"file": value} if isinstance(value, str | Path) else value, json_schema_input_type=Secret | str
     ),
 ]
-"""A secret whose plain value is taken for the path of its file."""
+"""A secret whose plain value is the path of its file."""

@@ -1,4 +1,4 @@
-"""The parts of a contract, with every key: parties, target, split, model, training, evaluation, network."""
+"""Define the sections of a contract, with every key: parties, target, split, model, training, evaluation, network."""
 
 import math
 from itertools import pairwise
@@ -65,11 +65,11 @@ class TargetKeys(Variant):
     """Base of the targets of the prediction."""
 
     is_number: ClassVar[bool] = False
-    """Whether labels are numbers and no classes."""
+    """Whether labels are numbers, not classes."""
 
     @property
     def outputs(self) -> int:
-        """Count the outputs of a model of it."""
+        """Count the outputs of a model for the target."""
         return 1
 
 
@@ -139,7 +139,7 @@ class SurvivalTarget(TargetKeys):
 
 
 def _ascending(levels: tuple[float, ...]) -> tuple[float, ...]:
-    # Scores and shares are named by six digits of their level.
+    # Six digits of a level name its scores and shares.
     if any(upper <= lower or f"{upper:g}" == f"{lower:g}" for lower, upper in pairwise(levels)):
         shown_levels = ", ".join(f"{level:g}" for level in levels)
         raise ValueError(f"are {shown_levels}, in six digits; give each level once, the lowest first")
@@ -195,9 +195,9 @@ class SplitConfig(Model):
 
 
 WIDE_CUT = 512
-"""The default cut width where bottom models stay as they are: what a random layer misses, a wide one does not."""
+"""The default cut width if bottom models are not trained: a wide layer makes up for random weights."""
 STILL_SCALE = 0.3
-"""Of the embeddings of all categories there, for none of them grows in training (docs/results/no-gradients-price.md)."""
+"""Scale of the embeddings of all categories there, because they do not grow in training (docs/results/no-gradients-price.md)."""
 
 
 class NetworkModel(Model):
@@ -255,28 +255,30 @@ class NetworkModel(Model):
 
     @property
     def built_in_cut_width(self) -> int:
-        """Return the width of a feature party's cut embedding where its bottom is the built-in one."""
+        """Return the width of a feature party's cut embedding if its bottom is built in."""
         return self.cut_width or self.hidden[self.cut_after - 1]
 
     def still(self) -> "NetworkModel":
-        """Return the network for a feature party whose bottom model stays as it is."""
+        """Return the network for a feature party whose bottom model is not trained."""
         scale = STILL_SCALE if self.embedding_scale == "auto" else self.embedding_scale
         return self.model_copy(update={"cut_width": self.cut_width or WIDE_CUT, "embedding_scale": scale})
 
 
 CompressionName: TypeAlias = Literal["none", "bfloat16", "int8"]
-"""How the numbers of a training step are written for the wire (cut/compression.py)."""
+"""How the numbers of a training step are encoded for the wire (cut/compression.py)."""
 
 
 WITHIN, WITHIN_LONG, SHORT = 4, 2, 100
-"""Comparisons on validation rows in an epoch of fewer than SHORT steps, and in a longer one: there four gained nothing over two
-(docs/results/quality.md)."""
+"""Comparisons on validation rows per epoch of fewer than SHORT steps, and per longer epoch: there four gained nothing over two
+(docs/results/quality.md).
+"""
 
 
 FOLDS, MOST_FOLDS = 4, 16
 LEAST_FOLDED, FULL, FULL_ALONE = 200, 2_000, 10_000
-"""Training rows from which on ``training.folds: auto`` takes FOLDS networks, and from which on again one: joint ones
-(docs/results/quality.md), and of own columns alone (docs/results/unaligned.md)."""
+"""Training rows from which ``training.folds: auto`` uses FOLDS networks, and from which it uses one again: joint networks
+(docs/results/quality.md), and networks of own columns alone (docs/results/unaligned.md).
+"""
 
 
 _GRADIENTS = (
@@ -317,7 +319,7 @@ Staleness = Annotated[
 
 
 class TrainingKeys(Model):
-    """Keys of training that hold whatever crosses the cut. What is ``auto`` depends on the number of training rows."""
+    """Keys of training that apply whatever crosses the cut. ``auto`` depends on the number of training rows."""
 
     epochs: Epochs | Literal["auto"] = Field(
         default="auto",
@@ -396,11 +398,11 @@ class TrainingKeys(Model):
 
     @property
     def is_open_ended(self) -> bool:
-        """Tell whether training goes on at one rate for as long as validation says, and not to an end that is planned."""
+        """Tell whether training goes on at one rate as long as validation improves, without a planned end."""
         return self.schedule == "open-ended"
 
     def folds_notes(self, count: int) -> list[str]:
-        """Say what several networks side by side are, or nothing for a single one."""
+        """Describe several networks side by side. Return nothing for a single one."""
         if count == 1:
             return []
         return [
@@ -409,7 +411,7 @@ class TrainingKeys(Model):
         ]
 
     def resolved(self, rows: int) -> "TrainingConfig":
-        """Settle what is ``auto`` by the number of training rows, which every party knows once rows are linked."""
+        """Resolve ``auto`` by the number of training rows, which every party knows after rows are linked."""
         batch_size = fitting_batch_size(rows) if self.batch_size == "auto" else self.batch_size
         open_ended = self.is_open_ended
         epochs, patience = self.epochs, self.patience
@@ -417,7 +419,7 @@ class TrainingKeys(Model):
             epochs = longest_epochs(rows, batch_size) if open_ended else fitting_epochs(rows, batch_size)
         if patience == "auto":
             patience = (longest_patience if open_ended else fitting_patience)(rows, batch_size)
-        mode = "synchronous" if self.mode == "auto" and self.gradients == "none" else self.mode  # nobody waits for the line
+        mode = "synchronous" if self.mode == "auto" and self.gradients == "none" else self.mode  # nothing waits for the network
         folds = self.folds
         if folds == "auto":
             folds = fitting_folds(rows) if self.gradients == "sent" else 1
@@ -436,7 +438,7 @@ class TrainingKeys(Model):
         return TrainingConfig.model_validate(self.model_dump() | values)
 
     def resolved_notes(self, rows: int) -> list[str]:
-        """Say what ``auto`` comes to for so many training rows."""
+        """Say which values ``auto`` gets for this many training rows."""
         config = self.resolved(rows)
         return [
             f"training.{key} = auto: {getattr(config, key)}, by {rows:,} training rows"
@@ -450,7 +452,7 @@ class TrainingChoice(TrainingKeys, Variant):
 
 
 class SynchronousTraining(TrainingChoice):
-    """Training in which every step waits for its gradients, or which finds its pace by itself."""
+    """Training in which every step waits for its gradients, or which chooses its pace by itself."""
 
     gradients: Literal["sent"] = Field(default="sent", description=_GRADIENTS)
     mode: Literal["synchronous", "auto"] = Field(default="synchronous", description=_MODE)
@@ -469,7 +471,7 @@ class PipelinedTraining(TrainingChoice):
 
 
 class StillTraining(TrainingChoice):
-    """Training without gradients: each row crosses once and whole, for one network, and nobody waits for anything."""
+    """Training without gradients: each row crosses once, for one network, and nothing waits for gradients."""
 
     gradients: Literal["none"] = Field(description=_GRADIENTS)
     mode: Literal["synchronous", "auto"] = Field(default="synchronous", description=_MODE)
@@ -480,7 +482,7 @@ class StillTraining(TrainingChoice):
 
 
 class SharedTraining(TrainingChoice):
-    """Training of a linear head on secret shares, over features that no training changes."""
+    """Training of a linear head on secret shares, on features that no training changes."""
 
     gradients: Literal["shared"] = Field(description=_GRADIENTS)
     mode: Literal["synchronous"] = Field(default="synchronous", description=_MODE)
@@ -502,7 +504,7 @@ class SharedTraining(TrainingChoice):
     compression: ClassVar[Literal["none"]] = "none"
 
     def resolved(self, rows: int) -> "TrainingConfig":
-        """Settle epochs and batches: at least 300 steps, of few and large batches, because a step takes five exchanges."""
+        """Resolve epochs and batches: at least 300 steps with few, large batches, because a step takes five exchanges."""
         large = min(max(2 ** round(math.log2(max(rows, 1) / 24)), 128), 1024)
         batch_size = large if self.batch_size == "auto" else self.batch_size
         epochs = max(12, math.ceil(300 / steps_of_epoch(rows, batch_size))) if self.epochs == "auto" else self.epochs
@@ -519,7 +521,7 @@ TrainingSettings: TypeAlias = Annotated[
 
 
 class TrainingConfig(TrainingKeys):
-    """Training of the network, with every number settled. What is left out is as in the papers, which train plainly."""
+    """Training of the network with every number resolved. The defaults are those of the papers, which train plainly."""
 
     epochs: Epochs = 5
     batch_size: Count = 512
@@ -535,8 +537,8 @@ class TrainingConfig(TrainingKeys):
 
 
 def fitting_folds(rows: int, *, full: int = FULL) -> int:
-    """Choose several for few rows, because one network has too few to learn from and to be judged by, or 1 for very few, or
-    ``full``.
+    """Choose several for few rows, because one network has too few to learn from and to be judged by. Choose 1 for very few rows,
+    or for at least ``full``.
     """
     return FOLDS if LEAST_FOLDED <= rows < full else 1
 
@@ -553,27 +555,27 @@ def longest_epochs(rows: int, batch_size: int) -> int:
 
 
 def longest_patience(rows: int, batch_size: int) -> int:
-    """Choose so many epochs that they take 1,000 steps, within 3 to 16: after them a training ends that has no other end."""
+    """Choose as many epochs as take 1,000 steps, within 3 to 16. They end a training that has no other end."""
     return min(max(math.ceil(1000 / steps_of_epoch(rows, batch_size)), 3), 16)
 
 
 def fitting_epochs(rows: int, batch_size: int) -> int:
-    """Choose so many that training takes about 6,000 steps, within 4 to 60."""
+    """Choose as many epochs as take about 6,000 steps, within 4 to 60."""
     return min(max(round(6000 / steps_of_epoch(rows, batch_size)), 4), 60)
 
 
 def fitting_patience(rows: int, batch_size: int) -> int:
-    """Choose so many epochs that they take 200 steps, within 2 to 5."""
+    """Choose as many epochs as take 200 steps, within 2 to 5."""
     return min(max(math.ceil(200 / steps_of_epoch(rows, batch_size)), 2), 5)
 
 
 def steps_of_epoch(rows: int, batch_size: int) -> int:
-    """Count the batches of so many training rows."""
+    """Count the batches of this many training rows."""
     return math.ceil(max(rows, 1) / batch_size)
 
 
 class PrivateRelease(Model):
-    """A number that the label party may show the others: released under differential privacy, on the record of its ledger."""
+    """A number that the label party may show the others: released under differential privacy, and recorded in its ledger."""
 
     epsilon: ReleaseEpsilon = Field(description="what the released AUC may cost the labels of the test rows")
     unit: Literal["label", "record"] = Field(default="label", description="what is protected: labels, or whole records")

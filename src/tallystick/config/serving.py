@@ -1,4 +1,4 @@
-"""Scores online: which ways of asking the contract allows, and how each side answers by its own file."""
+"""Declare online scores: the ways of asking that the contract allows, and each side's own settings."""
 
 import re
 from pathlib import Path
@@ -24,11 +24,13 @@ WAYS: dict[Way, str] = {
 }
 
 MOST_ALIGNMENTS = 24
-"""New alignments that a side takes part in within a day while it serves: each tells a partner what a list of its choice tells."""
+"""Most new alignments in which a side takes part per day while it serves. Each reveals to a partner which ids of a list are
+common.
+"""
 
 
 class ServingConfig(Model):
-    """Serving as far as the sides allow it. A contract without this section allows none."""
+    """Serving, as far as the sides allow it. A contract without this section allows none."""
 
     ways: tuple[Way, ...] = Field(
         min_length=1,
@@ -50,7 +52,7 @@ class ServingConfig(Model):
 
 
 def _server(*schemes: str) -> AfterValidator:
-    """Check the address of a server: its scheme, and that no password stands in it."""
+    """Check the address of a server: its scheme, and that it contains no password."""
 
     def check(url: str) -> str:
         if not url.startswith(tuple(f"{scheme}://" for scheme in schemes)):
@@ -84,7 +86,7 @@ class Redis(Model):
 
 
 def _adbc_database(database: str, info: ValidationInfo) -> str:
-    """Return the database, a SQLite file from the party file's folder."""
+    """Return the database. A SQLite file is relative to the party file's folder."""
     if not re.match(r"(sqlite:.|adbc:[a-z][a-z0-9_]*$)", database, re.DOTALL) or database in ("adbc:sqlite", "adbc:postgresql"):
         raise Unshown('must be "sqlite:FILE", or "adbc:DRIVER" of another database than SQLite and PostgreSQL')
     kind, _, place = database.partition(":")
@@ -134,7 +136,7 @@ class AnswersConfig(Model):
 
 
 class ShadowOptions(Model):
-    """Scoring of a candidate (`tallystick runs ... shadow`) beside the run in use."""
+    """Scoring of a candidate (`tallystick runs ... shadow`) next to the run in use."""
 
     share: WholeShare = Field(
         default=0.1,

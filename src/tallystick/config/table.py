@@ -16,13 +16,13 @@ TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 
 def address_scheme(place: object) -> str | None:
-    """Return the scheme of an object store's address, such as s3, or None for a path, and for what is neither."""
+    """Return the scheme of an object store's address, such as s3. Return None for a path and for anything else."""
     match = re.match(r"([a-z][a-z0-9+.-]*)://", place, flags=re.IGNORECASE) if isinstance(place, str) else None
     return match[1].lower() if match is not None else None
 
 
 def _place(value: Any, info: ValidationInfo) -> Any:
-    """Return an address as it is written, and a path from the party file's folder."""
+    """Return an address unchanged, and a path relative to the party file's folder."""
     if not isinstance(value, str | Path):
         raise ValueError("must be a path, or an address such as s3://bucket/folder")
     if (scheme := address_scheme(value)) is None:
@@ -62,7 +62,7 @@ DriverOptions = Annotated[
 
 
 def driver_option_problems(database: str, options: Mapping[str, str], secret_options: Mapping[str, Secret]) -> list[str]:
-    """List what is wrong with the options of a driver."""
+    """List the problems of a driver's options."""
     problems = [
         f"{use}: goes with an adbc: database only"
         for use, given in (("options", options), ("secret_options", secret_options))
@@ -95,7 +95,7 @@ class StoreConfig(Model):
     anonymous: bool = Field(default=False, description="read without a key what everybody may read (s3://, gs://)")
 
     def secret(self, name: str) -> str | None:
-        """Read one of the secrets. Raises ConfigError where it cannot be had."""
+        """Read one of the secrets. Raises ConfigError if it cannot be read."""
         place: Secret | None = getattr(self, name)
         return place.read(f"table.store.{name}") if place is not None else None
 
@@ -150,16 +150,16 @@ class TableConfig(Model):
     _folder: Path = PrivateAttr(default=Path())
 
     def model_post_init(self, context: Any) -> None:
-        """Remember the party file's folder: a query's relative paths start there."""
+        """Remember the party file's folder, to which a query's paths are relative."""
         self._folder = Path((context or {}).get("folder", "."))
 
     @property
     def folder(self) -> Path:
-        """Return the folder that a query's relative paths start from."""
+        """Return the folder to which a query's paths are relative."""
         return self._folder
 
     def at(self, place: Path | str, *, option: str) -> "TableConfig":
-        """Return another place that is read as this one is, as a command's option names it. Raises ConfigError."""
+        """Return another place that is read with the same settings, as a command's option names it. Raises ConfigError."""
         settings = {
             name: getattr(self, name) for name in ("separator", "encoding", "decimal", "missing", "missing_in", "max_rows")
         }
@@ -173,7 +173,7 @@ class TableConfig(Model):
         if (self.path is None) == (self.query is None):
             problems.append("path, query: exactly one of the two must be given")
         if self.path is not None:
-            # A name without a dot is a folder's, and so is an address that ends in a slash
+            # A name without a dot is a folder, and so is an address that ends in a slash
             name = self.path.name if isinstance(self.path, Path) else self.path.rpartition("/")[2]
             is_folder = (isinstance(self.path, Path) and self.path.is_dir()) or "." not in name
             if not is_folder and not name.lower().endswith(TABLE_SUFFIXES):

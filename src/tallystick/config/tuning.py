@@ -1,7 +1,7 @@
-"""Declare what of a contract may be tuned, and within which bounds, and which of it a party allows.
+"""Declare which keys of a contract may be tuned within which bounds, and which of them a party allows.
 
-A search tries one contract after the other, each with its own values of these keys. Defences and what is released are not among
-them: how much may leak is to be decided, not found by validation loss.
+A search tries one contract after the other, each with its own values of these keys. Defences and releases are not among them: how
+much may leak is a decision, and must not be chosen by validation loss.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ TUNABLE: Mapping[str, Literal["whole", "number", "choice"]] = {
     "training.warm_up": "number",
     "training.weight_decay": "number",
 }
-"""Key of the contract to what bounds of it would be: whole numbers, any numbers, or none."""
+"""For each key of the contract, the kind of its bounds: whole numbers, any numbers, or none."""
 ONLY_TOGETHER = ("model.cut_after", "model.cut_width")
-"""What makes no difference to a network of one's own columns alone."""
+"""Keys that make no difference to a network of one's own columns alone."""
 
 Bound = Annotated[float, Field(strict=True, ge=-1e9, le=1e9)]
 
@@ -63,7 +63,7 @@ class TunedKey(Model):
         return self
 
     def ends(self, key: str) -> tuple[Any, ...]:
-        """Return all values, or the least and the largest."""
+        """Return all values, or the smallest and the largest."""
         if self.values:
             return self.values
         return tuple(int(end) if TUNABLE[key] == "whole" else end for end in (self.low, self.high) if end is not None)
@@ -77,7 +77,7 @@ class TunedKey(Model):
         return is_number and self.low is not None and self.high is not None and self.low <= value <= self.high
 
     def problems(self, key: str) -> list[str]:
-        """List what is wrong with the bounds of such a key."""
+        """List the problems of a key's bounds."""
         kind = TUNABLE[key]
         if self.values:
             return []

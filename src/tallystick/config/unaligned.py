@@ -1,4 +1,4 @@
-"""Declare what a contract says of rows that only the label party has: a class for each ``unaligned.method``, with its keys."""
+"""Declare how a contract uses rows that only the label party has: one class for each ``unaligned.method``, with its keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tallystick.reading import Count, Text, Variant, WholeShare, usual
 
-MOST_EVALUATIONS = 1000  # a diffusion has so many steps of noise
+MOST_EVALUATIONS = 1000  # a diffusion has this many steps of noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,14 +16,15 @@ class MethodFacts:
     """Facts about a method for unaligned rows, for the checks of a contract and for a feature party.
 
     Args:
-        what: in one phrase.
-        implemented: where in training/unaligned/ its class is, as file.Class; it is loaded when a party trains. Empty for none.
-        embeds: the embeddings of the training rows are sent once more after the joint epochs that come first.
-        pretrains_bottoms: the feature parties train their bottom models on all their own rows first, without labels.
-        teaches_bottoms: the feature parties' bottom models learn by cut gradients in the epochs before, so it needs these.
-        two_classes: the target must be binary.
-        one_feature_party: there may be only one.
-        dispensable: where the label party has no unaligned row to train on, a run goes on as with none.
+        what: the method in one phrase.
+        implemented: its class in training/unaligned/, as file.Class, loaded when a party trains; empty for none.
+        embeds: whether the embeddings of the training rows are sent once more, after the joint epochs at the start.
+        pretrains_bottoms: whether the feature parties first train their bottom models on all their own rows, without labels.
+        teaches_bottoms: whether the feature parties' bottom models learn by cut gradients in the epochs before, so that it needs
+            gradients.
+        two_classes: whether the target must be binary.
+        one_feature_party: whether there may be only one.
+        dispensable: whether a run without any unaligned training row goes on as with none.
     """
 
     what: str
@@ -80,7 +81,7 @@ SelfSupervisionRate = Annotated[
 
 
 class UnalignedKeys(Variant):
-    """Base of the uses of the label party's rows without a partner's row (FedAds, section 4.1, and what does better)."""
+    """Base of the uses of the label party's rows without a partner's row (FedAds, section 4.1, and better methods)."""
 
     facts: ClassVar[MethodFacts]
     method: str
@@ -98,7 +99,7 @@ class UnalignedKeys(Variant):
 
     @property
     def steps_beside(self) -> int:
-        """Return how many steps on unaligned rows there are for each joint step. Nothing crosses in them."""
+        """Return how many steps on unaligned rows follow each joint step. Nothing crosses in them."""
         steps: int = getattr(self, "local_steps", 0)
         return steps
 
@@ -295,11 +296,11 @@ CLASSES: Mapping[str, type[UnalignedKeys]] = {
     if issubclass(choice, UnalignedKeys)
 }
 METHODS: Mapping[str, MethodFacts] = {name: choice.facts for name, choice in CLASSES.items()}
-"""The contract's unaligned.method to what it is: training/unaligned/ has a file for each."""
+"""Each name of the contract's unaligned.method, and its facts. training/unaligned/ has a file for each."""
 
 
 def unaligned_problems(unaligned: UnalignedKeys, *, alignment: str, target: str, feature_parties: int, wide: bool) -> list[str]:
-    """List what is wrong with a method for unaligned rows beside the rest of a contract."""
+    """List the problems of a method for unaligned rows with the rest of a contract."""
     if not unaligned.used:
         return []
     where, facts = f"unaligned.method = {unaligned.method}", unaligned.facts

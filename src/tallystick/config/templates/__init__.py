@@ -1,4 +1,4 @@
-"""Commented party files and contracts to start from, with the parties, the method and the columns that were asked for."""
+"""Write commented party files and contracts to start from, with the requested parties, method and columns."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from tallystick.errors import ConfigError
 from tallystick.reading import PARTY_NAME, Role, shown
 
 HELPER = "helper"
-COMMENTS_AT = 36  # column of the comments behind keys
+COMMENTS_AT = 36  # column of the comments after keys
 _COMMENTED = re.compile(r"(.*\S) {2,}(# .*)")
 FIRST_PORT = 7443
 _GRADIENTS = ("sent", "none", "shared")
@@ -26,13 +26,13 @@ _CLASSES, _REGRESSION = ("binary", "multiclass"), "regression"
 
 @dataclass(frozen=True, kw_only=True)
 class FoundColumns:
-    """Columns whose use a table's header makes plain.
+    """Columns whose use is clear from a table's header.
 
     Args:
-        names: of all its columns.
-        key: the one that names a row, or that similar keys are read from; None where several could be it, or none.
-        label: the one to predict; None in the same cases.
-        classes: of the label; None where it is a number to estimate, or not known.
+        names: names of all its columns.
+        key: the column that names a row, or from which similar keys are read; None if several are possible, or none.
+        label: the column to predict; None in the same cases.
+        classes: number of the label's classes; None for a number to estimate, or if unknown.
     """
 
     names: tuple[str, ...] = ()
@@ -43,18 +43,18 @@ class FoundColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class FileRequest:
-    """Request for a contract and a party file.
+    """A request for a contract and a party file.
 
     Args:
-        role: of whose party file it is.
-        parties: the label party first, then the feature parties; the helper may be named too.
+        role: role of the party file's owner.
+        parties: the label party first, then the feature parties; the helper may be named as well.
         method: how rows are linked.
-        party: whose file it is; None where the role alone tells.
-        table: of that party, from the party file's folder; None is a file beside it, named as the party.
-        columns: what the table's header makes plain.
+        party: owner of the file; None if the role determines it.
+        table: table of that party, relative to the party file's folder; None is a file next to it, named like the party.
+        columns: columns whose use is clear from the table's header.
         gradients: whether cut gradients are sent, or none, or a head is trained on secret shares.
 
-    Raises ConfigError for names, a role or a method that do not go together.
+    Raises ConfigError for names, a role or a method that cannot be combined.
     """
 
     role: Role
@@ -112,7 +112,7 @@ class FileRequest:
 
     @property
     def facts(self) -> Linkage:
-        """Return the facts of the way of linking rows."""
+        """Return the facts of the linkage."""
         return LINKAGES[self.method]
 
     @property
@@ -133,13 +133,13 @@ class FileRequest:
 
     @property
     def name(self) -> str:
-        """Return the name of the party whose file it is."""
+        """Return the name of the file's owner."""
         return self.party or next(name for name, role in self.roles.items() if role == self.role)
 
 
 def contract_text(request: FileRequest) -> str:
-    """Write the contract: the same for every party that asks for the same, but for what the label party's table says of the
-    target.
+    """Write the contract. It is the same for every party with the same request, except for the target, which depends on the label
+    party's table.
     """
     classes = request.columns.classes if request.role == "label" else 2
     target = _REGRESSION if classes is None else _CLASSES[classes > 2]
@@ -159,7 +159,7 @@ def contract_text(request: FileRequest) -> str:
 
 
 def party_text(request: FileRequest) -> str:
-    """Write one party's file. A column whose use the header does not make plain gets a comment that says so."""
+    """Write one party's file. If the header does not show a column's use, a comment says so."""
     label, columns = request.parties[0], request.columns
     ports = {name: FIRST_PORT + place for place, name in enumerate([label, *([HELPER] if request.has_helper else [])])}
     dialled = {"label": [HELPER], "feature": [label, HELPER], "helper": []}[request.role]
@@ -189,7 +189,7 @@ def _note(columns: FoundColumns, column: str | None, use: str) -> str:
 
 
 def _name(party: str) -> str:
-    """Put the name in quotes where YAML would read a number, or nothing."""
+    """Quote the name if YAML would read a number or null."""
     return party if party[0].isalpha() and party not in ("null", "true", "false") else _quoted(party)
 
 
@@ -202,7 +202,7 @@ def _part(name: str) -> str:
 
 
 def _filled(name: str, values: Mapping[str, str]) -> str:
-    """Fill the template with its values, and align the comments behind them."""
+    """Fill the template with its values, and align the comments after them."""
     lines = []
     for line in _part(name).splitlines():
         match = _COMMENTED.fullmatch(line)
