@@ -1,1 +1,1 @@
-"""One network trained by several parties, written per role over a channel."""
+"""Train one network by several parties, written per role over a channel."""

@@ -1,12 +1,12 @@
-"""Calibration: what a model trained on partly synthetic rows says about real ones.
+"""Calibrate a model that was trained on partly synthetic rows for its predictions on real rows.
 
-Shapes: B rows of a batch, V the label party's own validation rows, G groups of them, S slopes tried.
+Shapes: B rows of a batch, V the label party's own validation rows, G groups of them, S tried slopes.
 
-Imputing absent labels and features changes the share of positives at a given x. On the union of both sides' rows
-this change is one affine map of probabilities (LogitShift), known from the sizes alone. It can be applied to the
-logits that the loss sees ("training", the paper's -tr) or undone at prediction ("prediction", -te). Either trusts the
-model to be right by fractions of a percent where few rows are shared; "fitted" (-fit, not in the paper) checks: it applies the
-map in training and then fits a line through the logits (LogitLine) on validation labels.
+Imputing absent labels and features changes the share of positives at a given x. On the union of both sides' rows this change is
+an affine map of probabilities (LogitShift), known from the sizes alone. It can be applied to the logits that the loss sees
+("training", the paper's -tr) or undone at prediction ("prediction", -te). If few rows are shared, both require the model to be
+right to fractions of a percent. "fitted" (-fit, not in the paper) checks this: it applies the map in training and then fits a
+line through the logits (LogitLine) on validation labels.
 """
 
 from dataclasses import dataclass, replace
@@ -30,12 +30,12 @@ def _log(probability: float) -> float:
 class LogitShift:
     """The map from D(y=1|x) on real rows to D'(y=1|x) on the union with its synthetic rows, in logits.
 
-    FLORIST, appendices E, F and G (equations 1-3), as one formula that is exact on a union: D' = shared·D + positive. Here
-    shared = P11 is the share of rows that both sides have. positive = P10·π + (1 - P11 - P10)·q is the share whose label is 1
-    whatever x is. negative is the rest. P10 is the share that only the label party has, π its rate of positives, and q the rate
-    of positives among imputed labels (0 for majority). It holds if absence is independent of x and y, absent features are drawn
-    from their marginal (sampling) and the label party has no features of its own. A statistic about three sizes and one rate:
-    it reveals no row, and protects none.
+    FLORIST, appendices E, F and G (equations 1-3), as one formula that is exact on a union: D' = shared·D + positive. Here shared
+    = P11 is the share of rows that both sides have. positive = P10·π + (1 - P11 - P10)·q is the share with label 1 whatever x is.
+    negative is the rest. P10 is the share that only the label party has, π its rate of positives, and q the rate of positives
+    among imputed labels (0 for majority). The formula holds if absence is independent of x and y, absent features are drawn from
+    their marginal (sampling) and the label party has no features of its own. It depends only on three sizes and one rate: it
+    reveals no row, and protects none.
 
     Args:
         shared: P11, in (0, 1].
@@ -62,7 +62,7 @@ class LogitShift:
     def of_union(
         cls, *, shared: int, label_only: int, union: int, positive_rate: float, imputed_rate: float = 0.0
     ) -> "LogitShift":
-        """Take the shares from the sizes that the union protocol reveals.
+        """Compute the shares from the sizes that the union protocol reveals.
 
         Args:
             shared: rows that both sides have.
@@ -93,18 +93,18 @@ class LogitShift:
         return log_one_B - log_zero_B
 
     def inverse(self, logits_B: Tensor) -> Tensor:
-        """Return the logits of D for logits of D', cut at ±LOGIT_LIMIT where D would leave [0, 1].
+        """Return the logits of D for logits of D', cut at ±LOGIT_LIMIT if D would leave [0, 1].
 
-        sigmoid(l) - b is computed as sigmoid(l)·(1 - b)·(1 - exp(logit(b) - l)), which keeps its precision where the two cancel.
+        sigmoid(l) - b is computed as sigmoid(l)·(1 - b)·(1 - exp(logit(b) - l)), which stays precise if the two terms cancel.
         """
         one_B = logsigmoid(logits_B) + _log_excess(logits_B, self.positive)
         zero_B = logsigmoid(-logits_B) + _log_excess(-logits_B, self.negative)
-        # Both excesses cannot be empty at once: the three shares add up to 1 and shared is above 0.
+        # Both excesses cannot be empty at the same time: the three shares add up to 1 and shared is above 0.
         return (one_B - zero_B).clamp(-LOGIT_LIMIT, LOGIT_LIMIT)
 
 
 def _log_excess(logits_B: Tensor, floor: float) -> Tensor:
-    """Compute log((sigmoid(l) - floor) / sigmoid(l)), and -inf where sigmoid(l) <= floor."""
+    """Compute log((sigmoid(l) - floor) / sigmoid(l)), and -inf if sigmoid(l) <= floor."""
     if floor == 0:
         return torch.zeros_like(logits_B)
     gap_B = (log(floor) - log(1 - floor)) - logits_B
@@ -118,7 +118,7 @@ NO_SHIFT = LogitShift(shared=1.0, positive=0.0, negative=0.0)
 class LogitLine:
     """Calibrated logits as a line through the model's: slope times logit plus intercept (Platt 1999).
 
-    The slope is above 0, so ranks stay. A statistic of validation labels that the label party keeps; no guarantee.
+    The slope is above 0, so ranks do not change. It depends on validation labels and stays with the label party; no guarantee.
     """
 
     slope: float = 1.0
@@ -129,25 +129,25 @@ class LogitLine:
         return self.slope * logits_B + self.intercept
 
 
-SLOPES = torch.logspace(-2, 1, 61, dtype=torch.float64)  # tried, for logits of deviation 1: 12 % apart
-GROUPS = 1024  # of validation rows with nearly equal logits, at most
+SLOPES = torch.logspace(-2, 1, 61, dtype=torch.float64)  # tried slopes, for logits of deviation 1: 12 % apart
+GROUPS = 1024  # most groups of validation rows with nearly equal logits
 
 
 def fit_line(logits_V: Tensor, labels_V: Tensor, *, real: float, positive_rate: float) -> tuple[LogitLine, float]:
-    """Fit a line through the logits on the label party's own validation rows, and also return the mean loss that it leaves.
+    """Fit a line through the logits on the label party's own validation rows. Return also the mean loss with it.
 
-    Not in FLORIST, whose -te inverts the shift and so multiplies every error of the model by one over the shared part of
-    the union. Here the validation labels say how far the logits can be trusted. Of the own rows a share ``real`` has real
-    features and the rest sampled ones, which say nothing of the label: P(y = 1) = real sigmoid(l) + (1 - real) π. The
-    intercept is the one by which the mean of sigmoid(l) is π; the slope, for logits of deviation 1, is the most likely one
-    under a half-normal prior of deviation 1, the spread that goes with an AUC of about .76. Where the labels say little
-    the slope falls towards 0 and every prediction towards π, which is calibrated, if of no use.
+    This is not in FLORIST, whose -te inverts the shift and so multiplies every error of the model by one over the shared part of
+    the union. Here the validation labels show how far the logits can be trusted. A share ``real`` of the own rows has real
+    features and the rest sampled ones, which are independent of the label: P(y = 1) = real sigmoid(l) + (1 - real) π. The
+    intercept is the one that makes the mean of sigmoid(l) equal π. The slope, for logits of deviation 1, is the most likely one
+    under a half-normal prior of deviation 1, which corresponds to an AUC of about .76. If the labels are not informative, the
+    slope falls towards 0 and every prediction towards π, which is calibrated but useless.
 
     Args:
         logits_V: the model's logits.
         labels_V: 0 or 1.
         real: share of own rows whose features are all real, in (0, 1].
-        positive_rate: π, the rate of positives on the own training rows.
+        positive_rate: π, the rate of positives in the own training rows.
 
     Raises:
         DataError: there are no such rows.
@@ -163,7 +163,7 @@ def fit_line(logits_V: Tensor, labels_V: Tensor, *, real: float, positive_rate: 
     mean, spread = sorted_V.mean().item(), sorted_V.std(correction=0).item()
     rate = min(max(positive_rate, 1e-6), 1 - 1e-6)
     prior_logit = log(rate) - log(1 - rate)
-    if not spread > 1e-9:  # nothing to tell rows apart by; or no number at all, which the loss says
+    if not spread > 1e-9:  # nothing separates the rows; or logits are NaN, which the loss reports
         share = positive_V.mean().item()
         entropy = -share * log(rate) - (1 - share) * log(1 - rate)
         return LogitLine(intercept=prior_logit - mean), nan if spread != 0 else entropy
@@ -187,17 +187,17 @@ def fit_line(logits_V: Tensor, labels_V: Tensor, *, real: float, positive_rate: 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Calibration that applies in some phases only, and what was fitted. The training loop calls its methods and need not know.
+    """A calibration that applies only in some phases, and its fitted values. The training loop only calls its methods.
 
-    FLORIST, section 2.4 "Logits Calibration": "training" is -tr, "prediction" is -te, "never" is the plain strategy.
-    "fitted" is -tr and then a LogitLine. No threat model: it changes numbers that the label party holds. In training it also
-    scales the cut gradients, by a function of the logit only, so it neither adds to nor hides what they reveal.
+    FLORIST, section 2.4 "Logits Calibration": "training" is -tr, "prediction" is -te, "never" is the plain strategy. "fitted" is
+    -tr and then a LogitLine. No threat model: it changes numbers that the label party has. In training it also scales the cut
+    gradients, by a function of the logit only, so it neither adds to what they reveal nor hides it.
 
     Args:
-        shift: what imputation did to the probabilities.
-        when: where it applies.
+        shift: how imputation changed the probabilities.
+        when: the phase in which it applies.
         real: share of the label party's rows whose features are all real, in (0, 1].
-        line: what was fitted.
+        line: the fitted line.
     """
 
     shift: LogitShift = NO_SHIFT

@@ -1,4 +1,4 @@
-"""Training of the joined model in one process: the reference for speed and for every bit. Shapes: B batch."""
+"""Train the joined model in one process: the reference for speed and for every bit. Shapes: B batch."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -27,10 +27,10 @@ def train_joined(
     first_epoch: int = 0,
     progress: Callable[[int], None] = lambda step: None,  # noqa: ARG005
 ) -> None:
-    """Train for a number of steps: plain PyTorch, nothing of tallystick but the schedule.
+    """Train for a number of steps, in plain PyTorch. Only the schedule is tallystick's.
 
-    ``sources`` are the columns of each party, in the order of the model's bottoms, the label party's own last. It leaves the
-    averaged weights where there are some. A refit begins with the ``first_epoch`` after the first training's.
+    ``sources`` are the columns of each party, in the order of the model's bottoms, with the label party's own last. It leaves the
+    averaged weights if the settings ask for averages. A refit begins with the ``first_epoch`` after the first training's.
     """
     optimizer = optimizer_of(training, model)
     assert optimizer is not None

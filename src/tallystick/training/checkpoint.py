@@ -1,8 +1,8 @@
-"""Checkpoints: a party's own weights, optimizer state and counters, whole or not at all.
+"""Write and read checkpoints: a party's own weights, optimizer state and counters, completely or not at all.
 
-Two generations stay: the parties commit the same steps, so when one is killed between two commits, or a disk damages the
-newest file, there is a step that all have. Every file is sealed (``tallystick.storage``), and only steps whose files are as they
-were written, and belong there, are offered to the others.
+Two generations are kept. The parties commit the same steps, so if one is killed between two commits, or a disk damages the newest
+file, there is a step that all have. Every file is sealed (``tallystick.storage``), and only steps with intact files in their own
+place are offered to the others.
 """
 
 import json
@@ -30,26 +30,27 @@ _BEST = re.compile(r"best-(0|[1-9][0-9]*)\.safetensors")
 
 @dataclass(kw_only=True)
 class TrainingState:
-    """State of a training run: what a checkpoint holds besides tensors."""
+    """State of a training run: the part of a checkpoint that is not tensors."""
 
     step: int = 0
     epoch: int = 0
     best_epoch: int | None = None
-    best_step: int | None = None  # after which weights were kept last; of a single network it lies in the best epoch
+    best_step: int | None = None  # after which weights were kept last; for a single network it is in the best epoch
     best_loss: float | None = None
-    network_losses: list[float] = field(default_factory=list)  # of each network side by side, by its kept weights on its own fold
-    best_fitted: dict[str, float] = field(default_factory=dict)  # what the best weights' logits need (Objective.fitted)
+    network_losses: list[float] = field(default_factory=list)  # of each network side by side: its kept weights on its own fold
+    best_fitted: dict[str, float] = field(default_factory=dict)  # values that the best weights' logits need (Objective.fitted)
     epochs_since_best: int = 0
     loss_sum: float = 0.0
-    epoch_loss: float | None = None  # the lowest validation loss of the present epoch so far
+    epoch_loss: float | None = None  # the lowest validation loss of the current epoch so far
     stopped: bool = False
     history: list[dict[str, float]] = field(default_factory=list)
-    first_epochs: int = 0  # of the training that was validated, once a refit goes on after it
-    refit_epochs: int = 0  # that the refit takes, the last of them perhaps in part; 0 where there is none
+    first_epochs: int = 0  # of the training with validation, before a refit
+    refit_epochs: int = 0  # number of epochs of the refit, of which the last may be partial; 0 without a refit
     refit_steps: int = 0
 
     def refitting(self, *, steps: int, more_steps: int) -> "TrainingState":
-        """Return the state in which the refit begins after this training: as many passes over the rows as the best epoch had.
+        """Return the state at the start of the refit after this training: with as many passes over the rows as the best epoch
+        had.
 
         Args:
             steps: of an epoch of this training.
@@ -65,21 +66,21 @@ class TrainingState:
 
 
 class CheckpointPart(Protocol):
-    """Content of a checkpoint beside a module's weights, such as the optimizer's state. The names of its tensors are its own."""
+    """Content of a checkpoint in addition to a module's weights, such as the optimizer's state. It names its own tensors."""
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the tensors that a checkpoint holds of this."""
+        """Return its tensors for a checkpoint."""
         ...
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what ``tensors`` gave. Other names are left alone."""
+        """Restore the state that ``tensors`` returned. Other names are ignored."""
         ...
 
 
 class CheckpointStore:
     """A folder of one party's checkpoints and its best weights so far, which are named by their step.
 
-    ``origin`` says what run's folder this one lies in; without it files are bound to their names alone.
+    ``origin`` is that of the run's folder. Without it files are bound only to their names.
     """
 
     def __init__(self, folder: Path, *, origin: Origin | None = None) -> None:
@@ -87,13 +88,13 @@ class CheckpointStore:
         self._origin = origin or Origin(folder=folder)
 
     def steps(self) -> list[int]:
-        """List the committed steps, oldest first, whether or not their files are intact. 0, the start, is not listed."""
+        """List the committed steps, oldest first, whether or not their files are intact, without 0, the start."""
         return self._numbers(_STEP)
 
     def intact(self) -> tuple[list[int], list[DamagedFile]]:
-        """List the steps that can be resumed from, oldest first, and the damage of the others' files.
+        """List the steps that can be resumed, oldest first, and the damage of the others' files.
 
-        A step needs its own file and, once some weights were the best so far, these.
+        A step needs its own file and, if there are best weights so far, their file.
         """
         good = []
         damaged: dict[Path, DamagedFile] = {}
@@ -109,7 +110,7 @@ class CheckpointStore:
         return good, list(damaged.values())
 
     def save(self, state: TrainingState, module: nn.Module, *beside: CheckpointPart | None) -> None:
-        """Commit a step. Raises StorageError and leaves the earlier ones if it cannot be written."""
+        """Commit a step. If it cannot be written, raise StorageError and leave the earlier ones."""
         tensors = {f"model/{name}": tensor for name, tensor in module.state_dict().items()}
         for each in beside:
             tensors |= each.tensors() if each is not None else {}
@@ -118,11 +119,11 @@ class CheckpointStore:
         write_tensors(self._path(state.step), tensors, {"state": json.dumps(vars(state))}, origin=self._origin)
         for step in self.steps()[:-_KEPT]:
             remove(self._path(step))
-        for best in self._numbers(_BEST)[:-_KEPT]:  # whoever finds better weights commits at once
+        for best in self._numbers(_BEST)[:-_KEPT]:  # better weights are committed at once
             remove(self._best(best))
 
     def load(self, step: int, module: nn.Module, *beside: CheckpointPart | None) -> TrainingState:
-        """Put a committed step back into the module and what was saved beside it.
+        """Load a committed step into the module and the other parts.
 
         Raises DamagedFile, and DataError if it is of another module.
         """
@@ -136,7 +137,7 @@ class CheckpointStore:
         return TrainingState(**json.loads(metadata["state"]))
 
     def drop_after(self, state: TrainingState) -> None:
-        """Forget steps, and best weights, after those of the step that all parties resume from."""
+        """Delete steps, and best weights, after those of the step from which all parties resume."""
         for later in self.steps():
             if later > state.step:
                 remove(self._path(later))
@@ -145,10 +146,10 @@ class CheckpointStore:
                 remove(self._best(best))
 
     def save_best(self, module: nn.Module, *, step: int, improved: Sequence[int] = (0,), before: int | None = None) -> None:
-        """Keep the module's weights, which are those after this step, as the best so far.
+        """Keep the module's weights, after this step, as the best so far.
 
-        Of several networks side by side only those that ``improved`` have new ones; the others keep theirs, which lie in the file
-        of the step ``before``. Raises DamagedFile where that is not as it was written.
+        Of several networks side by side only those in ``improved`` have new weights. The others keep theirs, from the file of the
+        step ``before``. Raises DamagedFile if that file is damaged.
         """
         make_folder(self._folder)
         weights = dict(module.state_dict())
@@ -159,7 +160,7 @@ class CheckpointStore:
         write_tensors(self._best(step), weights, {}, origin=self._origin)
 
     def load_best(self, module: nn.Module, *, step: int) -> None:
-        """Put the best weights into the module."""
+        """Load the best weights into the module."""
         load_weights(module, self._best(step), origin=self._origin)
 
     def state(self, step: int) -> TrainingState:
@@ -181,29 +182,29 @@ class CheckpointStore:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], *, origin: Origin, private: bool = False
 ) -> None:
-    """Write a safetensors file, sealed, whole or not at all."""
+    """Write a sealed safetensors file, completely or not at all."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     facts = {**metadata, SEAL: origin.blank_seal(path)}
     try:
         # The same bytes, and in a fifth of the time
         content = safetensors.numpy.save({name: tensor.numpy() for name, tensor in plain.items()}, facts)
-    except TypeError:  # NumPy has no such numbers: bfloat16
+    except TypeError:  # NumPy lacks this type: bfloat16
         content = safetensors.torch.save({name: tensor.clone() for name, tensor in plain.items()}, facts)
     write_sealed(path, content, origin=origin, private=private)
 
 
 def read_tensors(path: Path, *, origin: Origin, only_metadata: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file: its tensors and its metadata. Raises DamagedFile unless it is as write_tensors left it there."""
+    """Read a safetensors file: its tensors and its metadata. Raises DamagedFile unless it is as write_tensors wrote it there."""
     return read_safetensors(path, origin=origin, framework="pt", only_metadata=only_metadata)
 
 
 def load_weights(module: nn.Module, path: Path, *, origin: Origin) -> None:
-    """Put saved weights into a module. Raises DamagedFile, and DataError if they are another module's."""
+    """Load saved weights into a module. Raises DamagedFile, and DataError if they are another module's."""
     put_weights(module, read_tensors(path, origin=origin)[0], source=path)
 
 
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor], *, source: Path) -> None:
-    """Put weights into a module. Raises DataError that names their source if they are another module's."""
+    """Load weights into a module. Raises DataError that names their source if they are another module's."""
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""A loss by labels and by another model's scores, where it has scored a row. Shapes: N positions, B batch, C classes."""
+"""Compute a loss from labels and another model's scores of scored rows. Shapes: N positions, B batch, C classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from tallystick.training.objective import Supervised
 
 @dataclass(frozen=True, kw_only=True)
 class Distilled:
-    """The loss of labels of which a share is what a teacher's scores make likely; rows without its score have their label alone.
+    """The loss for labels that are mixed with a teacher's probabilities. Rows without its score have only their label.
 
-    Hinton, Vinyals and Dean 2015, section 2, at temperature 1; with a teacher that sees more columns it is the generalised
-    distillation of Lopez-Paz, Bottou, Schölkopf and Vapnik 2016. Weights are compared by the labels alone.
+    Hinton, Vinyals and Dean 2015, section 2, at temperature 1. If the teacher sees more columns, it is the generalised
+    distillation of Lopez-Paz, Bottou, Schölkopf and Vapnik 2016. Weights are compared by labels alone.
 
     Args:
-        labels: the loss by labels.
-        teacher_N: the teacher's logits, (N,) or (N, C); of rows without a score anything finite.
-        has_score_N: which rows have one.
-        share: of a scored row's target, from 0 to 1.
+        labels: the loss for labels.
+        teacher_N: the teacher's logits, (N,) or (N, C); anything finite for rows without a score.
+        has_score_N: whether each row has a score.
+        share: share of the teacher in a scored row's target, from 0 to 1.
     """
 
     labels: Supervised
@@ -35,7 +35,7 @@ class Distilled:
         return self.labels.towards(logits, index_B, prior, share=share_B if prior.ndim == 1 else share_B[:, None])
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
-        """Compute the loss by labels."""
+        """Compute the loss for labels."""
         return self.labels.validation_loss(logits, index_N)
 
     def fitted(self) -> dict[str, float]:

@@ -1,9 +1,9 @@
-"""Apply a feature party's defences wherever rows are embedded: a bottom model around its bottom model.
+"""Apply a feature party's defences wherever rows are embedded, by a bottom model that wraps its bottom model.
 
 Shapes: B batch, D cut width.
 
-All that leaves a feature party is its bottom's output, in training, for validation, in evaluation, for importance and for
-predictions; so a defence around the bottom is on wherever an embedding crosses, and no loop knows of it.
+The only output of a feature party is its bottom's output: in training, for validation, in evaluation, for importance and for
+predictions. So a defence around the bottom is active wherever an embedding crosses, and no loop knows about it.
 """
 
 import hashlib
@@ -23,31 +23,32 @@ from tallystick.tables.features import Features
 
 SECRET_BYTES = 32
 LEAST_TOGETHER = 64
-"""Rows that are embedded together at least, where noise follows from an embedding: one to three rows come out in other last bits
-than many, and up to one row in a hundred crosses the noise's grid by that, so it would be sent with another draw."""
+"""Least rows that are embedded together if noise depends on embeddings. One to three rows get other last bits than many rows. Up
+to one row in a hundred crosses the noise's grid by that, so it would be sent with another draw.
+"""
 KEPT = "kept"
-"""The weights that training leaves, by which rows are tested, predicted and served."""
+"""Name of the weights that training leaves, with which rows are tested, predicted and served."""
 
 
 class DefendedBottom(nn.Module):
-    """A bottom model whose cut embeddings are defended before anybody sees them.
+    """A bottom model whose cut embeddings are defended before another party sees them.
 
-    A penalty's gradient is added on the backward pass, to the cut gradient that came back. Noise comes from the party's secret,
-    from which row it is, from its embedding and from whose it is (``RowNoise``): a row that the same weights embed again, beside
-    whatever others, in a resumed run and in predictions, has the same noise as long as its embedding, rounded to the noise's
-    grid, is the same. Other weights' noise is independent, whatever they embed: ``embeds_by`` names them. A digest tells them
-    apart in two copies of a run folder that both go on.
+    A penalty's gradient is added on the backward pass, to the cut gradient that came back. Noise depends on the party's secret,
+    on the row, on its embedding and on the weights (``RowNoise``). If the same weights embed a row again, with any other rows, in
+    a resumed run or in predictions, it gets the same noise as long as its embedding, rounded to the noise's grid, is the same.
+    The noise of other weights is independent, whatever they embed: ``embeds_by`` names the weights. A digest distinguishes them
+    in two copies of a run folder that are both resumed.
 
     Threat model: an honest-but-curious label party. Guarantee: that of ``defenses``, if any. Not protected: whether a row's
-    embedding by the same weights is the one that was sent before, for equal stays equal. A bottom model in floating point may
-    give a row slightly different embeddings in batches of different sizes, so few rows are never embedded alone
-    (``LEAST_TOGETHER``). Where a difference crosses the grid all the same, the row has another draw.
+    embedding by the same weights equals one that was sent before, because equal embeddings stay equal. In floating point a bottom
+    model may give a row slightly different embeddings in batches of different sizes, so few rows are never embedded alone
+    (``LEAST_TOGETHER``). If a difference crosses the grid nevertheless, the row gets another draw.
 
     Args:
-        bottom: the model; on a union the one that imputes.
-        defenses: what the contract asks for.
-        secret: 32 random bytes, the same for all runs of the party; drawn from the operating system if left out.
-        run: a name that tells its weights from those of other runs; without one, noise is drawn by embedding alone.
+        bottom: the model; on a union the imputing one.
+        defenses: the contract's defences.
+        secret: 32 random bytes, the same for all runs of the party; by default drawn from the operating system.
+        run: a name that distinguishes its weights from those of other runs; without it noise depends on embeddings alone.
     """
 
     def __init__(self, bottom: nn.Module, defenses: EmbeddingDefenses, *, secret: bytes | None = None, run: str = "") -> None:
@@ -78,7 +79,7 @@ class DefendedBottom(nn.Module):
         return self._defenses.defend(cut_BD, RowNoise(secret=self._secret, who_B=who_B, weights=weights))[:rows]
 
     def _digest(self) -> str:
-        """Return a digest of the weights. It is computed once for as long as they stay."""
+        """Return a digest of the weights. It is cached until they change."""
         values = [value.detach() for value in self.bottom.state_dict(keep_vars=True).values() if isinstance(value, Tensor)]
         versions = tuple((value.data_ptr(), value._version) for value in values)
         if self._digest_of is None or self._digest_of[0] != versions:
@@ -90,13 +91,13 @@ class DefendedBottom(nn.Module):
 
 
 def embeds_by(bottom: nn.Module, weights: str) -> None:
-    """Name the weights that a feature party embeds by from here on. What is not defended needs no name."""
+    """Name the weights with which a feature party embeds from now on. A bottom without a defence needs no name."""
     if isinstance(bottom, DefendedBottom):
         bottom.weights, bottom._digest_of = weights, None
 
 
 class _WithPenalty(torch.autograd.Function):
-    """Passes embeddings on, and on the way back sends a gradient of 1 into the penalty beside."""
+    """A function that returns embeddings unchanged, and on the backward pass sends a gradient of 1 into the penalty."""
 
     @staticmethod
     def forward(ctx: Any, cut_BD: Tensor, penalty: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Training as the feature party does it. Shapes: B batch, D cut width."""
+"""Train as the feature party. Shapes: B batch, D cut width."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -40,16 +40,16 @@ def train_feature_party(
 ) -> TrainingState:
     """Train a bottom model whose output's gradients come from the label party, and leave the best weights in it.
 
-    Synchronous training applies a batch's cut gradient before the next batch is embedded, so the network's weights are
-    those of training in one process. Pipelined training embeds up to ``staleness`` batches ahead, half of them to a message:
-    a gradient is taken at the weights that its batch was embedded with and applied at most ``staleness`` steps later.
+    Synchronous training applies a batch's cut gradient before the next batch is embedded, so the network's weights are those of
+    training in one process. Pipelined training embeds up to ``staleness`` batches ahead, half of them per message: a gradient is
+    computed at the weights with which its batch was embedded, and applied at most ``staleness`` steps later.
 
-    Threat model: an honest-but-curious label party. It sees the cut embedding of every row in every epoch, which no
-    formal guarantee protects; this party sees cut gradients, from which labels can be estimated. ``sending`` is told before rows
-    are sent, ``observer`` after rows crossed whose gradients came back, ``passes`` after others did.
+    Threat model: an honest-but-curious label party. It sees the cut embedding of every row in every epoch, which no formal
+    guarantee protects; this party sees cut gradients, from which labels can be estimated. ``sending`` is called before rows are
+    sent, ``observer`` after the gradients of rows came back, ``passes`` after other rows crossed.
 
-    Raises PeerLost, PeerStopped and ProtocolError from the channel, StorageError from the store, Diverged when a cut embedding or
-    a weight is no longer finite: what is committed stays as it was.
+    Raises PeerLost, PeerStopped and ProtocolError from the channel, StorageError from the store, Diverged if a cut embedding or a
+    weight is no longer finite. Committed steps stay as they were.
     """
     training, schedule = run.training, run.schedule
     updates = run.updates(bottom)
@@ -60,7 +60,7 @@ def train_feature_party(
     last_commit = reported = state.step
     with parallel_embedding_lookup(bottom):
         while state.epoch < run.epochs and not state.stopped:
-            # Embed the training positions where made-up labels are drawn by them, and say how often rows cross in the epoch
+            # Embed the training positions if made-up labels are drawn from them, and report how often rows cross in the epoch
             schedule = run.schedule
             if embedded := schedule.embedded(state.epoch, step=state.step):
                 sending("training", 1)
@@ -112,9 +112,9 @@ def _compare(
     *,
     ends_epoch: bool = False,
 ) -> bool:
-    """Embed the validation rows, hear what the label party makes of them, and commit where it does.
+    """Embed the validation rows, receive the label party's decision, and commit when it does.
 
-    Return whether it improved.
+    Return whether the weights improved.
     """
     updates = loop.updates
     embeds_by(bottom, f"validation after step {state.step}")
@@ -150,7 +150,7 @@ _Message = tuple[tuple[Batch, ...], tuple[Batch, ...], list[Features]]
 
 
 class _Messages:
-    """An epoch's messages: their batches, the joint ones and the features of these, which can be loaded ahead of their turn."""
+    """An epoch's messages: their batches, the joint ones and the features of these, which can be loaded in advance."""
 
     def __init__(self, groups: Iterator[tuple[Batch, ...]], source: FeatureSource) -> None:
         self._groups = groups
@@ -166,7 +166,7 @@ class _Messages:
             yield present
 
     def load(self) -> None:
-        """Have the next message ready, if there is one."""
+        """Prepare the next message, if there is one."""
         group = next(self._groups, None) if self._next is None else None
         if group is not None:
             joint = tuple(batch for batch in group if not batch.is_local)
@@ -174,7 +174,7 @@ class _Messages:
 
 
 class _Sent(NamedTuple):
-    """A message in flight: its batches, their features and cut embeddings, and these as the label party reads them."""
+    """A message in flight: its batches, their features and cut embeddings, and the embeddings as the label party reads them."""
 
     group: Sequence[Batch]
     features: Sequence[Features]
@@ -183,7 +183,7 @@ class _Sent(NamedTuple):
 
 
 class _Loop:
-    """Messages in flight: their batches are embedded and sent, the gradients not yet back."""
+    """Messages in flight: their batches were embedded and sent, and their gradients have not come back."""
 
     def __init__(
         self,
@@ -205,23 +205,23 @@ class _Loop:
         self._in_flight: deque[_Sent] = deque()
         self._batches_in_flight = 0
         self.answered = 0  # the last step whose gradients came back
-        self._unseen: list[tuple[Batch, Tensor, Tensor]] = []  # by the observer
+        self._unseen: list[tuple[Batch, Tensor, Tensor]] = []  # not shown to the observer yet
 
     def forward(self, group: Sequence[Batch], features: Sequence[Features], *, meanwhile: Callable[[], None]) -> None:
-        """Embed and send a message's batches, then apply gradients until no more than the staleness are in flight.
+        """Embed and send a message's batches, then apply gradients until at most ``staleness`` batches are in flight.
 
-        ``meanwhile`` is called once the message is on its way.
+        ``meanwhile`` is called when the message has been sent.
         """
         cuts_BD = []
         for batch, part in zip(group, features, strict=True):
             embeds_by(self.bottom, f"step {batch.step}")
-            # The weights of a batch's forward pass are kept for its backward pass, if weights change in between.
+            # If weights change in between, the weights of a batch's forward pass are kept for its backward pass.
             with weights_kept(self.bottom) if self.staleness else nullcontext():
                 cuts_BD.append(embed(self.bottom, part))
         read_BD = send_embedding(self.channel, group[0].step, *cuts_BD, compression=self.compression)
         self._in_flight.append(_Sent(group, features, cuts_BD, read_BD))
         self._batches_in_flight += len(cuts_BD)
-        self._observe()  # what crossed before, while the label party is at work
+        self._observe()  # show earlier messages, while the label party works
         meanwhile()
         while self._batches_in_flight > self.staleness:
             self._backward()
@@ -233,7 +233,7 @@ class _Loop:
         self._observe()
 
     def _observe(self) -> None:
-        """Show the observer what crossed."""
+        """Show the observer the messages that have crossed."""
         for batch, cut_BD, grad_BD in self._unseen:
             if self.observer is not None:
                 self.observer.crossed(batch, cut_BD, grad_BD)
@@ -243,7 +243,7 @@ class _Loop:
         group, features, cuts_BD, read_BD = self._in_flight.popleft()
         self._batches_in_flight -= len(cuts_BD)
         rows = [len(cut_BD) for cut_BD in cuts_BD]
-        self.updates.zero_grad()  # takes a while for large tables, in which the gradient is on its way
+        self.updates.zero_grad()  # takes a while for large tables, during which the gradient is on its way
         step, width = group[0].step, cuts_BD[0].shape[1]
         grads_BD = receive_gradient(self.channel, step, sum(rows), width, compression=self.compression).to(cuts_BD[0].device)
         self.updates.received.note(self.channel.peer, grads_BD)

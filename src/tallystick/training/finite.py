@@ -1,4 +1,4 @@
-"""Keep numbers that are not finite out of checkpoints, whoever brought them in. Shapes: B batch, D cut width."""
+"""Keep numbers that are not finite out of checkpoints, whichever party caused them. Shapes: B batch, D cut width."""
 
 import math
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from tallystick.training.updates import Updates
 
 
 def refuse_lost_weights(module: nn.Module, updates: Updates | None, *, step: int) -> None:
-    """Raise Diverged, before a step is committed, unless all weights and what the optimizer keeps of them are finite.
+    """Raise Diverged, before a step is committed, unless all weights and their optimizer state are finite.
 
-    It names the largest numbers that peers sent since the step that was committed last.
-    A module's buffers may hold infinities on purpose, such as those of a mask, but no NaN.
+    It names the largest numbers from peers since the last committed step. A module's buffers may intentionally hold infinities,
+    such as those of a mask, but no NaN.
     """
     for name, weight in module.named_parameters():
         tensors = {name: weight.detach()}
@@ -40,7 +40,7 @@ def _lost(what: str, how: str, step: int, updates: Updates | None) -> Diverged:
 
 
 def refuse_lost_loss(loss: Tensor, *, step: int, received: Sequence[tuple[str, Tensor]]) -> None:
-    """Raise Diverged, before gradients leave, for a loss that is not finite. It names the largest numbers that peers sent."""
+    """Raise Diverged, before gradients are sent, for a loss that is not finite. It names the largest numbers from peers."""
     if math.isfinite(loss.item()):
         return
     largest = [f"{values_BD.abs().max().item():.3g} from {peer}" for peer, values_BD in received if len(values_BD)]

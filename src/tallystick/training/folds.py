@@ -1,8 +1,8 @@
-"""Training of networks side by side, one for each fold of the rows: which row teaches and judges which of them.
+"""Train networks side by side, one for each fold of the rows: which row trains and judges which network.
 
 Every training and validation row belongs to a fold. Member m learns from the rows of all other folds, and judges those of fold m,
-so each row is judged by the one member that did not learn from it. Fold 0 has the contract's validation rows. Each member keeps
-the weights of the step at which it judged best.
+so each row is judged by the one member that did not learn from it. Fold 0 contains the contract's validation rows. Each member
+keeps the weights of its best step.
 
 Shapes: N aligned positions, B batch, M members, C classes.
 """
@@ -20,14 +20,14 @@ from tallystick.training.objective import Objective
 class Folds:
     """Folds of a training: their number, and the fold of each position.
 
-    Positions that neither train nor judge may have any value.
+    Positions that are neither for training nor for judging may have any value.
     """
 
     count: int
     fold_N: Tensor
 
     def to(self, device: torch.device) -> "Folds":
-        """Move to a device."""
+        """Move the folds to a device."""
         return Folds(count=self.count, fold_N=self.fold_N.to(device))
 
     def rows_of_each(self, index_N: Tensor) -> Tensor:
@@ -35,19 +35,19 @@ class Folds:
         return torch.bincount(self.fold_N[index_N], minlength=self.count)
 
     def objective(self, each: Objective) -> "FoldedObjective":
-        """Build the loss of so many networks side by side from that of one."""
+        """Build the loss of all networks side by side from that of one."""
         return FoldedObjective(each, self.fold_N, members=self.count)
 
 
 class FoldedObjective:
-    """The loss of networks side by side, each on the rows that are not of its own fold.
+    """The loss of networks side by side, each on the rows outside its own fold.
 
-    The loss is the mean of the members' own; its gradient is their sum, so that each learns as if it were alone at every learning
-    rate. A member's loss and gradient are 0 where a batch has rows of its own fold only.
+    The value is the mean of the members' losses; its gradient is their sum, so each learns as if it were alone at every learning
+    rate. A member's loss and gradient are 0 if a batch only has rows of its own fold.
 
     Args:
         each: one network's loss.
-        fold_N: the fold of each position; any value where a position is never trained on.
+        fold_N: the fold of each position; any value for a position outside training.
         members: M.
     """
 
@@ -57,7 +57,7 @@ class FoldedObjective:
         self._members = members
 
     def taught(self, member: int, index_B: Tensor) -> Tensor:
-        """Return those of these positions that a member learns from."""
+        """Return those of these positions from which a member learns."""
         return index_B[self._fold_N.index_select(0, index_B) != member]
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
@@ -91,28 +91,29 @@ class FoldedObjective:
         ]
 
     def fitted(self) -> dict[str, float]:
-        """Return what one network's loss fitted."""
+        """Return the fitted values of one network's loss."""
         return self.each.fitted()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationLosses:
-    """A validation's losses: the ``common`` one, by which epochs are compared, and that of ``each`` network on the rows that it
-    judges, by which its weights are kept."""
+    """A validation's losses: the ``common`` one, which compares epochs, and that of ``each`` network on the rows that it judges,
+    which decides on its weights.
+    """
 
     common: float
     each: Sequence[float]
 
 
 def validation_losses(objective: Objective, logits: Tensor, index_N: Tensor) -> ValidationLosses:
-    """Compute the losses of logits as ``LabelModel.apart`` gives them. A single network's own loss is the common one."""
+    """Compute the losses of logits from ``LabelModel.apart``. A single network's own loss is the common one."""
     common = objective.validation_loss(logits, index_N).item()
     each = objective.validation_losses(logits, index_N) if isinstance(objective, FoldedObjective) else [common]
     return ValidationLosses(common=common, each=each)
 
 
 def untaught(labels_N: Tensor, fold_N: Tensor, *, classes: int, members: int) -> list[tuple[int, int]]:
-    """List the members that meet no row of a class, though the class has rows: all of them are in the member's own fold.
+    """List the members that see no row of a class although the class has rows: all of them are in the member's own fold.
 
     Args:
         labels_N: the class of each row.

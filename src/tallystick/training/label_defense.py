@@ -1,4 +1,4 @@
-"""Apply the label party's defences to a step of the training loop. Shapes: B batch, D cut width of one peer."""
+"""Apply the label party's defences to a training step. Shapes: B batch, D cut width of one peer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,19 +13,19 @@ from tallystick.defenses.noise import NoiseStream
 
 @dataclass(frozen=True, kw_only=True)
 class CutDefense:
-    """The penalties and gradient defences of a run, over the cuts of all feature parties together.
+    """The penalties and gradient defences of a run, applied to the cuts of all feature parties together.
 
-    Feature parties that pool what they receive gain nothing by it. The noise of a step comes from the secret, the step's
-    number and what it hides: a resumed run sends the same bits, no state has to be kept, and no two gradients share noise.
+    Feature parties that combine what they receive gain nothing. The noise of a step comes from the secret, the step's number and
+    the hidden values: a resumed run sends the same bits, no state has to be kept, and no two gradients share noise.
 
-    Threat model: honest-but-curious feature parties, which may collude. Guarantee: that of ``defenses``, if any. Not
-    protected: the cut embeddings, other than by a penalty.
+    Threat model: honest-but-curious feature parties, which may collude. Guarantee: that of ``defenses``, if any. Not protected:
+    the cut embeddings, except by a penalty.
 
     Args:
-        defenses: what the contract asks for.
-        secret: at least 16 random bytes that never leave this party, or the noise can be taken off again.
-        steps_per_epoch: for penalties that warm up.
-        steps_before: of the run, before the training that they warm up in.
+        defenses: the contract's defences.
+        secret: at least 16 random bytes that never leave this party; with them the noise could be removed.
+        steps_per_epoch: for penalties with a warm-up.
+        steps_before: steps of the run before the training to which the warm-up refers.
     """
 
     defenses: Defenses
@@ -35,13 +35,13 @@ class CutDefense:
 
     @classmethod
     def of(cls, defenses: Defenses, *, secret: bytes, steps_per_epoch: int, steps_before: int = 0) -> "CutDefense | None":
-        """Make one, or None where the defences do nothing to a step."""
+        """Build the defences, or return None if they do nothing in a step."""
         if not (defenses.penalties or defenses.gradients):
             return None
         return cls(defenses=defenses, secret=secret, steps_per_epoch=steps_per_epoch, steps_before=steps_before)
 
     def __call__(self, cuts_BD: Sequence[Tensor], grads_BD: Sequence[Tensor], targets_B: Tensor, *, step: int) -> list[Tensor]:
-        """Return the cut gradients to send, one per feature party: the loss's and the penalties', defended together."""
+        """Return the cut gradients to send, one per feature party: those of the loss and of the penalties, defended together."""
         leaf_BD = _joined(cuts_BD).detach().requires_grad_()
         penalty = self.defenses.penalty(leaf_BD, targets_B, epoch=(step - 1 - self.steps_before) / self.steps_per_epoch)
         penalty_BD: Tensor | float = 0.0

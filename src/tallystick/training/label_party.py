@@ -1,4 +1,4 @@
-"""Training as the label party does it. Shapes: B batch, D cut width, C classes."""
+"""Train as the label party. Shapes: B batch, D cut width, C classes."""
 
 import math
 import time
@@ -31,7 +31,7 @@ from tallystick.training.training_messages import ValidationDecision
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturePeer:
-    """A feature party as the label party sees it: the way there, its cut width, who keeps what crosses, how it is compressed."""
+    """A feature party as the label party sees it: its channel, its cut width, an observer of its cut, and the compression."""
 
     channel: Channel
     width: int
@@ -44,26 +44,26 @@ class FeaturePeer:
         return self.channel.peer
 
     def cuts(self, place: int, cut_rows: CutRows) -> Cuts:
-        """Return its cut embeddings, as it sends them. ``place`` is its own in the contract's order."""
+        """Return its cut embeddings, as it sends them. ``place`` is its place in the contract's order."""
         return crossing(self.channel, self.width, place, cut_rows=cut_rows)
 
     def embeddings(self, joint: Sequence[Batch], rows: Sequence[int]) -> Sequence[Tensor]:
-        """Receive the embeddings of a message's joint batches, of so many rows."""
+        """Receive the embeddings of a message's joint batches, with these numbers of rows."""
         cut_BD = receive_embedding(self.channel, joint[0].step, sum(rows), self.width, compression=self.compression)
         return torch.split(cut_BD.to(joint[0].index_B.device), list(rows))
 
     def answer(self, step: int, grads_BD: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Send the party the gradients of the message that began with this step, and return what it reads."""
+        """Send the party the gradients of the message that began with this step. Return them as the party reads them."""
         return send_gradient(self.channel, step, *grads_BD, compression=self.compression)
 
     def decided(self, decision: ValidationDecision) -> None:
-        """Tell the party what was decided on the weights after a step."""
+        """Tell the party the decision on the weights after a step."""
         self.channel.send(decision)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptPeer:
-    """A feature party whose embeddings crossed before training, and that is sent nothing: there is no way to it in here."""
+    """A feature party whose embeddings crossed before training. Nothing is sent to it, and there is no channel to it here."""
 
     name: str
     kept: KeptCuts
@@ -75,7 +75,7 @@ class KeptPeer:
         return self.kept.width
 
     def cuts(self, place: int, cut_rows: CutRows) -> Cuts:  # noqa: ARG002
-        """Return its cut embeddings, as they were kept."""
+        """Return its kept cut embeddings."""
         return self.kept
 
     def embeddings(self, joint: Sequence[Batch], rows: Sequence[int]) -> Sequence[Tensor]:  # noqa: ARG002
@@ -103,15 +103,15 @@ def train_label_party(
     step_rule: StepRule = PLAIN,
     defense: CutDefense | None = None,
 ) -> TrainingState:
-    """Train the top model, and the other parties' bottom models through their cut gradients. Leave the best weights.
+    """Train the top model, and the other parties' bottom models by their cut gradients. Leave the best weights.
 
-    Without peers it trains on own columns alone: the baseline that a partner has to beat.
-    Threat model: honest-but-curious feature parties. A cut gradient tells much about the label of its row. ``defense`` changes
-    what they are sent: its penalty is in the cut gradients, its noise over their sum. The own model learns from the loss alone.
-    Without a defence there is no guarantee, and the bits are those of one process. ``step_rule`` says how it learns.
+    Without peers it trains on own columns alone: the baseline that a partner has to beat. Threat model: honest-but-curious
+    feature parties. A cut gradient reveals much about the label of its row. ``defense`` changes what is sent to them: it adds its
+    penalty to the cut gradients, and noise to their sum. The own model learns from the loss alone. Without a defence there is no
+    guarantee, and the bits are those of one process. ``step_rule`` defines how it learns.
 
-    Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, Diverged when the loss, a cut
-    gradient or a weight is no longer finite: what is committed stays as it was.
+    Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, Diverged if the loss, a cut
+    gradient or a weight is no longer finite. Committed steps stay as they were.
     """
     training, schedule = run.training, run.schedule
     cuts = [peer.cuts(place, schedule.cut_rows) for place, peer in enumerate(peers)]
@@ -129,7 +129,7 @@ def train_label_party(
             if embedded := schedule.embedded(state.epoch, step=state.step):
                 cuts_ND = side_by_side(embedded, cuts)
                 step_rule.fit(model, objective, own, schedule.train_N, cuts_ND)
-            # Where the losses are: adding one to a sum on the CPU would fail, and fetching each would wait for the device.
+            # On the device of the losses: adding one to a sum on the CPU would fail, and fetching each would wait for the device.
             loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64, device=schedule.train_N.device)
             ends = run.ends(state.epoch)
             for group in run.messages(state):
@@ -164,11 +164,11 @@ def _compare(
     *,
     started: float | None = None,
 ) -> bool:
-    """Validate by the averaged weights, commit those that are a network's best so far, and tell the peers.
+    """Validate with the averaged weights, commit those that are a network's best so far, and tell the peers.
 
-    Return whether any are.
+    Return whether any improved.
 
-    Where an epoch ends, which ``started`` then, it is noted and committed, and training may stop.
+    At the end of an epoch, which began at ``started``, the epoch is recorded and committed, and training may stop.
     """
     model, updates, objective, schedule = learner.model, learner.updates, learner.objective, run.schedule
     cuts = [peer.cuts(place, schedule.cut_rows) for place, peer in enumerate(peers)]
@@ -182,7 +182,7 @@ def _compare(
             run.store.save_best(model, step=state.step, improved=improved, before=best_step)
         state.best_fitted = objective.fitted()
     if started is not None:
-        # Note the epoch, and whether patience or time is at its end
+        # Record the epoch, and whether patience or time is over
         record = {
             "epoch": state.epoch,
             "train_loss": state.loss_sum / run.rows(state.epoch),
@@ -208,10 +208,10 @@ def _compare(
 def _answer(
     learner: LabelLearner, own: FeatureSource, peers: Sequence[Peer], group: Sequence[Batch], *, cut_rows: CutRows
 ) -> Tensor:
-    """Take the batches of a message one step after the other and answer. Return the sum of their losses, by row.
+    """Train on a message's batches, one step after the other, and answer. Return the sum of their losses, by row.
 
-    The answer leaves before the own weights' update of the last joint batch, so that the peers need not wait for it. Of local
-    batches nothing is received and nothing leaves.
+    The answer is sent before the own weights are updated for the last joint batch, so that the peers need not wait for it. For
+    local batches nothing is received or sent.
     """
     own_columns = [own(batch.index_B) for batch in group]
     joint = [batch for batch in group if not batch.is_local]
@@ -249,7 +249,7 @@ def _answer(
 
 
 def _refusing(peers: Sequence[Peer], batch: Batch, loss_sum: Tensor) -> Callable[[Tensor, Sequence[Tensor]], None]:
-    """Return a check that raises Diverged before gradients leave for losses that are not finite."""
+    """Return a check that raises Diverged before gradients are sent if losses are not finite."""
 
     def check(loss: Tensor, cuts_BD: Sequence[Tensor]) -> None:
         received = [(peer.name, cut_BD) for peer, cut_BD in zip(peers, cuts_BD, strict=True)]
@@ -259,9 +259,9 @@ def _refusing(peers: Sequence[Peer], batch: Batch, loss_sum: Tensor) -> Callable
 
 
 def _improved(state: TrainingState, losses: ValidationLosses | None, networks: int, run: TrainingRun) -> list[int]:
-    """Note a validation: of which networks side by side are these weights the best so far? Without validation rows, of all.
+    """Record a validation. Return the networks for which these weights are the best so far; all of them without validation rows.
 
-    Those of a phase before are kept until the next epoch, and lose to any of the usual ones.
+    Weights of an earlier phase are kept until the next epoch, and any of a usual epoch replace them.
     """
     validation_loss = losses.common if losses is not None else None
     if not math.isfinite(state.loss_sum) or not (validation_loss is None or math.isfinite(validation_loss)):
@@ -269,7 +269,7 @@ def _improved(state: TrainingState, losses: ValidationLosses | None, networks: i
             f"training diverged in epoch {state.epoch + 1}: loss {state.loss_sum}, summed over its rows, "
             f"validation {validation_loss}; lower training.learning_rate"
         )
-    if losses is None:  # a refit keeps the loss that its number of steps was chosen by
+    if losses is None:  # a refit keeps the loss that determined its number of steps
         state.best_epoch, state.best_step = state.epoch, state.step
         return list(range(networks))
     state.epoch_loss = min(losses.common, state.epoch_loss if state.epoch_loss is not None else math.inf)

@@ -1,4 +1,4 @@
-"""Objectives: the loss that the label party computes from logits and the batch's positions, and the targets it is about.
+"""Define objectives: the loss that the label party computes from logits and the batch's positions, and its targets.
 
 Shapes: N aligned positions, B batch, C classes, L levels, K labels of a row.
 """
@@ -16,31 +16,29 @@ from tallystick.tables.target import SURVIVAL_SHIFT
 
 
 class Objective(Protocol):
-    """Gives the batch's loss. It knows the labels by position, so a loss may also make labels up where there are none."""
+    """A loss of batches. It knows the labels by position, so it may also make up missing labels."""
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-        """Return the scalar loss of logits (B,) or (B, C) for the given aligned positions, and the targets (B,) that it was taken
-        by.
-
-        Those of an ensemble that trains are (B, M) or (B, M, C), and the loss is the mean of its members'. ``cuts_BD`` are
-        the batch's cut embeddings. Defences of what is sent hide these targets, not others.
+        """Return the scalar loss of logits (B,) or (B, C) for these aligned positions, and its targets (B,).
+        Logits of an ensemble in training are (B, M) or (B, M, C), and the loss is the mean of its members'. ``cuts_BD`` are the
+        batch's cut embeddings. Defences hide these targets, not others.
         """
         ...
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
-        """Return the scalar loss by which epochs are compared, on validation positions."""
+        """Return the scalar loss that compares epochs, on validation positions."""
         ...
 
     def fitted(self) -> dict[str, float]:
-        """Return what the last validation fitted for prediction, to be kept with the weights. It is empty if nothing."""
+        """Return the last validation's fitted values for prediction, to be kept with the weights; empty if nothing was fitted."""
         ...
 
 
 class Supervised:
     """Cross-entropy for classes, squared error for numbers, Poisson loss for counts, log-logistic likelihood for survival.
 
-    Of quantiles it is the pinball loss of ``levels``, of several labels the mean of their cross-entropies. Means are weighted
-    where rows have weights.
+    For quantiles it is the pinball loss of ``levels``, for several labels the mean of their cross-entropies. Means are weighted
+    if rows have weights.
     """
 
     def __init__(
@@ -53,17 +51,18 @@ class Supervised:
         self._weight_N = weight_N
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Return the loss by the labels at these positions, and those labels."""
+        """Return the loss for the labels at these positions, and the labels."""
         target_B = self._target_N.index_select(0, index_B)
         return self._mean(logits, target_B, index_B), target_B
 
     def towards(self, logits: Tensor, index_B: Tensor, prior: Tensor, *, share: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Return what a call does, with of each target ``share`` what another model's logits ``prior`` make likely.
+        """Return the same as a call, with a share of each target replaced by the probabilities of another model's logits
+        ``prior``.
 
-        The labels stay hard. A share for each row is (B,), or (B, 1) for classes.
+        The returned labels are not mixed. A share for each row is (B,), or (B, 1) for classes.
 
-        So the loss has (1 - share) of the loss by labels, and share of that by the other model's probabilities, or, of
-        numbers, its predictions (Hinton, Vinyals and Dean 2015, section 2).
+        So the loss has (1 - share) of the loss for labels, and share of that for the other model's probabilities or, for numbers,
+        its predictions (Hinton, Vinyals and Dean 2015, section 2).
         """
         target_B = self._target_N.index_select(0, index_B)
         likely = _LIKELY[self._kind](prior.detach())
@@ -75,14 +74,14 @@ class Supervised:
         return self._mean(logits, torch.lerp(hard, likely, share), index_B), target_B
 
     def _mean(self, logits: Tensor, target: Tensor, index_B: Tensor) -> Tensor:
-        if logits.ndim > (2 if self._has_columns else 1):  # of an ensemble: each member has to be right by itself
+        if logits.ndim > (2 if self._has_columns else 1):  # for an ensemble: each member has to be right separately
             members = logits.shape[1]
             logits, target = logits.flatten(0, 1), target.repeat_interleave(members, dim=0)
             index_B = index_B.repeat_interleave(members)
         if self._weight_N is None:
             return self._loss(logits, target)
         weight_B = self._weight_N.index_select(0, index_B)
-        # A batch of zero weight teaches nothing: its loss is 0, not 0/0.
+        # Nothing is learnt from a batch of zero weight: its loss is 0, not 0/0.
         return (self._loss(logits, target, reduction="none") * weight_B).sum() / weight_B.sum().clamp_min(
             torch.finfo(weight_B.dtype).tiny
         )
@@ -110,7 +109,7 @@ class Supervised:
 
 
 def mean_cross_entropy(logits: Tensor, target_B: Tensor) -> Tensor:
-    """Compute the mean binary cross-entropy of logits (B,), or of an ensemble's (B, M): each member has its row's target."""
+    """Compute the mean binary cross-entropy of logits (B,), or of an ensemble's (B, M), whose members share a row's target."""
     target = target_B if logits.ndim == 1 else target_B[:, None].expand_as(logits)
     return functional.binary_cross_entropy_with_logits(logits, target)
 
@@ -118,10 +117,10 @@ def mean_cross_entropy(logits: Tensor, target_B: Tensor) -> Tensor:
 def log_logistic_loss(output: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Compute the negative log-likelihood of times that may be censored, in a log-logistic model of accelerated failure time.
 
-    Bennett 1983. With z = the logarithm of the time, in the model's scale, less the output: an event's density is sigmoid(z)
-    sigmoid(-z), and the chance that there was none yet is sigmoid(-z). So no row's gradient is above 1.
+    Bennett 1983. With z = the logarithm of the time, in the model's scale, minus the output: an event's density is sigmoid(z)
+    sigmoid(-z), and the chance of no event yet is sigmoid(-z). So no row's gradient is above 1.
 
-    ``target`` is what ``LabelCoder`` makes of survival times.
+    ``target`` are survival times as ``LabelCoder`` encodes them.
     """
     z = target.abs() - SURVIVAL_SHIFT - output
     loss = functional.softplus(z) + torch.where(target > 0, functional.softplus(-z), 0.0)
@@ -129,7 +128,7 @@ def log_logistic_loss(output: Tensor, target: Tensor, reduction: str = "mean") -
 
 
 def quantile_loss(output: Tensor, target: Tensor, reduction: str = "mean", *, levels: Sequence[float]) -> Tensor:
-    """Compute the pinball loss of quantiles (B, L), or (B,) of one level: its mean over levels. No row's gradient is above 1.
+    """Compute the pinball loss of quantiles (B, L), or (B,) for one level: its mean over levels. No row's gradient is above 1.
 
     Koenker and Bassett 1978. ``target`` is the label (B,), or one for each level.
     """
@@ -141,7 +140,7 @@ def quantile_loss(output: Tensor, target: Tensor, reduction: str = "mean", *, le
 
 
 def label_columns(patterns_B: Tensor, labels: int) -> Tensor:
-    """Return each label of a row, 0 or 1 (B, K), from what ``LabelCoder`` makes of several."""
+    """Return each label of a row, 0 or 1 (B, K), from the ``LabelCoder``'s code of several labels."""
     return ((patterns_B[:, None] >> torch.arange(labels, device=patterns_B.device)) & 1).float()
 
 

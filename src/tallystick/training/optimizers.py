@@ -1,8 +1,8 @@
-"""The contract's optimizers: PyTorch's own functions, and LAMB.
+"""Implement the contract's optimizers by PyTorch's own functions, and LAMB.
 
-The classes of ``torch.optim`` would do. But the first one that is made imports PyTorch's compiler, a second of processor time in
-which a peer hears nothing, and a step of theirs takes longer than the update of a small network itself. The functions behind them
-do neither, and give the same bits.
+The classes of ``torch.optim`` would work as well. But the first one that is made imports PyTorch's compiler, a second of
+processor time in which a peer hears nothing, and one of their steps takes longer than the update of a small network itself. The
+functions behind them do neither, and give the same bits.
 """
 
 from abc import ABC, abstractmethod
@@ -21,11 +21,11 @@ LARGEST_NORM = 10.0
 
 
 class Optimizer(ABC):
-    """Updates weights by their gradients, with what it keeps of each of them.
+    """A rule that updates weights by their gradients, with a state for each weight.
 
     Args:
-        by_share: the weights, by their share of the learning rate.
-        weight_decay: of a step.
+        by_share: the weights, grouped by their share of the learning rate.
+        weight_decay: weight decay per step.
     """
 
     def __init__(self, by_share: Mapping[float, Sequence[nn.Parameter]], *, weight_decay: float = 0.0) -> None:
@@ -36,20 +36,20 @@ class Optimizer(ABC):
 
     @abstractmethod
     def begun(self, weight: Tensor) -> dict[str, Tensor]:
-        """Return the optimizer's state of a weight before the first step, all of it zeros."""
+        """Return the optimizer's initial state of a weight, all zeros."""
 
     @abstractmethod
     def _update(self, weights: list[Tensor], gradients: list[Tensor], state: list[dict[str, Tensor]], rate: float) -> None:
-        """Update these weights, and what it keeps of them, in place."""
+        """Update these weights and their state in place."""
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Delete the gradients."""
         for weight in self.weights:
             weight.grad = None
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """Take a step of this learning rate by the gradients of all weights that have one."""
+        """Take a step with this learning rate for all weights that have a gradient."""
         for share, of_share in self._by_share.items():
             weights = [weight for weight in of_share if weight.grad is not None]
             if not weights:
@@ -96,7 +96,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """The same with weight decay apart from the gradients (Loshchilov and Hutter 2019)."""
+    """Adam with weight decay separate from the gradients (Loshchilov and Hutter 2019)."""
 
     decoupled = True
 
@@ -105,7 +105,7 @@ class Sgd(Optimizer):
     """Stochastic gradient descent, without momentum."""
 
     def begun(self, weight: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
-        """Ignore the beginning of a step."""
+        """Return no state."""
         return {}
 
     def _update(self, weights: list[Tensor], gradients: list[Tensor], state: list[dict[str, Tensor]], rate: float) -> None:
@@ -124,11 +124,11 @@ class Sgd(Optimizer):
 
 
 class Lamb(Optimizer):
-    """LAMB, the optimizer of FedSim's experiments: Adam's step, of each tensor in proportion to the norm of its weights.
+    """LAMB, the optimizer of FedSim's experiments: Adam's step, scaled for each tensor by the norm of its weights.
 
     You et al. (2020), "Large batch optimization for deep learning", algorithm 2, as FedSim's authors ran it: moments are not
-    corrected for their start at 0, and a norm of weights counts as 10 at most. A tensor of zeros takes the step as it is. Weight
-    decay is added to a tensor's step in proportion to its weights.
+    corrected for their start at 0, and a norm of weights counts as at most 10. For a tensor of zeros the step is not scaled.
+    Weight decay is added to a tensor's step in proportion to its weights.
     """
 
     def begun(self, weight: Tensor) -> dict[str, Tensor]:
@@ -150,12 +150,12 @@ _OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adam": Adam, "adamw": AdamW, "lam
 
 
 def optimizer_of(training: TrainingConfig, module: nn.Module, rates: Mapping[str, float] | None = None) -> Optimizer | None:
-    """Build the contract's optimizer over a module's parameters, or return None for a module that has none.
+    """Build the contract's optimizer for a module's parameters. Return None for a module without parameters.
 
     Args:
         training: the contract's settings.
         module: the parameters' owner.
-        rates: share of the learning rate by the start of a parameter's name; 0 leaves it as it is. The rest has all.
+        rates: share of the learning rate by the prefix of a parameter's name; 0 freezes it; all others have the full rate.
     """
     by_share: dict[float, list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
@@ -166,11 +166,13 @@ def optimizer_of(training: TrainingConfig, module: nn.Module, rates: Mapping[str
 
 
 def optimizer_over(training: TrainingConfig, by_share: Mapping[float, Sequence[nn.Parameter]]) -> Optimizer:
-    """Build the contract's optimizer over some weights, by their share of the learning rate."""
+    """Build the contract's optimizer for some weights, grouped by their share of the learning rate."""
     return _OPTIMIZERS[training.optimizer](by_share, weight_decay=training.weight_decay)
 
 
 def kept_of_a_weight(training: TrainingConfig) -> dict[str, bool]:
-    """Return what the contract's optimizer keeps of each weight, all zeros at first, and whether it has the weight's shape."""
+    """Return the names of the contract's optimizer state of each weight, initially zeros, and whether it has the
+    weight's shape.
+    """
     state = optimizer_over(training, {}).begun(torch.zeros(1))
     return {name: value.ndim > 0 for name, value in state.items()}

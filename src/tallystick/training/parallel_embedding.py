@@ -1,8 +1,8 @@
-"""Embedding tables while a party trains: looked up, and their gradients worked out, several at a time.
+"""Look up embedding tables in training, and compute their gradients, several tables at the same time.
 
-PyTorch takes one table after the other, and most of it in one thread. But tables do not depend on each other, so here each of a
-party's threads takes a table. No sum is taken in another order: the bits are those of models/tabular.py: one_by_one, to which
-training in one process keeps, so that it stays a reference which shares nothing with this.
+PyTorch processes one table after the other, and mostly in one thread. But tables are independent, so here each of a party's
+threads takes a table. No sum is computed in another order: the bits are those of models/tabular.py: one_by_one. Training in one
+process keeps to that function, so that it stays a reference which shares no code with this one.
 """
 
 import threading
@@ -21,17 +21,17 @@ from tallystick.models.tabular import Columns, one_by_one
 from tallystick.tables.features import Features
 
 WORTH_LOOKUPS = 100_000
-"""Lookups of a batch, rows times tables, below which the threads' meeting costs more than it saves."""
+"""Lookups of a batch, rows times tables. Below this, coordinating threads costs more than it saves."""
 
 ParallelFor = Callable[[Callable[[int], None], Iterable[int]], None]
 
 
 @contextmanager
 def parallel_embedding_lookup(module: nn.Module) -> Iterator[None]:
-    """Embed large batches of a module's columns with all threads within this block, and run the backward passes so.
+    """Embed large batches of a module's columns with all threads within this block, and run backward passes in the same way.
 
-    With a single thread there is nothing to share, and nothing changes. Nor does it for parties that are threads of one process:
-    they would fight over the number of threads, which PyTorch keeps once for all threads to come.
+    With a single thread nothing changes. The same holds for parties that are threads of one process: they would compete for the
+    number of threads, which PyTorch keeps once for all later threads.
     """
     helpers = torch.get_num_threads() - 1 if threading.current_thread() is threading.main_thread() else 0
     shared = [columns for columns in module.modules() if isinstance(columns, Columns)] if helpers else []
@@ -49,7 +49,7 @@ def parallel_embedding_lookup(module: nn.Module) -> Iterator[None]:
 
 
 def _share(pool: ThreadPoolExecutor, do: Callable[[int], None], places: Iterable[int]) -> None:
-    """Look up all places, the last ones first, in this thread and others."""
+    """Look up all places, the last ones first, in this thread and in others."""
     waiting = list(places)
     threads = torch.get_num_threads()
 
@@ -82,13 +82,14 @@ def _embed(share: ParallelFor, columns: Columns, features: Features) -> Tensor:
     plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in (numeric_BF, *weights))
     if not as_made or not plain:
         return one_by_one(columns, features)
-    # The last comes first, as in an ordinary backward pass: it decides in which order a weight's gradients are added.
+    # The last comes first, as in an ordinary backward pass, because this determines the order in which a weight's gradients are
+    # added.
     joined_BW: Tensor = _Lookup.apply(share, numeric_BF, codes_BG, *reversed(weights))  # type: ignore[no-untyped-call]
     return joined_BW
 
 
 class _Lookup(torch.autograd.Function):
-    """Numbers beside the rows of the tables, (B, F + G E)."""
+    """Numbers followed by the rows of the tables, (B, F + G E)."""
 
     @staticmethod
     def forward(ctx: Any, share: ParallelFor, numeric_BF: Tensor, codes_BG: Tensor, *last_first: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Plan a training run as every party knows it: its settings, and the batches of each epoch. Shapes: N positions, B batch.
 
-A batch is *joint* or *local*. A joint one's cut embeddings and gradients cross; a local one's rows are the label party's alone
-and nothing crosses. An epoch may have both, and phases of other epochs (pretraining) may come before the usual ones.
+A batch is *joint* or *local*. The cut embeddings and gradients of a joint batch cross. The rows of a local batch are the label
+party's alone and nothing crosses. An epoch may have both, and phases of other epochs (pretraining) may precede the usual ones.
 """
 
 import math
@@ -22,12 +22,12 @@ GROUPED_ROWS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One step of the schedule: its number, counted from 1 over the whole run, its place, and the positions it takes.
+    """One step of the schedule: its number, counted from 1 over the whole run, its place, and its positions.
 
     Args:
-        step: the number.
+        step: number of the step.
         epoch: counted from 0.
-        number: of the epoch's steps, counted from 0.
+        number: place in the epoch, counted from 0.
         index_B: positions.
         is_local: whether nothing crosses.
     """
@@ -40,13 +40,13 @@ class Batch:
 
 
 def no_positions() -> Tensor:
-    """Return no position at all."""
+    """Return an empty tensor of positions."""
     return torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Epochs that come before the usual ones: how many, and the positions of their joint and their local batches."""
+    """Epochs that precede the usual ones: their number, and the positions of their joint and their local batches."""
 
     epochs: int
     joint_N: Tensor = field(default_factory=no_positions)
@@ -60,7 +60,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochPositions:
-    """The positions of an epoch's batches. ``local_batches`` as in Schedule."""
+    """The positions of an epoch's batches, with ``local_batches`` as in Schedule."""
 
     joint_N: Tensor
     local_N: Tensor
@@ -69,24 +69,24 @@ class EpochPositions:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The batches that all parties go through together, drawn from the contract's seed.
+    """The batches that all parties process together, drawn from the contract's seed.
 
-    Positions are aligned positions, the same for every party; which own row stands there is each party's matter. Of local
-    positions the feature parties need to know the number only.
+    Positions are aligned positions, the same for every party; each party knows which own row is at a position. Feature parties
+    only need to know the number of local positions.
 
     Args:
         train_N: positions of the joint batches.
-        validation_N: positions by which epochs are compared.
+        validation_N: positions that compare epochs.
         batch_size: positions of a batch.
-        seed: the contract's.
+        seed: seed of the contract.
         local_N: positions of the local batches, spread evenly among the joint ones of each epoch.
-        local_batches: how many local batches share these positions out; None for batches of ``batch_size``. Where this is
-            given, a feature party needs no position in ``local_N``, and so learns nothing of how many there are.
-        before: phases before; training goes on from their weights, and no epoch of theirs is a candidate for the best.
-        embeds_before: before this epoch's first step the training positions are embedded once, without training.
-        cut_rows: says how many rows of a feature party's cut embedding cross for a joint batch's positions.
-        validations: how often the weights are compared in a usual epoch, evenly spread; the last time is its end.
-        validated: most validation rows at a time, in whose number they cross; None for those of a batch.
+        local_batches: number of local batches that share these positions; None for batches of ``batch_size``. If it is given, a
+            feature party needs no positions in ``local_N``, and so does not learn how many there are.
+        before: earlier phases; training starts from their weights, and none of their epochs can be the best.
+        embeds_before: the epoch before whose first step the training positions are embedded once, without training.
+        cut_rows: returns how many rows of a feature party's cut embedding cross for a joint batch's positions.
+        validations: how often the weights are compared in a usual epoch, at even distances, the last time at its end.
+        validated: most validation rows that cross together; None for those of a batch.
     """
 
     train_N: Tensor
@@ -108,7 +108,7 @@ class Schedule:
 
     @property
     def epochs_before(self) -> int:
-        """Count the epochs of the phases before."""
+        """Count the epochs of the earlier phases."""
         return sum(phase.epochs for phase in self.before)
 
     def steps_before(self, epoch: int) -> int:
@@ -124,7 +124,7 @@ class Schedule:
         return len(self._parts(epoch).joint_N) > 0
 
     def rows(self, epoch: int) -> int:
-        """Count the positions that an epoch takes."""
+        """Count the positions that an epoch uses."""
         parts = self._parts(epoch)
         return len(parts.joint_N) + len(self._repeated(parts))
 
@@ -135,7 +135,7 @@ class Schedule:
         joint = self._shuffled(parts.joint_N, generator)
         local = self._shuffled(self._repeated(parts), generator, batches=parts.local_batches)
         first = self.steps_before(epoch) + 1
-        # The batches of both kinds, spread evenly over the epoch
+        # The batches of both kinds, evenly mixed over the epoch
         placed = [
             ((number + 0.5) / len(part), is_local, index_B)
             for is_local, part in ((False, joint), (True, local))
@@ -171,26 +171,26 @@ class Schedule:
     def _shuffled(self, part_N: Tensor, generator: torch.Generator, *, batches: int | None = None) -> Sequence[Tensor]:
         if not len(part_N) and not batches:
             return ()
-        # An epoch's order is as long as the table. In half of the bytes, where these hold it, it is the same one.
+        # An epoch's order is as long as the table. It is stored in half of the bytes if the positions fit.
         kind = torch.int32 if not len(part_N) or int(part_N.max()) < 2**31 else torch.int64
         place_N = torch.randperm(len(part_N), generator=generator, dtype=kind).to(part_N.device)
         order_N = part_N.to(kind).index_select(0, place_N)
         return torch.split(order_N, self.batch_size) if batches is None else torch.tensor_split(order_N, batches)
 
     def after(self, first: "Schedule", *, epochs: int) -> "Schedule":
-        """Return these batches with epochs and steps that count on from so many epochs of another schedule."""
+        """Return these batches with epochs and steps counted on after this many epochs of another schedule."""
         assert not first.before, "its phases would have to be repeated, too"
         assert not len(first.local_N), "a schedule of joint batches alone"
         return replace(self, before=(Phase(epochs=epochs, joint_N=first.train_N), *self.before))
 
     def messages(self, epoch: int, *, size: int, skip: int = 0, last: int | None = None) -> Iterator[tuple[Batch, ...]]:
-        """Group the same batches up to the step ``last``, ``size`` of them to a message, and skip whole messages."""
+        """Group the same batches up to the step ``last`` into messages of ``size``, without the first ``skip`` batches."""
         batches = takewhile(lambda batch: last is None or batch.step <= last, self.epoch(epoch, skip=skip))
         while group := tuple(islice(batches, size)):
             yield group
 
     def validates(self, group: Sequence[Batch]) -> bool:
-        """Tell whether the weights are compared after this message: it passes one of the epoch's places for it."""
+        """Tell whether the weights are compared after this message, because it passes one of the epoch's places for that."""
         steps, done_steps = self.steps_per_epoch, group[-1].number + 1
         if not len(self.validation_N) or group[-1].epoch < self.epochs_before or done_steps == steps:
             return False
@@ -201,36 +201,38 @@ class Schedule:
         return torch.split(self.validation_N, self.validated or self.batch_size) if len(self.validation_N) else ()
 
     def embedded(self, epoch: int, *, step: int) -> Sequence[Tensor]:
-        """Return the training positions in batches if they are embedded before this epoch, and ``step`` is the last before it."""
+        """Return the training positions in batches if they are embedded before this epoch, and ``step`` is the last one before
+        it.
+        """
         if epoch != self.embeds_before or step != self.steps_before(epoch):
             return ()
         return torch.split(self.train_N, self.batch_size)
 
 
 Committed = Callable[[int], None]
-"""Called with a step once it is known that this party and its peers have committed it."""
+"""Called with a step when this party and its peers are known to have committed it."""
 
 
 def ignore_commit(step: int) -> None:
-    """Ignore a commit: a Committed that goes nowhere."""
+    """Ignore a commit. This is a Committed."""
 
 
 def batches_per_message(training: TrainingConfig) -> int:
-    """Return how many batches travel together: a small message costs more than its bytes, so a long pipeline sends half of it at
-    a time.
+    """Return how many batches travel in one message. A small message costs more than its bytes, so a long pipeline sends half of
+    its batches at a time.
     """
     return max(1, min(staleness_of(training) // 2, GROUPED_ROWS // training.batch_size))
 
 
 def most_batches_per_message(training: TrainingConfig) -> int:
-    """Bound the batches of a message before ``auto`` is settled."""
+    """Bound the batches of a message before ``auto`` is resolved."""
     if training.mode == "auto":
         training = training.model_copy(update={"mode": "pipelined", "staleness": MOST_IN_FLIGHT})
     return batches_per_message(training)
 
 
 def rows_validated(training: TrainingConfig, *, width: int, max_message_bytes: int) -> int:
-    """Count the validation rows of a message, for a cut of at most this width: whole tiles that fit into it, at least a batch."""
+    """Count the validation rows of a message for a cut of at most this width: whole tiles that fit into it, at least a batch."""
     fitting = min(SCORED_AT_A_TIME, max_message_bytes // (4 * width))
     return max(training.batch_size, fitting - fitting % TILE)
 
@@ -238,8 +240,8 @@ def rows_validated(training: TrainingConfig, *, width: int, max_message_bytes: i
 def commits(group: Sequence[Batch], training: TrainingConfig, *, ends: int, last: int) -> bool:
     """Tell whether all parties commit after this message: it passes a multiple of checkpoint_every and does not end the epoch.
 
-    ``ends`` is the epoch's last step, and ``last`` the step that was committed last. Between local steps nobody hears of another,
-    so nobody commits: else one party could run ahead and drop the checkpoints that the others are still at.
+    ``ends`` is the epoch's last step, and ``last`` the last committed step. Nothing crosses between local steps, so no party
+    commits there: otherwise one party could run ahead and delete the checkpoints that the others still need.
     """
     step = group[-1].step
     is_multiple = step // training.checkpoint_every > last // training.checkpoint_every
@@ -247,24 +249,22 @@ def commits(group: Sequence[Batch], training: TrainingConfig, *, ends: int, last
 
 
 def staleness_of(training: TrainingConfig) -> int:
-    """Return how many batches a feature party sends ahead of the gradients it has applied: 0 when synchronous, or not settled
+    """Return how many batches a feature party sends ahead of the gradients that it has applied: 0 if synchronous, or not resolved
     yet.
     """
     return training.staleness if training.mode == "pipelined" else 0
 
 
 SHORT_ROUND_TRIP_S = 0.005
-"""Up to so long a round trip, training waits little for the line, and stays synchronous and lossless."""
+"""With a round trip up to this, training waits little for the network, and stays synchronous and lossless."""
 STEP_S = 0.002
-"""Seconds of a small step at one party, by which a round trip is counted in steps."""
+"""Seconds of a small step at one party, for expressing a round trip in steps."""
 MOST_ROWS_IN_FLIGHT = 8192
 
 
 def fitting_staleness(round_trip_s: float, *, batch_size: int, batches: int) -> int:
-    """Return how many batches in flight fill a line of this round trip: a power of two, or 0 where training need not be
-    pipelined.
-
-    Half of them travel while the other half is at work. A quarter of an epoch's ``batches`` is never passed.
+    """Return how many batches in flight fill a line with this round trip: a power of two, or 0 if no pipeline is needed.
+    Half of them travel while the other half is processed. It is at most a quarter of an epoch's ``batches``.
     """
     if round_trip_s < SHORT_ROUND_TRIP_S:
         return 0

@@ -1,8 +1,8 @@
-"""A training, and its refit: it begins anew with the validation rows among the training rows, the same for every role.
+"""Train, and refit: repeat training with the validation rows among the training rows, in the same way for every role.
 
-The first training is validated, and that says how many passes over the rows are best, which need not be whole ones. The refit
-takes so many, from the same first weights; its weights are the trained model. What needs rows that trained nothing is left to
-the model before it.
+The first training is validated, which shows how many passes over the rows are best; the number need not be an integer. The refit
+makes as many passes, from the same first weights, and its weights are the trained model. Results that need rows outside training
+use the model before it.
 """
 
 from collections.abc import Callable
@@ -23,16 +23,16 @@ def train_and_refit(
     *,
     between: Callable[[], None] = lambda: None,
 ) -> TrainingState:
-    """Train, then refit, and leave the trained weights in the module. A run that goes on in the refit goes on there.
+    """Train, then refit, and leave the trained weights in the module. A run that was interrupted in the refit resumes there.
 
-    Threat model: that of ``train``, for so many epochs more. Cut gradients then tell of the validation rows' labels too.
+    Threat model: that of ``train``, for more epochs. Cut gradients then reveal information about the validation rows' labels too.
 
     Args:
-        module: what ``train`` trains.
+        module: the module that ``train`` trains.
         run: the first training.
-        anew: the refit's batches, with the validation rows among them and none to validate by; None for no refit.
-        train: trains the module by a run, and leaves the best weights of it.
-        between: called once the first training is over, while the module has its best weights.
+        anew: the refit's batches, including the validation rows, without validation; None for no refit.
+        train: trains the module in a run, and leaves its best weights.
+        between: called after the first training, while the module has its best weights.
     """
     if anew is None:
         return train(run)

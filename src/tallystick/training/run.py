@@ -1,4 +1,4 @@
-"""Describe a training run: its settings and batches, where it is kept, who is told."""
+"""Describe a training run: its settings, batches, storage and callbacks."""
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -17,18 +17,18 @@ from tallystick.training.updates import Updates
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """Settings and storage that both roles' loops need besides their models and channels.
+    """Settings and storage that both roles' loops need in addition to their models and channels.
 
     Args:
         training: the contract's settings.
         schedule: the batches of every epoch, the same for all parties.
-        store: where this party's checkpoints go.
-        resume_from: the step that all parties have committed; 0 starts anew.
-        progress: called as steps go by.
-        committed: called with a step once all parties are known to have committed it.
-        announce: hears which positions the next message's batches take.
-        begins: where it begins; other than at nothing for a refit, whose epochs and steps count on from the first training's.
-        screening: that this party's columns are screened, where its bottom has columns that may be closed; None screens nothing.
+        store: keeps this party's checkpoints.
+        resume_from: the step that all parties have committed; 0 starts a new training.
+        progress: called during training.
+        committed: called with a step when all parties are known to have committed it.
+        announce: called with the positions of the next message's batches.
+        begins: the state at the start; for a refit, epochs and steps count on from the first training's.
+        screening: how this party's columns are screened, if its bottom has columns that may be closed; None screens nothing.
     """
 
     training: TrainingConfig
@@ -43,12 +43,12 @@ class TrainingRun:
 
     @property
     def epochs(self) -> int:
-        """Count the epochs in all, if training is not stopped early."""
+        """Count all epochs, if training is not stopped early."""
         return self.schedule.epochs_before + (self.begins.refit_epochs or self.training.epochs)
 
     @property
     def steps(self) -> int:
-        """Count the steps in all, if training is not stopped early."""
+        """Count all steps, if training is not stopped early."""
         return self.ends(self.epochs - 1)
 
     def ends(self, epoch: int) -> int:
@@ -57,43 +57,43 @@ class TrainingRun:
         return min(whole, self.begins.step + self.begins.refit_steps) if self.begins.refit_epochs else whole
 
     def rows(self, epoch: int) -> int:
-        """Count the positions that an epoch takes."""
+        """Count the positions that an epoch uses."""
         whole, steps = self.schedule.rows(epoch), self.ends(epoch) - self.schedule.steps_before(epoch)
         return min(whole, steps * self.training.batch_size) if self.begins.refit_epochs else whole
 
     def updates(self, module: nn.Module, rates: Mapping[str, float] | None = None) -> Updates:
-        """Build the updates of a party's module. ``rates`` as optimizer_of takes it."""
+        """Build the updates of a party's module, with ``rates`` as for optimizer_of."""
         before, most = self.begins.step, self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
         return Updates(self.training, module, steps=most - before, before=before, rates=rates)
 
     def is_over_time(self, state: TrainingState) -> bool:
-        """Tell whether the epochs so far took as long as training may (``training.minutes``). A refit takes what it needs."""
+        """Tell whether the epochs so far took the time limit of training (``training.minutes``). A refit has no limit."""
         minutes = self.training.minutes
         return minutes is not None and not state.refit_epochs and sum(each["seconds"] for each in state.history) >= 60 * minutes
 
     def begun(self) -> TrainingState:
-        """Return the state from which the run goes on, before anything is loaded. Raises DamagedFile."""
+        """Return the state from which the run starts or is resumed, before anything is loaded. Raises DamagedFile."""
         return self.store.state(self.resume_from) if self.resume_from else TrainingState()
 
     def refit(self, schedule: Schedule, state: TrainingState) -> "TrainingRun":
-        """Return the refit after this run, by these batches. ``state`` is where it begins, or where it goes on.
+        """Return the refit after this run, with these batches. ``state`` is its start, or the state from which it is resumed.
 
-        Its rate goes as if it took all epochs, as that of the first training did when it was at its best: a rate that falls to 0
-        over the refit's own epochs learns by heart where few epochs are best.
+        Its learning rate follows the schedule of the first training, up to the best point. A rate that falls to 0 over the
+        refit's own epochs overfits if few epochs are best.
         """
         step = self.schedule.steps_before(state.first_epochs)
         begins = replace(state, step=step, epoch=state.first_epochs)
         return replace(self, schedule=schedule.after(self.schedule, epochs=state.first_epochs), begins=begins)
 
     def resume(self, module: nn.Module, *beside: CheckpointPart | None) -> TrainingState:
-        """Take a module and what is kept beside it up where the run goes on. Later checkpoints are dropped."""
+        """Load a module and the other parts at the step from which the run is resumed. Delete later checkpoints."""
         goes_on = self.resume_from > self.begins.step
         state = self.store.load(self.resume_from, module, *beside) if goes_on else deepcopy(self.begins)
         self.store.drop_after(state)
         return state
 
     def messages(self, state: TrainingState) -> Iterator[tuple[Batch, ...]]:
-        """Yield the batches of each message that is left of the present epoch."""
+        """Yield the batches of each remaining message of the current epoch."""
         done_steps = state.step - self.schedule.steps_before(state.epoch)
         size, last = batches_per_message(self.training), self.ends(state.epoch)
         groups = self.schedule.messages(state.epoch, size=size, skip=done_steps, last=last)

@@ -1,18 +1,19 @@
-"""Screening: a party closes those of its columns that say nothing, where they are many.
+"""Screen columns: a party that has many columns closes those that do not help.
 
-A network beside hundreds of columns of noise learns some of it by heart. Each party compares its own columns with *shadows*: the
-same columns beside the vectors of other rows of the batch, which tell how large a figure is by chance. Of a cut gradient its
+A network with hundreds of columns of noise overfits to some of them. Each party compares its own columns with *shadows*: the same
+columns with the vectors of other rows of the batch, which show how large a figure is by chance. Of a cut gradient only its
 direction counts, row by row.
 
-Threat model: that of training. Nothing is sent of it, and it reads what its party has anyway: a feature party the cut gradients,
-the label party its labels as the defences leave them. No formal guarantee. Not protected: later embeddings no longer depend on
-closed columns, which whoever receives them may notice. A label party that departs from the protocol can send gradients by
-which it chooses what is closed.
+Threat model: that of training. Nothing is sent for screening, and it reads only what its party has anyway: a feature party the
+cut gradients, the label party its labels after the defences. No formal guarantee. Not protected: later embeddings no longer
+depend on closed columns, which a receiver may notice. A label party that deviates from the protocol can send gradients that
+choose which columns are closed.
 
-Columns that tell nothing alone may tell much together, as two whose product settles the label. So pairs are compared, too: in
-each column a row is above its median or not, and the product of two columns' deviations is set beside the vectors.
+Columns that are useless alone may be useful together, such as two columns whose product determines the label. So pairs are
+compared as well: in each column a row is above its median or not, and the product of two columns' deviations is compared with the
+vectors.
 
-Shapes: B rows of a batch, C columns, D numbers of a row's vector, E numbers of one that is added up, K bins, S shadows.
+Shapes: B rows of a batch, C columns, D numbers of a row's vector, E numbers of a summed vector, K bins, S shadows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,23 +34,23 @@ from tallystick.training.plan import Batch, Schedule
 BINS = 9
 SHADOWS = 3
 SILENT = 0.8
-"""Quantile of the shadows' figures below which a column says no more than a shadow."""
+"""Quantile of the shadows' figures. A column below it is no better than a shadow."""
 _NAMED = 20
-"""Closed columns that are named."""
+"""Most closed columns that are named."""
 MOSTLY_SILENT = 0.56
-"""Share of silent columns from which columns are closed: so many are below that quantile where 70 % say nothing."""
+"""Share of silent columns from which columns are closed. About this many are below that quantile if 70 % are useless."""
 OPEN = 0.99
-"""Quantile of the shadows' figures that a column has to reach then."""
+"""Quantile of the shadows' figures that a column then has to reach."""
 CLEARLY = 2.0
-"""How many times that quantile the loudest column has to pass: with too few rows to tell columns apart, none close."""
+"""Factor by which the best column must exceed that quantile. If there are too few rows to tell, no column is closed."""
 TOGETHER = 1.5
-"""How many times the largest figure of shadow pairs a pair of columns has to pass, to stay open for what it tells together."""
+"""Factor by which a pair of columns must exceed the largest figure of shadow pairs to stay open for its joint effect."""
 PAIRED = 512
-"""Columns up to which pairs are compared: of more, columns that tell only together may be closed."""
-_PAIR_NUMBERS = 8  # into which a row's vector is added up for pairs: C x C of each are kept
-_SAMPLED = 10_000  # training rows that settle the bins
-_OWN_ROWS = 4096  # of the label party's labels at a time
-_COLUMNS = 256  # at a time: their bins are a matrix
+"""Most columns for which pairs are compared. With more columns, those that are useful only together may be closed."""
+_PAIR_NUMBERS = 8  # numbers into which a row's vector is summed for pairs, because C x C of each are kept
+_SAMPLED = 10_000  # training rows that determine the bins
+_OWN_ROWS = 4096  # rows of the label party's labels at a time
+_COLUMNS = 256  # columns at a time, because their bins are a matrix
 
 
 def nobody_hears(open_C: Tensor) -> None:
@@ -58,21 +59,21 @@ def nobody_hears(open_C: Tensor) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Screening:
-    """That a training screens: what shadows are drawn from, and who hears which columns stay open, once that is settled."""
+    """Settings of screening: the seed of the shadows, and a callback that is told which columns stay open."""
 
     seed: Seed = field(repr=False)
     settled: Callable[[Tensor], None] = nobody_hears
 
 
 class ColumnFigures:
-    """For each column and its shadows, how much the vectors of rows differ between its bins, beside how much within them.
+    """For each column and its shadows, the variance of rows' vectors between its bins, compared with that within the bins.
 
-    That is the F ratio of one-way analysis of variance, over all numbers of the vectors together; of each batch only what
-    differs from its mean counts. A number's bins are the octiles of training rows, and their least value by itself; a category's
-    are its first codes, and the rest together.
+    It is the F ratio of one-way analysis of variance, over all numbers of the vectors together; in each batch only deviations
+    from its mean count. A number's bins are the octiles of training rows, with their least value as a separate bin; a category's
+    bins are its first codes, and the rest together.
 
     Args:
-        sample: training rows, whose numbers settle the bins.
+        sample: training rows, whose numbers determine the bins.
         width: D.
     """
 
@@ -90,7 +91,7 @@ class ColumnFigures:
         self.pairs_2ECC = torch.zeros(2, min(width, _PAIR_NUMBERS), paired, paired, device=device)
 
     def add(self, features: Features, vector_BD: Tensor, generator: torch.Generator) -> None:
-        """Count a batch. The generator shuffles the vectors for the shadows."""
+        """Add a batch. The generator shuffles the vectors for the shadows."""
         centred_BD = vector_BD - vector_BD.mean(dim=0)
         rows = len(centred_BD)
         shuffled = [centred_BD[torch.randperm(rows, generator=generator).to(centred_BD.device)] for _ in range(SHADOWS)]
@@ -119,7 +120,7 @@ class ColumnFigures:
                     self.pairs_2ECC[kind, place] += (halves_BC * number_B[:, None]).t() @ halves_BC
 
     def tell_together(self) -> Tensor:
-        """Mark the columns (C,) of a pair that tells more than any pair of shadows could by chance."""
+        """Mark the columns (C,) of pairs that are better than any pair of shadows by chance."""
         strength_2CC = self.pairs_2ECC.square().sum(dim=1)
         if not strength_2CC.numel():
             return torch.zeros(len(self.counts_CK), dtype=torch.bool, device=self.counts_CK.device)
@@ -127,7 +128,7 @@ class ColumnFigures:
         return (strength_2CC[0] > TOGETHER * strength_2CC[1].max()).any(dim=0)
 
     def ratios(self) -> tuple[Tensor, Tensor]:
-        """Return the figures (C,) of the columns, and those of their shadows (C, S), or 0 if there is nothing to compare."""
+        """Return the figures (C,) of the columns, and those of their shadows (C, S); 0 if there is nothing to compare."""
         between_CS = (self.sums_CKSD.square().sum(dim=3) / self.counts_CK.clamp(min=1)[:, :, None]).sum(dim=1)
         bins_C = (self.counts_CK > 0).sum(dim=1)
         rows = self.counts_CK[0].sum()
@@ -137,9 +138,9 @@ class ColumnFigures:
 
 
 def open_columns(ratio_C: Tensor, shadows_CS: Tensor, together_C: Tensor) -> Tensor:
-    """Choose which columns stay open (C,): all of them, unless most are silent and some clearly are not.
+    """Choose the columns that stay open (C,): all of them, unless most are silent and some clearly are not.
 
-    Those that tell only together with another stay open.
+    Columns that are useful only together with another one stay open.
     """
     by_chance = shadows_CS.flatten()
     is_silent_C = ratio_C < torch.quantile(by_chance, SILENT)
@@ -149,14 +150,14 @@ def open_columns(ratio_C: Tensor, shadows_CS: Tensor, together_C: Tensor) -> Ten
 
 
 class ColumnScreen:
-    """Screens a feature party's columns by the cut gradients of its first epoch, and closes some at that epoch's last step.
+    """A screen of a feature party's columns by the cut gradients of its first epoch. It closes some at that epoch's last step.
 
     Args:
-        columns: of its bottom.
+        columns: columns of its bottom.
         source: its columns by position.
         schedule: the batches.
-        epoch: the first one.
-        screening: what shadows are drawn from, and who is told.
+        epoch: number of the first epoch.
+        screening: seed of the shadows, and a callback.
     """
 
     def __init__(self, columns: Columns, source: FeatureSource, schedule: Schedule, *, epoch: int, screening: Screening) -> None:
@@ -165,7 +166,7 @@ class ColumnScreen:
         self._figures: ColumnFigures | None = None
 
     def crossed(self, batch: Batch, features: Features, gradient_BD: Tensor) -> None:
-        """Take in the cut gradient of a step."""
+        """Add the cut gradient of a step."""
         if batch.step > self._last_step:
             return
         figures = self._begun(gradient_BD.shape[1])
@@ -176,7 +177,7 @@ class ColumnScreen:
             self._figures = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint has to hold of this."""
+        """Return its tensors for a checkpoint."""
         if self._figures is None:
             return {}
         figures = self._figures
@@ -188,7 +189,7 @@ class ColumnScreen:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what ``tensors`` gave. Other names are left alone."""
+        """Restore the state that ``tensors`` returned. Other names are ignored."""
         if (sums_CKSD := tensors.get("screening/sums")) is not None:
             figures = self._begun(sums_CKSD.shape[3])
             figures.sums_CKSD.copy_(sums_CKSD)
@@ -203,28 +204,28 @@ class ColumnScreen:
 
 
 class FoldedScreen:
-    """Screens for each of several networks side by side, by its own part of the cut gradients.
+    """Screens for several networks side by side, each by its own part of the cut gradients.
 
     Args:
-        each: the networks' screens, in their order.
+        each: the networks' screens, in order.
     """
 
     def __init__(self, each: Sequence[ColumnScreen]) -> None:
         self._each = each
 
     def crossed(self, batch: Batch, features: Features, gradient_BD: Tensor) -> None:
-        """Take in the cut gradient of a step."""
+        """Add the cut gradient of a step."""
         for screen, part_BD in zip(self._each, gradient_BD.chunk(len(self._each), dim=1), strict=True):
             screen.crossed(batch, features, part_BD)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint has to hold of this."""
+        """Return their tensors for a checkpoint."""
         return {
             f"{number}/{name}": tensor for number, screen in enumerate(self._each) for name, tensor in screen.tensors().items()
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what ``tensors`` gave. Other names are left alone."""
+        """Restore the state that ``tensors`` returned. Other names are ignored."""
         for number, screen in enumerate(self._each):
             start = f"{number}/"
             screen.restore({name.removeprefix(start): each for name, each in tensors.items() if name.startswith(start)})
@@ -233,7 +234,7 @@ class FoldedScreen:
 def feature_screen(
     bottom: nn.Module, source: FeatureSource, schedule: Schedule, *, epoch: int, screening: Screening | None
 ) -> ColumnScreen | FoldedScreen | None:
-    """Build what screens a feature party's columns in a training that begins with this epoch, or None if nothing does."""
+    """Build the screen of a feature party's columns in a training that begins with this epoch, or None without screening."""
     screened = [screened_columns(part) for part in (bottom.members if isinstance(bottom, FoldedBottom) else [bottom])]
     if screening is None:
         return None
@@ -246,7 +247,7 @@ def feature_screen(
 def screen_own_columns(
     model: nn.Module, source: FeatureSource, objective: Objective, train_N: Tensor, screening: Screening | None
 ) -> None:
-    """Screen the label party's columns by its labels, before the first step. Those of several networks by the rows of each."""
+    """Screen the label party's columns by its labels, before the first step; for several networks, by the rows of each."""
     if isinstance(model, FoldedLabelModel) and isinstance(objective, FoldedObjective):
         for member, each in enumerate(model.members):
             screen_own_columns(each, source, objective.each, objective.taught(member, train_N), screening)
@@ -263,7 +264,7 @@ def screen_own_columns(
 
 
 def close(columns: Columns, figures: ColumnFigures, screening: Screening) -> None:
-    """Close the columns that are not to stay open."""
+    """Close the columns that do not stay open."""
     open_C = open_columns(*figures.ratios(), figures.tell_together())
     assert columns.gates is not None, "only these are screened"
     columns.gates.copy_(open_C)
@@ -275,7 +276,7 @@ def _sampled(train_N: Tensor) -> Tensor:
 
 
 def screening_notes(names: Sequence[str], module: nn.Module) -> list[str]:
-    """Say which columns stay open, for each of several networks side by side, or nothing if no column may be closed."""
+    """Say which columns stay open, for each of several networks side by side. Say nothing if no column may be closed."""
     screened = [part.gates for part in module.modules() if isinstance(part, Columns) and part.gates is not None]
     notes = []
     for number, open_C in enumerate(screened, 1):
@@ -286,7 +287,7 @@ def screening_notes(names: Sequence[str], module: nn.Module) -> list[str]:
 
 
 def screening_sentence(names: Sequence[str], open_C: Tensor) -> str:
-    """Say how many of the columns of these names stay open, and which were closed. It is for this party's eyes alone."""
+    """Say how many of these columns stay open, and which were closed. The text is only for this party."""
     closed = [name for name, is_open in zip(names, open_C.tolist(), strict=True) if not is_open]
     if not closed:
         return f"screening: all {len(open_C)} own columns stay open (encoding.screening)"

@@ -1,6 +1,7 @@
-"""A split network trained in one process, by the steps that the networked loops take: to the same bits, and without a network.
+"""Train a split network in one process, by the steps of the networked loops: with the same bits, and without a network.
 
-For experiments that train hundreds of networks and look into both sides between epochs. Shapes: B rows of a batch, D cut width.
+This is for experiments that train hundreds of networks and look at both sides between epochs. Shapes: B rows of a batch, D cut
+width.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from tallystick.training.updates import Updates
 
 @dataclass(frozen=True, kw_only=True)
 class CrossedStep:
-    """A step and what crossed the cut in it, if it was joint: the embeddings of each feature party, the label party's answer."""
+    """A step and what crossed the cut in it, if joint: the embeddings of each feature party, and the label party's answer."""
 
     batch: Batch
     embeddings_BD: list[Tensor]
@@ -47,8 +48,8 @@ class SplitNetwork:
         training: the contract's settings.
         schedule: the batches of every epoch.
         step_rule: how the label party learns from a batch.
-        defense: what changes the cut gradients.
-        screening: that columns are screened, where there are any that may be closed.
+        defense: defences that change the cut gradients.
+        screening: how columns are screened, if any may be closed.
     """
 
     bottoms: Sequence[nn.Module]
@@ -127,7 +128,7 @@ class SplitNetwork:
             yield
 
     def validation_losses(self, batch_size: int) -> ValidationLosses:
-        """Compute the losses by which weights are compared, on the schedule's validation rows."""
+        """Compute the losses that compare weights, on the schedule's validation rows."""
         index_V = self.schedule.validation_N
         with self.model.apart():
             logits = self.logits(torch.split(index_V, batch_size))
@@ -135,7 +136,7 @@ class SplitNetwork:
 
     @torch.no_grad()
     def logits(self, batches: Sequence[Tensor]) -> Tensor:
-        """Return the logits of the batches' positions without training, by the averaged weights where there are some."""
+        """Return the logits of the batches' positions without training, with the averaged weights if there are any."""
         self.train(False)
         logits: list[Tensor] = []
         with self.averaged():
@@ -145,6 +146,6 @@ class SplitNetwork:
         return torch.cat(logits)
 
     def train(self, mode: bool) -> None:
-        """Switch all modules to training, or to use."""
+        """Switch all modules to training, or to evaluation."""
         for module in (self.model, *self.bottoms):
             module.train(mode)
