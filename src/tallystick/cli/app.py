@@ -1,7 +1,7 @@
-"""The commands of the command line: every one stands in this table.
+"""List the commands of the command line in one table.
 
-These modules hold options and help alone; a command imports what it needs when it runs. A command has a parameter for each of
-its options, however many these are: Typer reads them off its signature, and knows no group of options.
+These modules contain only options and help; a command imports what it needs when it runs. A command has a parameter for each of
+its options, however many there are: Typer reads them from its signature, and has no groups of options.
 """
 
 import sys

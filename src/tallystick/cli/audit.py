@@ -1,4 +1,4 @@
-"""audit: attack a recorded run for labels, or try a contract and its defences before any partner is involved."""
+"""Implement audit: attack a recorded run for labels, or try a contract and its defences before any partner is involved."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,7 @@ def audit(
 def _recorded(
     folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], also: tuple[Path, ...], watcher: "Watcher", *, as_json: bool
 ) -> None:
-    """Audit a recorded run again, and show what was found."""
+    """Audit a recorded run again, and show the findings."""
     from tallystick.audit.run import audit_recorded
     from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage, show_told, told_values
     from tallystick.report.compare import read_run
@@ -104,7 +104,7 @@ def _recorded(
     def show(console: Console) -> None:
         if audited.leakage is not None:
             show_leakage(console, audited.leakage)
-            result = folder / "result.json"  # without one the run was not finished
+            result = folder / "result.json"  # if it is missing, the run was not finished
             if result.exists() and (bounds := promise(read_run(folder))):
                 console.print(bounds, markup=False)
         if audited.features is not None:
@@ -118,7 +118,7 @@ def _recorded(
 
 
 def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *, as_json: bool) -> None:
-    """Try a contract with defences on the label party's own data, and keep what was over where that is interrupted."""
+    """Try a contract with defences on the label party's own data. If interrupted, keep the finished trials."""
     from tallystick.config.contract import load_contract
     from tallystick.config.party import load_party
     from tallystick.config.party_checks import check_party
@@ -163,7 +163,7 @@ def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """Options of a sweep on the command line. None stands for an option's default."""
+    """Options of a sweep on the command line. None means an option's default."""
 
     split: str | None
     share: float | None
@@ -174,7 +174,7 @@ class _Options:
 
 
 def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
-    """Write the report, in a folder that is there with all of it or not at all."""
+    """Write the report into a folder that appears completely or not at all."""
     from tallystick.report.page import render
     from tallystick.storage import Origin, new_whole_folder, write_json
 
@@ -213,7 +213,7 @@ def _show_trials(console: Console, result: "Result", report: Path) -> None:
             for reads in ("cut gradients", "cut embeddings")
         ]
         rebuilt = ""
-        if trial.columns is not None:  # the bootstrap of a single run has no interval of it
+        if trial.columns is not None:  # the bootstrap of a single run has no interval for it
             rebuilt = _within(trial.columns) if trial.seeds > 1 else f"{trial.columns.mean:.3f}"
         table.add_row(escape(f"{trial.defense} {trial.strength}"), _within(trial.utility), *leaks, rebuilt)
     console.print(table)

@@ -1,4 +1,4 @@
-"""compare: results of several runs side by side."""
+"""Implement compare: results of several runs side by side."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tallystick.report.compare import RunComparison
 
 EXIT_KEPT = 4
-"""How `compare --decide` ends where the old run stays in use."""
+"""Exit code of `compare --decide` if the old run stays in use."""
 
 
 def compare(
@@ -59,7 +59,7 @@ def compare(
             decision = count_decision(outcome, own, folders[1], old=folders[0].run_id)
         if decision is None or decision.after is not None:
             results = [read_run(path) for path in runs]
-            # Short names: the folder's, or the whole path where two would be the same
+            # Short names: the folder's, or the whole path if two would be the same
             short = [(path.parent if path.name == "result.json" else path).resolve().name for path in runs]
             comparison = compare_results(short if len(set(short)) == len(short) else [str(path) for path in runs], results)
         if html is not None and comparison is not None:

@@ -1,4 +1,4 @@
-"""decrypt: a copy of an encrypted run folder that can be read."""
+"""Implement decrypt: a readable copy of an encrypted run folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +27,7 @@ def decrypt(
         folder = RunFolder.open(run, key=load_party(party).run_key)
         if folder.origin.key is None:
             raise ConfigError(f"{run}: its files are not encrypted; use it as it is")
-        folder.contract()  # which is copied as it lies there
+        folder.contract()  # which is copied unchanged
         if to.exists():
             raise ConfigError(f"--to {to}: exists already; name a folder that is to be made")
         with folder.locked():

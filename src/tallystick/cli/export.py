@@ -1,4 +1,4 @@
-"""export: a party's own half of a trained network for other programs."""
+"""Implement export: a party's own half of a trained network for other programs."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""forget: persons are erased from what a party keeps by row."""
+"""Implement forget: erase people from the data that a party keeps by row."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""run, align, train, evaluate, predict, tune: this party's side of a job."""
+"""Implement run, align, train, evaluate, predict, tune and others: this party's side of a job."""
 
 import shlex
 from pathlib import Path
@@ -235,7 +235,7 @@ def _run(
 
 
 def key_figures(result: "Result") -> dict[str, object]:
-    """Return the numbers that a program wants first. The whole result is in result.json."""
+    """Return the numbers that programs usually need first. The whole result is in result.json."""
     from tallystick.cli.leakage import feature_values, leakage_values, told_values
 
     evaluation = result.evaluation
@@ -276,7 +276,7 @@ def key_figures(result: "Result") -> dict[str, object]:
 
 
 def _estimate_of(result: "Result") -> dict[str, object] | None:
-    """Return the gain on a sample as plain values, with its paired interval, or None where the label party keeps it."""
+    """Return the gain on a sample as plain values, with its paired interval, or None if the label party keeps it."""
     evaluation, sample = result.evaluation, result.sections.sample
     if evaluation is None or sample is None or not evaluation["local_baseline"] or not evaluation["difference"]:
         return None
@@ -307,7 +307,7 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
 
 
 def show_headline(console: Console, result: "Result") -> None:
-    """Print what joining brought, in one line per metric, and what it was paid with."""
+    """Print what joining brought, in one line per metric, and what it cost."""
     from tallystick.report.leaks import leak_lines
     from tallystick.report.summary import too_good
     from tallystick.results import metric_in_words, paired_metrics

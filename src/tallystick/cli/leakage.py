@@ -1,4 +1,4 @@
-"""An audit's findings, as a job and an audit of its own show them."""
+"""Show an audit's findings, for a job and for an audit by itself."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from tallystick.results import Audit, FeatureAudit, ToldColumns
 
 
 def leakage_values(audit: Audit) -> dict[str, Any]:
-    """Return an audit as plain values for JSON, its attacks in the order in which they ran."""
+    """Return an audit as plain values for JSON, with its attacks in the order in which they ran."""
     attacks = [{field: getattr(attack, field) for field in attack.__struct_fields__} for attack in audit.attacks]
     growth = [{field: getattr(each, field) for field in each.__struct_fields__} for each in audit.growth]
     return {
@@ -100,13 +100,13 @@ def show_features(console: Console, audit: FeatureAudit) -> None:
 
 
 def told_values(told_columns: ToldColumns) -> dict[str, Any]:
-    """Return what gradients tell of columns as plain values for JSON."""
+    """Return what gradients reveal about columns as plain values for JSON."""
     plain: dict[str, Any] = msgspec.to_builtins(told_columns)
     return {"headline": told_headline(told_columns), **plain}
 
 
 def show_told(console: Console, told_columns: ToldColumns) -> None:
-    """Print what cut gradients tell of a party's columns, in a line, and what could not be measured."""
+    """Print in one line what cut gradients reveal about a party's columns, and what could not be measured."""
     console.print(told_headline(told_columns), markup=False, style="bold")
     console.print(told_columns.summary, markup=False)
     for line in told_columns.not_measured:

@@ -1,4 +1,4 @@
-"""ledger: what was released under differential privacy, and what it cost."""
+"""Implement ledger: what was released under differential privacy, and its cost."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,7 +47,7 @@ def ledger(
             return
         try:
             export = known_ledger(own).export(delta=delta)
-        except StorageError as error:  # a ledger is what this command is given: bad input, as it is for check
+        except StorageError as error:  # the ledger is this command's input, so this is bad input, as in check
             raise ConfigError(str(error)) from None
         if html is not None:
             export["page"] = str(render_ledger(export, html))

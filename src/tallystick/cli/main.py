@@ -1,4 +1,4 @@
-"""The command line's entry: it answers to signals while modules load, and ends as soon as it has nothing more to say."""
+"""Enter the command line: answer signals while modules load, and end as soon as nothing more has to be printed."""
 
 import gc
 import io
@@ -10,9 +10,9 @@ from tallystick.errors import MachineError
 
 def main() -> None:
     """Run the command line."""
-    # Modules bring some 400,000 objects that stay: by default a sixth of their time goes into looking for garbage among them.
+    # Modules bring some 400,000 objects that stay: by default a sixth of their time is spent on looking for garbage among them.
     gc.set_threshold(100_000)
-    # A terminal or file of a locale without UTF-8 cannot take every letter of a column's name: its code stands in its place.
+    # A terminal or file with a locale other than UTF-8 cannot show every letter of a column's name: its code replaces it.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -29,14 +29,14 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
     except SystemExit as end:
         if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
-            sys.stderr.write("interrupted\n")  # before or after a command's own work, where Typer ends without a word
+            sys.stderr.write("interrupted\n")  # before or after a command's own work, where Typer ends without a message
         raise
     finally:
         ignore_signals()
         # CPython remembers an interrupt that passed through exec(), as dataclasses use it, and under -m ends by that signal
-        # though it was handled; another exec() makes it forget.
+        # although it was handled. Another exec() clears it.
         exec("")  # noqa: S102
         if "duckdb" in sys.modules:
-            gc.unfreeze()  # it writes to standard error what of its own is not collected
+            gc.unfreeze()  # it writes to standard error which of its own objects are not collected
         else:
-            gc.freeze()  # some 400,000 objects: the last collection would go through them all, for seconds on a busy machine
+            gc.freeze()  # some 400,000 objects: the last collection would visit them all, for seconds on a busy machine

@@ -1,4 +1,4 @@
-"""monitor: one party's look at a run in use, alone."""
+"""Implement monitor: one party examines a run in use, alone."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tallystick.results.monitoring import Monitoring
 
 EXIT_DRIFTED = 4
-"""How `monitor --fail` ends where a distribution has moved."""
+"""Exit code of `monitor --fail` if a distribution has moved."""
 
 
 class Every(StrEnum):

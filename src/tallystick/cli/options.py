@@ -1,4 +1,4 @@
-"""Options that several commands share, and how progress can be shown."""
+"""Define options that several commands share, and the ways of showing progress."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +34,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as
 
 
 def read_files(contract: Path, party: Path, progress: Style) -> "tuple[Contract, PartyFile, Watcher]":
-    """Read both files of a command, and make the watcher of its progress. The modules of these are loaded here."""
+    """Read both files of a command, and make the watcher of its progress. It loads their modules."""
     from tallystick.cli.watch import watcher_of
     from tallystick.config.contract import load_contract
     from tallystick.config.party import load_party

@@ -1,4 +1,4 @@
-"""Print what a command has to say and end it: people read lines, programs read one JSON object as the last line."""
+"""Print a command's result and end it: people read lines, programs read one JSON object as the last line."""
 
 import json
 import sys
@@ -14,13 +14,13 @@ from tallystick.terminal import PlainWordsConsole, printable_lines
 
 EXIT_USAGE = 2
 LIBRARIES = ("numpy", "torch", "scipy.special", "polars", "pyarrow")
-"""What takes long to load; a command that needs them has them loaded first."""
+"""Modules that load slowly; a command that needs them loads them first."""
 ALIGN_LIBRARIES = ("numpy", "polars")
-"""The same of a command that only aligns, which does without PyTorch."""
+"""The same for a command that only aligns, which does not need PyTorch."""
 
 
 def finish(result: Mapping[str, object], *, as_json: bool, show: Callable[[Console], None] | None = None) -> None:
-    """Print a command's result: as JSON, or as ``show`` does for people (a line for each value if left out)."""
+    """Print a command's result: as JSON, or with ``show`` for people (by default a line for each value)."""
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
         return
@@ -35,15 +35,15 @@ def finish(result: Mapping[str, object], *, as_json: bool, show: Callable[[Conso
 
 
 def guarded(work: Callable[[], None], *, as_json: bool, loads: Sequence[str] = (), interrupted: str = "interrupted") -> None:
-    """Run a command's work. An error that we know becomes a line and an exit code: 2 for input, 3 for what failed.
+    """Run a command's work. A known error becomes a line and an exit code: 2 for bad input, 3 for a failure.
 
-    An interrupt is 130 and the line ``interrupted``: what is true of the command then. Work that knows better raises
-    KeyboardInterrupt with a line of its own.
+    An interrupt gives 130 and the line ``interrupted``, which describes the command's state then. Work with a better line raises
+    KeyboardInterrupt with it.
 
     Args:
-        work: what the command does. It imports what it needs when it runs, so that no command waits for another's modules.
-        as_json: whether an error is printed as JSON too.
-        loads: modules to import before the work, where a signal could tear their import.
+        work: the command's work. It imports what it needs when it runs, so that no command waits for another's modules.
+        as_json: whether an error is printed as JSON as well.
+        loads: modules to import before the work, because a signal could break their import.
         interrupted: the line after an interrupt.
     """
     line = NOTHING_BEGUN

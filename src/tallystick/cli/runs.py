@@ -1,4 +1,4 @@
-"""runs: the trained runs of a contract, and which of them is in use."""
+"""Implement runs: list the trained runs of a contract, and choose which of them is in use."""
 
 from enum import StrEnum
 from pathlib import Path

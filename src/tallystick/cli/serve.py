@@ -1,4 +1,4 @@
-"""serve: this party's side of scores online."""
+"""Implement serve: this party's side of online scores."""
 
 from typing import Annotated
 
@@ -40,7 +40,7 @@ def serve(
         if agreed.serving is not None and agreed.serving.feature_party_asks:
             role = serve_label_party_that_answers if is_label else serve_feature_party_that_asks
         if agreed.shares_head and agreed.serving is not None:
-            load(("tallystick.serving.opened_scores",))  # and 35 MiB of what the head on shares is made of
+            load(("tallystick.serving.opened_scores",))  # and 35 MiB of modules for the head on shares
             interruptible()
             from tallystick.serving.opened_scores import serve_opened_scores
 

@@ -1,4 +1,4 @@
-"""init, cert, check: before a job."""
+"""Implement init, cert and check, the commands before a job."""
 
 import os
 import re
@@ -22,11 +22,11 @@ from tallystick.terminal import printable_lines
 if TYPE_CHECKING:
     pass
 
-NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
-WIDE = 100  # characters of a terminal that has room for the words minimum and maximum
+NAME_WIDTH = 30  # of a column's name in check's table; a longer name is folded
+WIDE = 100  # characters of a terminal with room for the words minimum and maximum
 MOST_OF_BOUND = 10  # letters of a column's least or largest value
-REST_WIDTH = 66  # of what stands beside a column's name; bounds that find no room stand under the table
-MOST_COLUMNS = 200  # of a table that people are shown
+REST_WIDTH = 66  # of the cells next to a column's name; bounds without room are printed below the table
+MOST_COLUMNS = 200  # of a table that is shown to people
 
 
 def init(
@@ -88,9 +88,9 @@ def init(
                 own_table = validate(TableConfig, {"path": str(table.absolute())}, source="--table")
                 frame = read_table(own_table)
                 guesses = guess_columns(frame, similar=request.facts.similar, is_label=request.role == "label")
-                if guesses.key is not None:  # which is text wherever it is read again: 00123 stays 00123
+                if guesses.key is not None:  # the key is text whenever it is read again: 00123 stays 00123
                     frame = read_table(own_table, text={guesses.key})
-            except DataError as error:  # there is no party file yet in which anything could be wrong
+            except DataError as error:  # there is no party file yet that could be wrong
                 reason = str(error).replace("check table.path, or the option that names it", "check --table")
                 how = "; without --table you get a party file in which you can set it" if "party file" in reason else ""
                 raise DataError(f"{reason}{how}") from None
@@ -182,7 +182,7 @@ def check(
 
 SHOWN = ("party", "contract_hash", "table", "keys", "alignment", "alignment_cost", "room", "certificate", "budget", "compute")
 LINES = {"key_shapes": "keys", "encoding": "encoding", "defenses": "defence", "linkage": "linkage", "disclosures": "discloses"}
-"""What a check found that has several lines, and what each of these begins with."""
+"""Findings of a check that have several lines, and the prefix of these lines."""
 
 
 def _show(console: Console, values: dict[str, Any]) -> None:
@@ -197,9 +197,9 @@ def _show(console: Console, values: dict[str, Any]) -> None:
     if (profile := values.get("profile")) is not None:
         counts = ", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int))
         table = Table(title=counts, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-        # Names and uses are what people look for: they stay whole; a value that finds no room goes on in a second line.
+        # People look for names and uses, so these stay whole; a longer value continues on a second line.
         columns, more = profile["columns"], 0
-        if len(columns) > MOST_COLUMNS:  # in the table's order, keys and label among them
+        if len(columns) > MOST_COLUMNS:  # in the table's order, including keys and label
             first = sorted(
                 range(len(columns)), key=lambda place: profile["columns"][place]["use"] in ("numeric", "categorical", "unused")
             )
@@ -248,7 +248,7 @@ def _show(console: Console, values: dict[str, Any]) -> None:
 
 
 def _shortened(value: str | None) -> str | None:
-    """Return a bound of a column with six digits where it is a number of more than ten letters, so that it fits in a line."""
+    """Return a column's bound. A number of more than ten letters is written with six digits, so that it fits in a line."""
     if value is None or len(value) <= MOST_OF_BOUND:
         return value
     try:

@@ -1,4 +1,4 @@
-"""Handle SIGINT and SIGTERM in a command: the same, at any moment, with one line and one exit code."""
+"""Handle SIGINT and SIGTERM in a command in the same way at any moment, with one line and one exit code."""
 
 import importlib
 import os
@@ -23,30 +23,30 @@ HANGS = (
     "error: a library hung while it was loaded, and was stopped after a signal; free some memory or raise its limit (ulimit -v)\n"
 )
 HANGS_S, HANGS_BUSILY_S = 20.0, 5.0
-"""How long a module's loading may keep a signal waiting, and how many of the processor's seconds: a busy machine loads slowly."""
+"""How long loading a module may delay a signal, and how many seconds of processor time: a busy machine loads slowly."""
 LOOK_S = 0.25
 _ASKS_FOR_THE_END = (signal.SIGINT, signal.SIGTERM)
 _ON_LINUX = sys.platform == "linux"
 
 
 def interruptible() -> None:
-    """Have either signal raise KeyboardInterrupt from here on."""
+    """Make both signals raise KeyboardInterrupt from now on."""
     for number in _ASKS_FOR_THE_END:
         signal.signal(number, _interrupt)
 
 
 def ignore_signals() -> None:
-    """Ignore both signals from here on: the process is ending."""
+    """Ignore both signals from now on, because the process is ending."""
     for number in _ASKS_FOR_THE_END:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def signals_noted() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the block's end if a signal came within it, where it could tear the import of a module.
+    """Raise KeyboardInterrupt at the block's end if a signal came within it, where it could break the import of a module.
 
-    OpenBLAS sends this process SIGINT where the system gives it no thread as it is loaded: that is a MachineError. Only Linux
-    tells who sent a signal, and which signals wait.
+    OpenBLAS sends this process SIGINT if the system gives it no thread while it is loaded: that is a MachineError. Only Linux
+    shows who sent a signal, and which signals wait.
     """
     signals: list[int] = []
     for number in _ASKS_FOR_THE_END:
@@ -81,10 +81,10 @@ def load(modules: Sequence[str]) -> None:
 
 @contextmanager
 def _ended_from_outside() -> Iterator[None]:
-    """Have a process apart end this one, with a line, where a signal waits for too long within the block.
+    """Start a separate process that ends this one, with a line, if a signal waits too long within the block.
 
-    Code in C that holds Python's lock hears no signal: OpenBLAS asks for memory for ever as it is loaded, where there is none.
-    Only this thread may run yet, and only Linux tells which signals wait.
+    C code that holds Python's lock does not react to signals: OpenBLAS asks for memory forever while it is loaded, if there is
+    none. Only this thread may run yet, and only Linux shows which signals wait.
     """
     if not _ON_LINUX or len(list(Path("/proc/self/task").iterdir())) > 1:
         yield
@@ -93,7 +93,7 @@ def _ended_from_outside() -> Iterator[None]:
     parent = os.getpid()
     try:
         child = os.fork()
-    except OSError:  # no more processes: whoever lacks those lacks this one, too
+    except OSError:  # no more processes are possible
         os.close(own_end)
         os.close(other_end)
         yield
@@ -136,6 +136,8 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _unraised(torn: "sys.UnraisableHookArgs") -> None:
-    """Silence what the signal left half made, which complains when it is collected, and repeat a signal that Python drops."""
-    if isinstance(torn.exc_value, KeyboardInterrupt):  # it came amid a destructor, out of which nothing is raised
+    """Silence objects that the signal left half made, which complain when they are collected, and repeat a signal that Python
+    dropped.
+    """
+    if isinstance(torn.exc_value, KeyboardInterrupt):  # it came during a destructor, from which nothing is raised
         threading.Timer(AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -1,4 +1,4 @@
-"""student, score-alone: a network of the label party's own columns that learns from joint scores, and its scores."""
+"""Implement student and score-alone: a network of the label party's own columns that learns from joint scores, and its scores."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Watchers: how a job's progress is shown. Everything goes to standard error. Standard output is for results."""
+"""Show a job's progress by watchers. They write to standard error. Standard output is for results."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from tallystick.watcher import Silent, Style, Watcher
 
 
 def watcher_of(style: Style) -> Watcher:
-    """Return the watcher of a style. Auto is a bar on a terminal and plain lines elsewhere."""
+    """Return the watcher of a style. Auto is a bar on a terminal and plain lines otherwise."""
     if style is Style.auto:
         style = Style.bar if sys.stderr.isatty() else Style.plain
     styles: dict[Style, type[Watcher]] = {Style.bar: Bars, Style.plain: Lines, Style.json: JsonLines, Style.none: Silent}
@@ -21,7 +21,7 @@ def watcher_of(style: Style) -> Watcher:
 
 
 class Lines:
-    """Plain lines, for logs: phases, what was said, and progress every ten seconds."""
+    """Plain lines, for logs: phases, messages, and progress every ten seconds."""
 
     EVERY_S = 10.0
 
@@ -33,7 +33,7 @@ class Lines:
         self._write(name)
 
     def progress(self, what: str, completed: int, total: int) -> None:
-        """Say how far it is, now and then."""
+        """Report the progress every few seconds."""
         if time.monotonic() - self._last > self.EVERY_S:
             self._write(f"  {what}: {completed} of {total}")
 
@@ -48,7 +48,7 @@ class Lines:
 
 
 class JsonLines:
-    """One JSON object a line, for schedulers and for the demo, which shows several parties."""
+    """One JSON object per line, for schedulers and for the demo, which shows several parties."""
 
     def __init__(self) -> None:
         self._written = 0.0
@@ -58,7 +58,7 @@ class JsonLines:
         self._write({"phase": name})
 
     def progress(self, what: str, completed: int, total: int) -> None:
-        """Say how far it is, at most ten times a second."""
+        """Report the progress, at most ten times a second."""
         now = time.monotonic()
         if now - self._written > REDRAW_S or completed == total:
             self._written = now
@@ -81,7 +81,7 @@ def demo_watcher(style: Style) -> "ProgressOfParties":
 
 
 class ProgressOfParties:
-    """Several parties side by side: a bar each, or lines that start with the party's name."""
+    """Several parties side by side: a bar each, or lines that begin with the party's name."""
 
     def __init__(self, style: Style) -> None:
         self._style = style

@@ -1,4 +1,4 @@
-"""One step of training a split network, per role, without a network: batch and received tensors in, what to send out.
+"""Compute one step of training a split network, per role, without a network: batch and received tensors in, answers out.
 
 The networked loops (label_party.py, feature_party.py) put a channel between the two, in_process.py nothing. Shapes: B rows of a
 batch, D cut width of one feature party.
@@ -31,9 +31,9 @@ class LabelStep:
 
     Args:
         loss: the batch's mean loss, without penalties.
-        targets_B: the targets that it was taken by.
+        targets_B: the targets of the loss.
         grads_BD: the cut gradients to send, one per feature party; none for a local batch.
-        undefended_BD: the same before any defence: for attackers who are granted some of them.
+        undefended_BD: the same before any defence, for attackers that are given some of them.
     """
 
     loss: Tensor
@@ -44,14 +44,14 @@ class LabelStep:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelLearner:
-    """Parts of the label party's training: its model, and what the model is trained by.
+    """Parts of the label party's training: its model, and what trains it.
 
     Args:
-        model: top model and own bottom.
-        updates: of its weights.
-        objective: the loss.
-        step_rule: how the loss comes about.
-        defense: what changes the gradients that are sent.
+        model: the top model and the own bottom.
+        updates: updates of its weights.
+        objective: its loss.
+        step_rule: how the loss is computed.
+        defense: defence that changes the gradients to send.
     """
 
     model: LabelModel
@@ -62,14 +62,14 @@ class LabelLearner:
 
 
 class CutObserver(Protocol):
-    """Whoever keeps what crosses the cut between a feature party and the label party: an audit's recorder, an experiment."""
+    """An observer of what crosses between a feature party and the label party: an audit's recorder, or an experiment."""
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
-        """Take in a step's cut embeddings, which were sent, and its cut gradients, which answered them."""
+        """Record a step's cut embeddings, and the cut gradients that answered them."""
         ...
 
     def epoch_ended(self, epoch: int) -> None:
-        """Note that all steps of an epoch are over."""
+        """Note that all steps of an epoch are done."""
         ...
 
 
@@ -80,12 +80,12 @@ def embed(bottom: nn.Module, features: Features) -> Tensor:
 
 
 def absent_cuts(batch: Batch, widths: Sequence[int]) -> list[Tensor]:
-    """Return zeros in place of the cut embeddings of rows that only the label party has, one per feature party."""
+    """Return zeros instead of the cut embeddings of rows that only the label party has, one tensor per feature party."""
     return [torch.zeros(len(batch.index_B), width, device=batch.index_B.device) for width in widths]
 
 
 def apply(updates: Updates, cut_BD: Tensor, grad_BD: Tensor, *, step: int) -> None:
-    """Compute the feature party's second half: take a step's cut gradients into the bottom model, and update it."""
+    """Compute the feature party's second half: propagate a step's cut gradients into the bottom model, and update it."""
     if updates.are_none:
         return
     take_back(cut_BD, grad_BD)
@@ -93,10 +93,10 @@ def apply(updates: Updates, cut_BD: Tensor, grad_BD: Tensor, *, step: int) -> No
 
 
 def take_back(output_BD: Tensor, grad_BD: Tensor) -> None:
-    """Leave with the weights behind an output their gradients, of a loss whose gradient by the output is given.
+    """Add the gradients of a loss to the weights behind an output, given the loss's gradient by the output.
 
-    It is the gradient of the sum of the products, bit for bit. Given to PyTorch as it is, it has the first backward pass import
-    the algebra of PyTorch's compiler, which takes a third of a second of processor time.
+    The sum of the products has the same gradient, bit for bit. Passing the gradient to PyTorch directly would make the first
+    backward pass import the algebra of PyTorch's compiler, which takes a third of a second of processor time.
     """
     torch.autograd.backward(torch.dot(output_BD.flatten(), grad_BD.flatten()))
 
@@ -109,16 +109,16 @@ def label_step(
     *,
     check: Callable[[Tensor, Sequence[Tensor]], None] | None = None,
 ) -> LabelStep:
-    """Compute the label party's step: finish the forward pass, take the loss, go back to the cut.
+    """Compute the label party's step: finish the forward pass, compute the loss, and go back to the cut.
 
-    The gradients of the own weights are left for ``updates.step()``, which the caller does once the answer is on its way.
+    The gradients of the own weights are left for ``updates.step()``, which the caller runs after sending the answer.
 
     Args:
-        learner: what is trained, and by what.
+        learner: the model, and what trains it.
         batch: the step's number and positions.
-        cuts_BD: received cut embeddings, one per feature party; none where the label party trains on its own columns alone.
+        cuts_BD: received cut embeddings, one per feature party; empty if the label party trains on its own columns alone.
         own: the own columns at these positions.
-        check: called with the loss and what was received, before anything is made of them; it raises if they will not do.
+        check: called with the loss and the received embeddings before gradients are computed; raises if they are invalid.
 
     Raises ConfigError if the loss does not depend on a received cut embedding.
     """
@@ -143,7 +143,7 @@ def label_step(
     undefended_RD = _as_crossed(undefended_BD, by_example, received_RD)
     grads_RD = undefended_RD
     if defense is not None:
-        # An example has one label, however many rows are linked to it: all that it sends is defended together.
+        # An example has one label, however many rows are linked to it, so everything that is sent for it is defended together.
         flat_BD = [leaf_BD.flatten(1) for leaf_BD in leaves_BD]
         defended_BD = defense(flat_BD, [grad_BD.flatten(1) for grad_BD in undefended_BD], targets_B, step=batch.step)
         shaped_BD = [grad_BD.view_as(leaf_BD) for grad_BD, leaf_BD in zip(defended_BD, leaves_BD, strict=True)]
@@ -152,7 +152,7 @@ def label_step(
 
 
 def _as_crossed(grads_BD: Sequence[Tensor], by_example: Sequence[Tensor], received_RD: Sequence[Tensor]) -> list[Tensor]:
-    """Sum gradients by example over the examples that a row is linked to: gradients by what crossed."""
+    """Sum gradients by example over the examples to which a row is linked. The result is by crossed row."""
     return [
         grad_BD if part_BD is row_RD else torch.autograd.grad(part_BD, row_RD, grad_BD, retain_graph=True)[0]
         for grad_BD, part_BD, row_RD in zip(grads_BD, by_example, received_RD, strict=True)

@@ -1,4 +1,4 @@
-"""Define how the label party learns from a batch: what a method for unaligned rows changes of a step, and of nothing else.
+"""Define how the label party learns from a batch. A method for unaligned rows changes this part of a step, and nothing else.
 
 Shapes: N training positions, B batch, D cut width.
 """
@@ -15,20 +15,20 @@ from tallystick.training.plan import Batch
 
 
 class StepRule:
-    """The plain way: the objective of the model's logits. Its subclasses are in ``unaligned/``."""
+    """The plain rule: the objective of the model's logits. Its subclasses are in ``unaligned/``."""
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Return shares of the learning rate by the start of a parameter's name. The rest has all of it."""
+        """Return shares of the learning rate by the prefix of a parameter's name. All others have the full rate."""
         return {}
 
     def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
-        """Take what stays the same over all steps. It is called before the first one, and again where a run is resumed."""
+        """Prepare values that are the same in all steps. It is called before the first step, and again when a run is resumed."""
 
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """Compute the batch's loss, and the targets (B,) by which it was taken, as ``Objective`` gives them."""
+        """Compute the batch's loss and its targets (B,), as ``Objective`` returns them."""
         return objective(model.finish(cuts_BD, own), batch.index_B, cuts_BD)
 
     def fit(
@@ -39,9 +39,9 @@ class StepRule:
         index_N: Tensor,
         cuts_ND: Tensor,
     ) -> None:
-        """Take what was embedded before an epoch (``Schedule.embeds_before``): every training position's cut embedding.
+        """Fit to the embeddings made before an epoch (``Schedule.embeds_before``): every training position's cut embedding.
 
-        Not abstract: the plain rule goes with schedules that embed nothing before an epoch, and is never asked.
+        It is not abstract: the plain rule is used with schedules that embed nothing before an epoch, and is never asked.
         """
         raise NotImplementedError("this schedule embeds nothing before an epoch")
 

@@ -1,4 +1,4 @@
-"""Control messages of a training run, and the checks of what they say. The tensors are in tallystick.cut."""
+"""Define the control messages of a training run, and check their content. The tensors are in tallystick.cut."""
 
 from typing import Annotated
 
@@ -10,29 +10,30 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
 MAX_CUT_WIDTH = 1 << 16
-"""The top model's first layer grows with it."""
+"""Largest cut width. The top model's first layer grows with it."""
 MOST_IN_FLIGHT = 16
-"""Batches that ``training.mode: auto`` keeps in flight: more would be faster over a long line, and cost test AUC
-(docs/results/far.md)."""
+"""Most batches that ``training.mode: auto`` keeps in flight. More would be faster over a slow line, and reduce test AUC
+(docs/results/far.md).
+"""
 
 
 class CutWidth(Message, frozen=True):
-    """Feature party to label party, before the first step: the width D of its cut embedding."""
+    """Sent by a feature party before the first step: the width D of its cut embedding."""
 
     width: int
 
 
 class Pace(Message, frozen=True):
-    """Label party to feature party, where the line decides (``training.mode: auto``): batches in flight, 0 for synchronous."""
+    """Sent by the label party if the line decides (``training.mode: auto``): batches in flight, 0 for synchronous."""
 
     staleness: Annotated[int, msgspec.Meta(ge=0, le=MOST_IN_FLIGHT)]
 
 
 class ValidationDecision(Message, frozen=True):
-    """Label party to feature parties, after each validation.
+    """Sent by the label party after each validation.
 
-    For each network it says whether to keep the weights after this step as the best, and then whether to go on or stop. It is as
-    long whatever it says.
+    It says for each network whether to keep the weights after this step as the best, and whether to go on or stop. Its length
+    does not depend on its content.
     """
 
     step: int
@@ -43,8 +44,8 @@ class ValidationDecision(Message, frozen=True):
 def receive_width(channel: Channel, *, rows: int, max_message_bytes: int, networks: int = 1) -> int:
     """Receive the cut width of a feature party, before anything is built for it.
 
-    Raises ProtocolError for one below 1, over MAX_CUT_WIDTH, or of which a message of ``rows`` rows would not fit, and for one
-    that so many ``networks`` side by side do not share equally.
+    Raises ProtocolError for a width below 1 or over MAX_CUT_WIDTH, if a message of ``rows`` rows would be too large, or if the
+    ``networks`` side by side cannot share it equally.
     """
     width = channel.receive(CutWidth).width
     most = max(1, min(MAX_CUT_WIDTH, max_message_bytes // (4 * max(1, rows))))
@@ -64,10 +65,10 @@ def receive_width(channel: Channel, *, rows: int, max_message_bytes: int, networ
 
 
 def receive_decision(channel: Channel, *, step: int, networks: int, first: bool, may_stop: bool) -> ValidationDecision:
-    """Receive the decision on the weights after a step, of so many ``networks`` side by side. The ``first`` of a run keeps all.
+    """Receive the decision on the weights after a step, for ``networks`` side by side. The ``first`` decision of a run keeps all.
 
-    Raises ProtocolError for another step's, for one on another number of networks, for a first one that leaves some out, and for
-    one that stops where no epoch ends.
+    Raises ProtocolError for a decision on another step or another number of networks, for a first one that leaves some out, and
+    for one that stops within an epoch.
     """
     decision = channel.receive(ValidationDecision)
     if decision.step != step:

@@ -1,6 +1,6 @@
-"""A party's updates of its own weights: the rate at each step, clipped gradients, the optimizer, averaged weights.
+"""Update a party's own weights: the rate at each step, clipped gradients, the optimizer, averaged weights.
 
-All of it depends on the contract and the step's number alone, so every party, and training in one process, does the same.
+Everything depends only on the contract and the step's number, so every party, and training in one process, does the same.
 """
 
 import math
@@ -19,13 +19,13 @@ from tallystick.training.optimizers import optimizer_of
 def rate_at(training: TrainingConfig, step: int, steps: int) -> float:
     """Compute the learning rate of a step.
 
-    With ``schedule: cosine`` it rises in a line over the warm-up and then falls along half a cosine to nearly 0 at the last step
+    With ``schedule: cosine`` it rises linearly over the warm-up and then falls along half a cosine to nearly 0 at the last step
     (Loshchilov and Hutter 2017, "SGDR", equation 5, without restarts).
 
     Args:
         training: the contract's settings.
         step: the step's number, counted from 1.
-        steps: steps of the whole run, if it is not stopped early.
+        steps: number of steps of the whole run, if it is not stopped early.
     """
     if training.schedule == "constant":
         return training.learning_rate
@@ -36,44 +36,45 @@ def rate_at(training: TrainingConfig, step: int, steps: int) -> float:
 
 
 def decay_at(ema: float, step: int) -> float:
-    """Return the average's decay at a step: less in the first steps, whose weights are soon of no use."""
+    """Return the average's decay at a step. It is smaller in the first steps, whose weights soon become useless."""
     return min(ema, (1 + step) / (10 + step))
 
 
 class Received:
-    """The largest number from each peer, or worker, since the last step that was kept. It is named where a training diverges."""
+    """The largest number from each peer, or worker, since the last kept step. It is reported if training diverges."""
 
     def __init__(self) -> None:
         self._largest: dict[str, Tensor] = {}
 
     def note(self, peer: str, values: Tensor) -> None:
-        """Note what one sent."""
+        """Record the values of one sender."""
         if values.numel():
             least, most = values.detach().aminmax()
-            largest = torch.maximum(-least, most)  # stays where it is: to fetch each would wait for the device
+            largest = torch.maximum(-least, most)  # stays on the device: fetching each would wait for the device
             self._largest[peer] = torch.maximum(self._largest.get(peer, largest), largest)
 
     def clear(self) -> None:
-        """Forget the largest numbers, once a step is kept."""
+        """Delete the largest numbers when a step is kept."""
         self._largest.clear()
 
     def __str__(self) -> str:
-        """Say the largest number from each, in words that go in brackets. Say nothing where nothing came."""
+        """Return the largest number from each sender, as text for brackets; empty if nothing arrived."""
         return ", ".join(f"{largest.item():.3g} from {peer}" for peer, largest in self._largest.items())
 
 
 class Updates:
-    """The optimizer of one party's module, with what the contract asks for around it. A module without weights has none.
+    """The optimizer of one party's module, with the contract's settings around it. A module without weights has none.
 
-    Clipping bounds the norm of all gradients of this party's own weights: a norm over all parties' would be another number that
-    crosses. Averaged weights are an exponential mean over the steps (Polyak and Juditsky 1992); training goes on from the others.
+    Clipping limits the norm of all gradients of this party's own weights: a norm over all parties' would be another number that
+    crosses. Averaged weights are an exponential mean over the steps (Polyak and Juditsky 1992); training continues from the
+    weights themselves.
 
     Args:
         training: the contract's settings.
-        module: what this party trains.
-        steps: of the whole run, if it is not stopped early: the schedule's length.
-        before: steps that are counted before this module's first one.
-        rates: share of the learning rate by the start of a weight's name, as optimizer_of takes it.
+        module: the module that this party trains.
+        steps: number of steps of the whole run, if it is not stopped early: the schedule's length.
+        before: number of steps before this module's first one.
+        rates: share of the learning rate by the prefix of a weight's name, as for optimizer_of.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Updates:
         self._steps = steps
         self._before = before
         self._weights = dict(module.named_parameters())
-        # What normalises units follows the weights, so it is averaged as they are.
+        # Running statistics depend on the weights, so they are averaged like weights.
         self._averaged = {**self._weights, **statistics_of(module)} if training.ema else {}
         self._tables = next((part.updates for part in module.modules() if isinstance(part, Columns) and part.updates), None)
         shared = [id(table) for table in self._tables.tables] if self._tables is not None else []
@@ -111,12 +112,12 @@ class Updates:
         return self.optimizer is None
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Delete the gradients."""
         if self.optimizer is not None:
             self.optimizer.zero_grad()
 
     def step(self, number: int) -> None:
-        """Update the weights by their gradients. ``number`` is the run's step that these are of, counted from 1."""
+        """Update the weights by their gradients. ``number`` is the run's step of these gradients, counted from 1."""
         if self.optimizer is None:
             return
         if self._training.clip is not None:
@@ -143,11 +144,11 @@ class Updates:
             self._put(present)
 
     def kept_of(self, weight: nn.Parameter) -> Mapping[str, Tensor]:
-        """Return what the optimizer keeps of a weight."""
+        """Return the optimizer's state of a weight."""
         return self.optimizer.kept.get(weight, {}) if self.optimizer is not None else {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint has to hold of this."""
+        """Return its tensors for a checkpoint."""
         averages = {f"average/{name}": average for name, average in self._averages.items()}
         if self.optimizer is None:
             return averages
@@ -158,7 +159,7 @@ class Updates:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what ``tensors`` gave. Other names are left alone."""
+        """Restore the state that ``tensors`` returned. Other names are ignored."""
         for name, average in self._averages.items():
             average.copy_(tensors[f"average/{name}"])
         if self.optimizer is None:
@@ -172,7 +173,7 @@ class Updates:
         self._keep_where_shared()
 
     def _keep_where_shared(self) -> None:
-        """Have what the optimizer keeps of tables lie where whoever updates them has it."""
+        """Make the optimizer's state of tables use the memory of the code that updates them."""
         if self._tables is None or self.optimizer is None:
             return
         for table in self._tables.tables:
@@ -182,7 +183,7 @@ class Updates:
             self.optimizer.kept[table] = shared_state
 
     def _put(self, weights: Mapping[str, Tensor]) -> None:
-        """Put the weights in place: a pipelined party knows its weights by where they lie."""
+        """Write the weights in place, because a pipelined party identifies its weights by their memory."""
         with torch.no_grad():
             for name, weight in weights.items():
                 self._averaged[name].copy_(weight)

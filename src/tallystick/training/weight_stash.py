@@ -1,4 +1,4 @@
-"""Weights as they were at a batch's forward pass, for a backward pass after they have changed."""
+"""Keep weights of a batch's forward pass for its backward pass, after they have changed."""
 
 from contextlib import AbstractContextManager
 from functools import partial
@@ -8,9 +8,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 def weights_kept(module: nn.Module) -> AbstractContextManager[object]:
-    """Keep copies of the module's weights in a forward pass within this block, where its backward pass will read them."""
-    # The graph keeps the hook and what it gives: one that held a loop, or a tensor that still knows how it was made, would be a
-    # circle that Python cannot collect.
+    """Keep copies of the module's weights in a forward pass within this block, for its backward pass."""
+    # The graph keeps the hook and its results: a hook that held a loop, or a tensor with its graph, would be a cycle that Python
+    # cannot collect.
     weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     return saved_tensors_hooks(partial(_copy_of_weights, weights), lambda tensor: tensor)
 

@@ -1,1 +1,1 @@
-"""Methods for rows that only the label party has: one file each, and the table that names them (FedAds, sections 4.1 and 5.1)."""
+"""Use rows that only the label party has: one method per file, and the table that names them (FedAds, sections 4.1, 5.1)."""

@@ -1,4 +1,4 @@
-"""average: offset and multi-task over one cut embedding, their logits averaged. Shapes: B batch, D cut width."""
+"""Implement average: offset and multi-task on one cut embedding, with averaged logits. Shapes: B batch, D cut width."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from tallystick.training.unaligned.warm_start import ALONE, start_from_unaligned
 
 @dataclass(frozen=True, kw_only=True)
 class Average(LocalBatches):
-    """Two label models, one started from unaligned rows (offset), one that keeps learning from them (multi-task), over one cut.
+    """Two label models on one cut: one started from unaligned rows (offset), one that keeps learning from them (multi-task).
 
-    Not in FedAds. Both reach the joint model's accuracy in different ways, so their errors differ, and the mean of their logits
-    errs less; the feature parties' bottom models are shared, and a row's cut embedding crosses once. A third top reads the cut
-    embeddings alone, in training only, as FedCVT's does: bottom models that start with nothing to add to a good model of own
-    columns would learn slowly without it.
+    It is not in FedAds. Both reach the joint model's accuracy in different ways, so their errors differ, and the mean of their
+    logits has a smaller error. The feature parties' bottom models are shared, and a row's cut embedding crosses once. A third top
+    reads only the cut embeddings, in training only, as FedCVT's does: otherwise bottom models that first add nothing to a good
+    model of own columns would learn slowly.
 
     Threat model: honest-but-curious feature parties, who see nothing of unaligned rows but the time that they take; a cut
-    gradient is half the sum of the three tops'. No formal guarantee. Not protected: what these labels do to the weights shows in
-    later cut gradients.
+    gradient is half the sum of the three tops'. No formal guarantee. Not protected: the effect of these labels on the weights is
+    visible in later cut gradients.
     """
 
     settings: AverageConfig
@@ -44,7 +44,7 @@ class Average(LocalBatches):
         }
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build both branches, each with a bottom of its own."""
+        """Build both branches, each with its own bottom."""
         second = parts.joint("second")
         shared = SharedBottom(second, parts.top(width_of(second.bottom), "second/local-top"))
         first = FromLocal(parts.joint(), parts.alone(ALONE), offset=True, frozen=self.settings.warm_rate == 0)
@@ -57,7 +57,7 @@ class Average(LocalBatches):
         start_from_unaligned_rows(self, model.first, objective, own, epochs=self.settings.epochs)
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
-        """Train the first branch's first model on."""
+        """Continue to train the first branch's first model."""
         assert isinstance(model, Averaged)
         assert isinstance(model.first, FromLocal)
         train_on_unaligned_rows(self, model.first, objective, own, epochs=self.settings.epochs)
@@ -65,7 +65,7 @@ class Average(LocalBatches):
     def joint_loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """Add half of each branch's loss: each has to be right by itself, and so has the cut embedding."""
+        """Add half of each branch's loss: each must be right by itself, and so must the cut embedding."""
         assert isinstance(model, Averaged)
         first, targets_B = objective(model.first(cuts_BD, own), batch.index_B, cuts_BD)
         second, _ = objective(model.second(cuts_BD, own), batch.index_B, cuts_BD)
@@ -73,7 +73,7 @@ class Average(LocalBatches):
         return (first + second + of_cut) / 2, targets_B
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
-        """Compute the second branch's loss, which counts for half as in a joint batch."""
+        """Compute the second branch's loss, which counts half, as in a joint batch."""
         assert isinstance(model, Averaged)
         loss, targets_B = objective(model.second.local(own), batch.index_B)
         return loss / 2, targets_B

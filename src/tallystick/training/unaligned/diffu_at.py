@@ -1,4 +1,6 @@
-"""diffu-at: FedAds' own method, a conditional diffusion for the missing embedding. Shapes: N rows, B batch, D cut width."""
+"""Implement diffu-at: FedAds' own method, a conditional diffusion for the missing embedding. Shapes: N rows, B batch, D cut
+width.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +19,7 @@ from tallystick.training.unaligned.diffusion import Denoiser, NoiseSchedule
 from tallystick.training.unaligned.synthesis import HIDDEN, Conditioned, Synthesis, embedded_rows, fit_network, targets_at
 
 SCHEDULE = NoiseSchedule()
-LIMIT = 5.0  # standard deviations that a made-up unit may lie out
+LIMIT = 5.0  # most standard deviations of a made-up unit
 
 
 class Diffusion(Conditioned):
@@ -28,20 +30,19 @@ class Diffusion(Conditioned):
         self.network = Denoiser(cut_width, self.width, hidden=HIDDEN)
 
     def predict(self, condition_BC: Tensor, noisy_BD: Tensor, step_B: Tensor) -> Tensor:
-        """Predict by the network."""
+        """Predict with the network."""
         predicted_BD: Tensor = self.network(noisy_BD, step_B, condition_BC)
         return predicted_BD
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiffuAT(Synthesis):
-    """A diffusion over the aligned rows' cut embeddings makes up those of unaligned rows. Both kinds of batches alternate.
+    """A diffusion on the aligned rows' cut embeddings makes up those of unaligned rows. Both kinds of batches alternate.
 
-    FedAds, section 4.1: T = 1000, linear beta, sines and cosines of the step. Here h_N is standardised, the loss is taken on h_N
-    alone (on the condition it has nothing to teach), and an embedding takes ``evaluations`` steps of ``sampling``: 20 of DDIM;
-    the paper's are 1,000 of DDPM. The paper's condition [y; h_L] (``label_condition``) lets the local branch read the label off
-    the made-up embedding; without y it cannot.
-    Threat model and guarantee are those of Synthesis.
+    FedAds, section 4.1: T = 1000, linear beta, sines and cosines of the step. Here h_N is standardised, the loss is only on h_N
+    (for the condition there is nothing to learn), and an embedding takes ``evaluations`` steps of ``sampling``: 20 of DDIM; the
+    paper's are 1,000 of DDPM. The paper's condition [y; h_L] (``label_condition``) lets the local branch read the label from the
+    made-up embedding; without y it cannot. Threat model and guarantee are those of Synthesis.
     """
 
     settings: DiffuATConfig

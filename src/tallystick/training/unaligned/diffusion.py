@@ -1,10 +1,10 @@
-"""Denoising diffusion: the noise schedule, what a network may predict of it, and sampling by DDIM or DDPM.
+"""Implement denoising diffusion: the noise schedule, the possible predictions of a network, and sampling by DDIM or DDPM.
 
-Shapes: B batch, D width of what is denoised, C width of the condition, T steps of noise.
+Shapes: B batch, D width of the denoised vectors, C width of the condition, T steps of noise.
 
-Ho et al. 2020 (DDPM), Song et al. 2021 (DDIM; eta = 0, or 1, which with every step is DDPM), Salimans and Ho 2022
-(v-prediction). Formulas of our own, tested against closed forms: the best denoiser of a Gaussian is known, and so is what the
-sampler makes of it.
+Ho et al. 2020 (DDPM), Song et al. 2021 (DDIM; eta = 0, or 1, which with every step is DDPM), Salimans and Ho 2022 (v-prediction).
+The formulas are our own, tested against closed forms: the best denoiser of a Gaussian is known, and so is the sampler's result
+with it.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 Prediction = Literal["epsilon", "x0", "v"]
 Predict = Callable[[Tensor, Tensor], Tensor]
-"""A network, its condition given: noisy (B, D) and step (B,) to its prediction (B, D)."""
+"""A network with its condition: it maps noisy (B, D) and step (B,) to its prediction (B, D)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class NoiseSchedule:
 
     @property
     def kept(self) -> Tensor:
-        """Return alpha-bar (T,): share of the first variance that is left after each step."""
+        """Return alpha-bar (T,): the share of the original variance that remains after each step."""
         return torch.cumprod(1 - self.variances, dim=0)
 
     def noisy(self, clean_BD: Tensor, noise_BD: Tensor, step_B: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class NoiseSchedule:
         return kept_B1.sqrt() * clean_BD + (1 - kept_B1).sqrt() * noise_BD
 
     def target(self, clean_BD: Tensor, noise_BD: Tensor, step_B: Tensor, prediction: Prediction) -> Tensor:
-        """Return what the network is to predict."""
+        """Return the network's target."""
         if prediction == "epsilon":
             return noise_BD
         if prediction == "x0":
@@ -55,7 +55,7 @@ class NoiseSchedule:
     def clean_and_noise(
         self, noisy_BD: Tensor, predicted_BD: Tensor, signal_share: float, prediction: Prediction
     ) -> tuple[Tensor, Tensor]:
-        """Return what a prediction says of x_0 and of the noise."""
+        """Return x_0 and the noise that a prediction implies."""
         signal, spread = math.sqrt(signal_share), math.sqrt(1 - signal_share)
         if prediction == "epsilon":
             return (noisy_BD - spread * predicted_BD) / signal, predicted_BD
@@ -73,10 +73,10 @@ class NoiseSchedule:
         limit: float = math.inf,
         fresh: torch.Generator | None = None,
     ) -> Tensor:
-        """Go from noise to a sample in this many evaluations, equation 12 of DDIM.
+        """Turn noise into a sample in this many evaluations, equation 12 of DDIM.
 
-        ``limit`` bounds what is taken for x_0 in between, where a network is least sure. ``fresh`` draws further noise at every
-        evaluation but the last (eta = 1: with as many evaluations as steps, DDPM's own sampling); without it eta is 0.
+        ``limit`` bounds the intermediate x_0, when a network is least sure. ``fresh`` draws new noise at every evaluation but the
+        last (eta = 1: with as many evaluations as steps, this is DDPM's own sampling); without it eta is 0.
         """
         kept_T = self.kept.tolist()
         places = torch.linspace(self.steps - 1, 0, evaluations).round().long().tolist()
@@ -96,11 +96,11 @@ class NoiseSchedule:
         raise AssertionError("at least one evaluation")
 
 
-TIMES = 32  # numbers that tell the denoiser the step
+TIMES = 32  # numbers that encode the step for the denoiser
 
 
 class Denoiser(nn.Module):
-    """An MLP over [noisy embedding, condition, sines and cosines of the step]."""
+    """An MLP on [noisy embedding, condition, sines and cosines of the step]."""
 
     def __init__(self, width: int, condition: int, *, hidden: int) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""fedcvt: attention over aligned rows gives the missing embedding. Shapes: B batch, D cut width, W own width, A kept rows."""
+"""Implement fedcvt: attention over aligned rows gives the missing embedding. Shapes: B batch, D cut width, W own width, A kept
+rows.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,12 +17,12 @@ from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import LocalBatches
 
-KEPT = 1024  # most aligned rows that attention looks over
+KEPT = 1024  # most aligned rows for the attention
 SHARED_WEIGHT, ORTHOGONAL_WEIGHT = 0.1, 0.01  # FedCVT's
 
 
 class AlignedRows(nn.Module):
-    """The latest joint batch: own embeddings as keys, cut embeddings as values, and a top over these alone."""
+    """The latest joint batch: own embeddings as keys, cut embeddings as values, and a top on the values alone."""
 
     def __init__(self, rows: int, own_width: int, cut_width: int, feature_top: nn.Module) -> None:
         super().__init__()
@@ -34,7 +36,7 @@ class AlignedRows(nn.Module):
     filled: Tensor
 
     def keep(self, key_BW: Tensor, value_BD: Tensor) -> None:
-        """Put these rows in their place, as many as there is room for."""
+        """Store these rows, as many as there is room for."""
         rows = min(len(key_BW), len(self.key_AW))
         self.key_AW[:rows], self.value_AD[:rows] = key_BW.detach()[:rows], value_BD.detach()[:rows]
         self.filled.fill_(rows)
@@ -48,24 +50,24 @@ class AlignedRows(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class FedCVT(LocalBatches):
-    """FedCVT as FedAds uses it: attention over aligned rows makes embeddings up, three classifiers train together.
+    """FedCVT as in FedAds: attention over aligned rows makes embeddings up, and three classifiers train together.
 
-    Kang et al. 2022. Each embedding's first half is common to both parties, the rest unique: common halves are drawn together
-    (.1), common and unique are kept orthogonal (.01). Unaligned rows have labels here, so no pseudo-labels are needed. Attention
-    is over the latest joint batch (FedAds, footnote 3, drops candidates too, at random).
+    Kang et al. 2022. The first half of each embedding is common to both parties, the rest unique: common halves are made similar
+    (.1), common and unique ones orthogonal (.01). Unaligned rows have labels here, so no pseudo-labels are needed. Attention is
+    over the latest joint batch (FedAds, footnote 3, also drops candidates at random).
 
-    Threat model: honest-but-curious parties. Beside the loss's gradient, that of the common halves' distance and of a classifier
-    of cut embeddings alone crosses. No formal guarantee. Not protected: the latter's gradient is collinear where its top is
-    linear, so labels show as plainly as they can.
+    Threat model: honest-but-curious parties. In addition to the loss's gradient, the gradients of the common halves' distance and
+    of a classifier on cut embeddings alone cross. No formal guarantee. Not protected: the latter's gradient is collinear if its
+    top is linear, so it reveals labels as plainly as possible.
     """
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Return the rates: what local batches teach learns at their rate."""
+        """Return the rates: parts that local batches train have their rate."""
         return {"bottom": self.local_rate, "local_top": self.local_rate}
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build one bottom, and tops over both embeddings, over the own and over the cut's."""
+        """Build one bottom, and tops on both embeddings, on the own and on the cut's."""
         joint = parts.joint()
         width = width_of(joint.bottom)
         rows = AlignedRows(KEPT, width, parts.cut_width, parts.top(parts.cut_width, "feature-top"))
@@ -74,7 +76,7 @@ class FedCVT(LocalBatches):
     def joint_loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """Add three classifiers' losses, and what holds common and unique halves apart."""
+        """Add three classifiers' losses, and the terms for common and unique halves."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, AlignedRows)
         (cut_BD,) = cuts_BD
@@ -89,7 +91,7 @@ class FedCVT(LocalBatches):
         return joint + alone + feature_loss + SHARED_WEIGHT * shared + ORTHOGONAL_WEIGHT * apart, targets_B
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
-        """Compute the losses of the joint classifier, by the made-up embedding, and of the own one."""
+        """Compute the losses of the joint classifier, with the made-up embedding, and of the own one."""
         assert isinstance(model, Synthesizing)
         embedded_BW = model.embedded(own, local=True)
         alone, targets_B = objective(model.alone(embedded_BW), batch.index_B)

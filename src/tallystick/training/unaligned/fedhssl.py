@@ -1,4 +1,6 @@
-"""fedhssl: SimSiam at each party, then a phase that draws both parties' embeddings together. Shapes: B batch, D cut width."""
+"""Implement fedhssl: SimSiam at each party, then a phase that makes both parties' embeddings similar. Shapes: B batch, D cut
+width.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from tallystick.training.unaligned.ss_vfl import SelfSupervised
 
 
 class Predictors(nn.Module):
-    """Each party's embedding from the other's."""
+    """Predictors of each party's embedding from the other's."""
 
     def __init__(self, own_width: int, cut_width: int) -> None:
         super().__init__()
@@ -33,18 +35,18 @@ class Predictors(nn.Module):
 class FedHSSL(SelfSupervised):
     """FedHSSL: local SimSiam, then cross-party -cos(predicted z, stopped z of the other) on aligned rows, then plain training.
 
-    He et al. 2022. The original has the cross-party stage first, and averages the parties' local tops each epoch, which asks for
-    equal networks; here it has neither. The predictors stand at the label party: feature parties send embeddings and take
-    gradients as in any joint step, and are sent no embedding of the label party.
+    He et al. 2022. The original has the cross-party stage first, and averages the parties' local tops each epoch, which requires
+    equal networks; here it does neither. The predictors are at the label party: feature parties send embeddings and receive
+    gradients as in any joint step, and receive no embedding of the label party.
 
-    Threat model: honest-but-curious parties. In the cross-party stage the cut gradients carry no label, but tell of the label
-    party's embeddings. No formal guarantee. Not protected: nothing else that plain training does not protect.
+    Threat model: honest-but-curious parties. In the cross-party stage the cut gradients carry no label, but reveal the label
+    party's embeddings to some extent. No formal guarantee. Not protected: nothing beyond what plain training does not protect.
     """
 
     settings: FedHSSLConfig
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build the joint model with the predictors beside it."""
+        """Build the joint model and the predictors."""
         joint = parts.joint()
         width = width_of(joint.bottom)
         with seeded(self.seed, "fedhssl"):
@@ -64,7 +66,7 @@ class FedHSSL(SelfSupervised):
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """Return in the first epochs the cosines alone, then the plain loss."""
+        """Return only the cosines in the first epochs, then the plain loss."""
         if batch.epoch >= self.settings.joint_epochs:
             return super().loss(model, objective, batch, cuts_BD, own)
         assert isinstance(model, Synthesizing)

@@ -1,4 +1,4 @@
-"""heuristic: a row's missing embedding is the mean of its group's. Shapes: N rows, B batch, D cut width, K groups."""
+"""Implement heuristic: a row's missing embedding is its group's mean. Shapes: N rows, B batch, D cut width, K groups."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from tallystick.training.unaligned.synthesis import Synthesis, named_group
 
 
 class GroupMeans(nn.Module):
-    """A mean embedding for each category of a column, the mean of all for categories without an aligned row."""
+    """A mean embedding for each category of a column, and the mean of all for categories without an aligned row."""
 
     def __init__(self, groups: int, cut_width: int) -> None:
         super().__init__()
@@ -27,10 +27,10 @@ class GroupMeans(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Heuristic(Synthesis):
-    """HeuristicVFL: the mean embedding of the aligned rows of the same user, whom ``unaligned.group`` tells.
+    """HeuristicVFL: the mean embedding of the aligned rows of the same user, given by ``unaligned.group``.
 
-    FedAds, section 5.1.3. Of a user without aligned rows it does not speak: here the mean of all rows stands in, as it does for
-    every row where no column is named. Threat model and guarantee are those of Synthesis.
+    FedAds, section 5.1.3. It does not mention users without aligned rows: here the mean of all rows replaces their embedding, as
+    for every row if no column is named. Threat model and guarantee are those of Synthesis.
     """
 
     settings: HeuristicConfig
@@ -48,7 +48,7 @@ class Heuristic(Synthesis):
         index_N: Tensor,
         cuts_ND: Tensor,
     ) -> None:
-        """Take the means."""
+        """Compute the means."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, GroupMeans)
         means = model.generator.mean_KD

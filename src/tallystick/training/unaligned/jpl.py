@@ -1,4 +1,4 @@
-"""jpl: a mapping from own embeddings to the missing ones, learnt beside the model. Shapes: B batch, D cut width."""
+"""Implement jpl: a mapping from own embeddings to the missing ones, learnt with the model. Shapes: B batch, D cut width."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,24 +22,24 @@ RANK_WEIGHT = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class JointPrivilegedLearning(LocalBatches):
-    """JPL: h_L is mapped to a stand-in for h_N that is to equal it on aligned rows and to rank rows as the joint model does.
+    """JPL: maps h_L to a stand-in for h_N, which should equal it on aligned rows and rank rows as the joint model does.
 
-    Li et al. 2022, as FedAds runs it (section 5.1.3, footnote 4): alternate training in place of its distillation. Equivalence is
+    Li et al. 2022, as FedAds runs it (section 5.1.3, footnote 4): alternate training instead of its distillation. Equivalence is
     the squared distance, rank alignment the cross-entropy of pairwise orders, both on aligned rows; label discrimination is the
-    loss on unaligned rows. Weights are not in FedAds; equivalence counts 1, ranks .1.
+    loss on unaligned rows. FedAds does not state weights; equivalence counts 1, ranks .1.
 
-    Threat model: honest-but-curious parties; nothing beyond plain training crosses. The mapping learns from the joint model's
-    outputs and gives no gradient to a cut embedding. No formal guarantee. Not protected: the mapping is a model of the feature
+    Threat model: honest-but-curious parties; nothing crosses beyond plain training. The mapping learns from the joint model's
+    outputs and sends no gradient to a cut embedding. No formal guarantee. Not protected: the mapping is a model of the feature
     parties' embeddings, which stays with the label party.
     """
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Return the rates: what local batches teach learns at their rate."""
+        """Return the rates: parts that local batches train have their rate."""
         return dict.fromkeys(("bottom", "synthetic_top", "local_top"), self.local_rate)
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build one bottom under three tops, and the mapping."""
+        """Build one bottom below three tops, and the mapping."""
         joint = parts.joint()
         width = width_of(joint.bottom)
         with seeded(self.seed, "jpl"):
@@ -61,7 +61,7 @@ class JointPrivilegedLearning(LocalBatches):
         return loss + equivalence + RANK_WEIGHT * ranks, targets_B
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
-        """Compute the loss by the stand-in, and that of the top which scores rows without one."""
+        """Compute the loss with the stand-in, and that of the top that scores rows without one."""
         assert isinstance(model, Synthesizing)
         embedded_BW = model.embedded(own, local=True)
         alone, targets_B = objective(model.alone(embedded_BW.detach()), batch.index_B)

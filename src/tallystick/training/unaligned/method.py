@@ -1,9 +1,9 @@
-"""Define a method for unaligned rows: the label party's model, what comes before the first step, and how a batch teaches.
+"""Define a method for unaligned rows: the label party's model, its preparation, and how it learns from a batch.
 
 Shapes: N positions, B batch, D cut width.
 
-None of the methods sends anything about unaligned rows but what its class says. No formal guarantee covers what the weights
-that they shape tell through later cut gradients: label defences and the ledger see these rows' labels as they see all others.
+A method sends nothing about unaligned rows except what its class says. No formal guarantee covers what later cut gradients reveal
+through the weights that these rows shape. Label defences and the ledger treat these rows' labels like all others.
 """
 
 from abc import ABC, abstractmethod
@@ -29,22 +29,22 @@ from tallystick.training.plan import Batch, Schedule
 from tallystick.training.run import TrainingRun
 from tallystick.training.step_rule import StepRule
 
-FASTEST = 4.0  # most: beyond some size a rate in proportion to the batch no longer helps (Goyal et al. 2017)
+FASTEST = 4.0  # the largest: beyond some size a rate in proportion to the batch no longer helps (Goyal et al. 2017)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnPart:
-    """One party's rows that it may train on before the first joint step, of which nothing crosses.
+    """One party's rows for training before the first joint step. Nothing about them crosses.
 
     Args:
         source: its features by position.
         train_N: positions to train on.
-        validation_N: positions to stop by.
+        validation_N: positions for early stopping.
         training: the contract's settings.
-        store: gives the checkpoints of what is trained here, by name.
-        seed: the contract's: of the order of batches.
-        start: of what else is drawn, the contract's seed or this party's secret.
-        progress: called as steps go by.
+        store: returns the checkpoints of a model trained here, by name.
+        seed: seed of the order of batches, the contract's.
+        start: seed of everything else, the contract's seed or this party's secret.
+        progress: called during training.
     """
 
     source: FeatureSource
@@ -57,14 +57,14 @@ class OwnPart:
     progress: Progress = no_progress
 
     def train(self, model: LabelModel, objective: Objective, name: str, *, epochs: int, batch_size: int, rate: float) -> None:
-        """Train a model of own columns alone by the ordinary loop, with early stopping where there are validation rows."""
+        """Train a model of own columns alone by the ordinary loop, with early stopping if there are validation rows."""
         validated = len(self.validation_N) > 0
         training = self.training.model_copy(
             update={
                 "epochs": epochs,
                 "batch_size": batch_size,
                 "learning_rate": self.training.learning_rate * rate,
-                "patience": 1 if validated else None,  # its epochs are long, and after the first worse one none was better
+                "patience": 1 if validated else None,  # its epochs are long, and after a first worse one no later one was better
                 "mode": "synchronous",
                 "schedule": "constant",  # it is stopped long before its last epoch
                 "ema": None,
@@ -80,15 +80,15 @@ class UnalignedMethod(StepRule, ABC):
     """A method for unaligned rows.
 
     Args:
-        settings: the contract's.
+        settings: the contract's settings.
         batch_size: rows of a joint batch.
-        ratio: rows of a local batch for each row of a joint one: this party's alone to know; 1 where it is of no matter.
-        seed: of weights and of what is made up: the contract's, or this party's secret.
+        ratio: rows of a local batch per row of a joint one, known only to this party; 1 if it does not matter.
+        seed: seed of weights and of made-up embeddings: the contract's, or this party's secret.
         columns: names of the label party's categorical columns, in the order of their codes.
     """
 
     scores_alone: ClassVar[bool] = True
-    """Whether a row without a partner's row gets a score."""
+    """Whether rows without a partner's row get a score."""
 
     settings: UnalignedKeys
     batch_size: int
@@ -98,8 +98,8 @@ class UnalignedMethod(StepRule, ABC):
 
     @property
     def local_rate(self) -> float:
-        """Return the learning rate of what local batches teach, as a share of the usual: in proportion to their size, within
-        limits.
+        """Return the learning rate of parts that local batches train, as a share of the usual: in proportion to their size,
+        within limits.
         """
         return min(max(self.ratio, 1.0), FASTEST)
 
@@ -111,7 +111,7 @@ class UnalignedMethod(StepRule, ABC):
         """Prepare for the label party's first step. Nothing crosses."""
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
-        """Prepare for the label party's first step where the model starts from an earlier run's weights, which must stay."""
+        """Prepare for the label party's first step if the model starts from an earlier run's weights, which must not change."""
 
     def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:
         """Prepare for a feature party's first step. Nothing crosses."""
@@ -119,12 +119,12 @@ class UnalignedMethod(StepRule, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalBatches(UnalignedMethod):
-    """Base of the methods whose local batches train a branch of their own."""
+    """Base of the methods whose local batches train a separate branch."""
 
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss: a joint batch teaches the joint branch, a local one the other."""
+        """Compute the loss: a joint batch trains the joint branch, a local one the other."""
         if batch.is_local:
             return self.local_loss(model, objective, batch, own)
         return self.joint_loss(model, objective, batch, cuts_BD, own)

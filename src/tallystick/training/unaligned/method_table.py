@@ -1,4 +1,4 @@
-"""The class of a method for unaligned rows, by the contract's name. config/unaligned.py says where each is."""
+"""Find the class of a method for unaligned rows by the contract's name. config/unaligned.py says where each is."""
 
 from collections.abc import Sequence
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""multi-task: unaligned rows train the label party's bottom model through a top of their own. Shapes: B batch."""
+"""Implement multi-task: unaligned rows train the label party's bottom model through a separate top. Shapes: B batch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from tallystick.training.unaligned.method import LocalBatches
 
 @dataclass(frozen=True, kw_only=True)
 class MultiTask(LocalBatches):
-    """Alternate training without any synthetic embedding: the ablation that FedAds leaves out.
+    """Alternate training without any synthetic embedding: an ablation that FedAds leaves out.
 
-    FedAds, section 4.1.2, whose two branches share the label party's bottom model; here the local branch reads its output alone.
-    Threat model: honest-but-curious feature parties, who see nothing of local steps: the
-    contract says how many there are. How many unaligned rows there are follows from the alignment's counts. No formal guarantee.
-    Not protected: what these labels do to the shared weights shows in later cut gradients.
+    FedAds, section 4.1.2, whose two branches share the label party's bottom model; here the local branch reads only its output.
+    Threat model: honest-but-curious feature parties, who see nothing of local steps: the contract says how many there are. How
+    many unaligned rows there are follows from the alignment's counts. No formal guarantee. Not protected: the effect of these
+    labels on the shared weights is visible in later cut gradients.
     """
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Return the rates: what local batches teach learns at their rate."""
+        """Return the rates: parts that local batches train have their rate."""
         return {"bottom": self.local_rate, "local_top": self.local_rate}
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build one bottom under two tops."""
+        """Build one bottom below two tops."""
         joint = parts.joint()
         return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
 

@@ -1,4 +1,6 @@
-"""regressor: the mean embedding given the own one, the ablation that FedAds leaves out. Shapes: N rows, B batch, D cut width."""
+"""Implement regressor: the mean embedding given the own one, an ablation that FedAds leaves out. Shapes: N rows, B batch, D cut
+width.
+"""
 
 from dataclasses import dataclass
 
@@ -31,7 +33,7 @@ class Regression(Conditioned):
 
 @dataclass(frozen=True, kw_only=True)
 class Regressor(Synthesis):
-    """Made-up embeddings are a least-squares regression of h_N on h_L: what a diffusion's samples are spread around.
+    """Made-up embeddings are a least-squares regression of h_N on h_L: the centre of a diffusion's samples.
 
     The ablation that FedAds leaves out. Threat model and guarantee are those of Synthesis.
     """

@@ -1,4 +1,4 @@
-"""A method's batches: the same for every party, whether or not it knows the unaligned rows. Shapes: N positions."""
+"""Schedule a method's batches: the same for every party, whether or not it knows the unaligned rows. Shapes: N positions."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from tallystick.training.plan import Phase, Schedule
 def scheduled(schedule: Schedule, settings: UnalignedKeys, local_N: Tensor) -> Schedule:
     """Add what the contract's method needs to the batches of aligned rows.
 
-    How many local batches there are follows from the aligned rows and the contract alone, so a feature party, who gives no
+    The number of local batches follows from the aligned rows and the contract alone, so a feature party, which has no
     ``local_N``, learns nothing from it.
     """
     joint = len(schedule.train_N)

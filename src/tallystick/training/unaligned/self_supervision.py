@@ -1,4 +1,4 @@
-"""Self-supervision of a bottom model on its party's own rows: momentum contrast and SimSiam. Shapes: B batch, D cut width."""
+"""Pretrain a bottom model on its party's own rows by momentum contrast or SimSiam. Shapes: B batch, D cut width."""
 
 import copy
 from collections.abc import Callable
@@ -20,16 +20,16 @@ TEMPERATURE, MOMENTUM, QUEUE = 0.2, 0.999, 4096  # SS-VFL's; the queue is MoCo's
 PROJECTED, PREDICTED = 512, 128  # FedHSSL's projector and predictor
 
 
-SHARE = 10  # self-supervision takes this part of unaligned.epochs: it stops by no validation
+SHARE = 10  # self-supervision takes 1/SHARE of unaligned.epochs, because no validation stops it
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfSupervision:
-    """Training of a bottom model on a party's own rows without labels: by two views of a row that hide some of its cells.
+    """Training of a bottom model on a party's own rows without labels, by two views of a row that hide some of its cells.
 
     Args:
-        settings: the contract's.
-        name: whose start the heads are drawn from: label or feature.
+        settings: the contract's settings.
+        name: from whose start the heads are drawn: label or feature.
     """
 
     settings: SSVFLConfig | FedHSSLConfig
@@ -41,7 +41,7 @@ class SelfSupervision:
         return max(1, self.settings.epochs // SHARE)
 
     def view(self, features: Features, generator: torch.Generator) -> Features:
-        """Augment rows: some cells at random become missing, which is the mean of a number, or another row's of the batch."""
+        """Augment rows: random cells become missing (for a number the mean), or those of another row of the batch."""
         hidden_BF = torch.rand(features.numeric_NF.shape, generator=generator) < self.settings.masked
         hidden_BG = torch.rand(features.categorical_NG.shape, generator=generator) < self.settings.masked
         return Features(
@@ -57,7 +57,7 @@ class SelfSupervision:
 
 
 def momentum_contrast(bottom: nn.Module, own: OwnPart, how: SelfSupervision) -> None:
-    """Pretrain by MoCo (He et al. 2020) with two views of a row: SS-VFL's pretraining of one party. No label is read."""
+    """Pretrain by MoCo (He et al. 2020) with two views of a row: SS-VFL's pretraining of one party. It reads no label."""
     with seeded(own.start, how.name):
         head = nn.Linear(width_of(bottom), width_of(bottom))
         slow, slow_head = copy.deepcopy(bottom), copy.deepcopy(head)
@@ -83,7 +83,7 @@ def momentum_contrast(bottom: nn.Module, own: OwnPart, how: SelfSupervision) -> 
 
 
 def simsiam(bottom: nn.Module, own: OwnPart, how: SelfSupervision) -> None:
-    """Pretrain by SimSiam (Chen and He 2021) with two views of a row: FedHSSL's local stage. No label is read."""
+    """Pretrain by SimSiam (Chen and He 2021) with two views of a row: FedHSSL's local stage. It reads no label."""
     width = width_of(bottom)
     with seeded(own.start, how.name):
         projector = nn.Sequential(
@@ -120,7 +120,7 @@ def _train(own: OwnPart, modules: list[nn.Module], loss_of: Callable[[Features, 
     generator, batches = generator_of(own.start, "self-supervision"), list[Tensor]()
     for _ in range(how.epochs):
         order_N = own.train_N[torch.randperm(len(own.train_N), generator=generator)]
-        # A last batch of one row has no variance to normalise by.
+        # A last batch of one row has no variance for normalising.
         batches += [index_B for index_B in torch.split(order_N, own.training.batch_size) if len(index_B) > 1]
     for number, index_B in enumerate(batches):
         features = own.source(index_B)

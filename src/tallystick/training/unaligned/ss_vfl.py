@@ -1,4 +1,4 @@
-"""ss-vfl: each party pretrains its bottom model on all its own rows, without labels. Shapes: B batch."""
+"""Implement ss-vfl: each party pretrains its bottom model on all its own rows, without labels. Shapes: B batch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,9 +18,9 @@ from tallystick.training.unaligned.self_supervision import SelfSupervision, mome
 class SelfSupervised(UnalignedMethod):
     """SS-VFL: momentum contrast on each party's own rows, then plain training on aligned ones.
 
-    Castiglia et al. 2022, in one round. Threat model: honest-but-curious parties; nothing crosses before the first joint step.
-    No formal guarantee. Not protected: bottom models also carry what unaligned rows taught them. A row without a partner's row
-    gets no score: no label of such a row was used.
+    Castiglia et al. 2022, in one round. Threat model: honest-but-curious parties; nothing crosses before the first joint step. No
+    formal guarantee. Not protected: bottom models also carry what they learnt from unaligned rows. A row without a partner's row
+    gets no score, because no label of such a row was used.
     """
 
     settings: SSVFLConfig | FedHSSLConfig
@@ -28,7 +28,7 @@ class SelfSupervised(UnalignedMethod):
     scores_alone: ClassVar[bool] = False
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build the plain joint model. The second top stays as it is."""
+        """Build the plain joint model. The second top is not trained."""
         joint = parts.joint()
         return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
 
@@ -42,5 +42,5 @@ class SelfSupervised(UnalignedMethod):
         momentum_contrast(bottom, own, self.alone("feature"))
 
     def alone(self, name: str) -> SelfSupervision:
-        """Return how the party of this name trains before the first joint step."""
+        """Return how the party with this name trains before the first joint step."""
         return SelfSupervision(settings=self.settings, name=name)

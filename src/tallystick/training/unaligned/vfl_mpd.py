@@ -1,4 +1,4 @@
-"""vfl-mpd: the bottom models start from telling matched pairs of embeddings from mismatched ones. Shapes: B batch."""
+"""Implement vfl-mpd: the bottom models first learn to tell matched pairs of embeddings from mismatched ones. Shapes: B batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from tallystick.training.unaligned.synthesis import HIDDEN
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedPairs(UnalignedMethod):
-    """VFL-MPD: before labels are used, both bottoms learn whether two embeddings are of one row.
+    """VFL-MPD: before labels are used, both bottoms learn whether two embeddings belong to one row.
 
-    Li et al. 2021. The original pretrains on aligned rows without labels, of which FedAds' setting has none: here the task runs
-    on the aligned training rows themselves, so no unaligned row is used. A mismatched pair is a row with the next one's own
+    Li et al. 2021. The original pretrains on aligned rows without labels, which do not exist in FedAds' setting. Here the task
+    uses the aligned training rows themselves, so no unaligned row is used. A mismatched pair is a row with the next one's own
     embedding.
 
-    Threat model: honest-but-curious parties. In the first epochs the cut gradients carry no label, but tell of the label party's
-    embeddings. No formal guarantee. Not protected: nothing else that plain training does not protect.
+    Threat model: honest-but-curious parties. In the first epochs the cut gradients carry no label, but reveal the label party's
+    embeddings to some extent. No formal guarantee. Not protected: nothing beyond what plain training does not protect.
     """
 
     settings: VFLMPDConfig
@@ -37,7 +37,7 @@ class MatchedPairs(UnalignedMethod):
     scores_alone: ClassVar[bool] = False
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build the joint model with a top that judges pairs."""
+        """Build the joint model and a top that judges pairs."""
         joint = parts.joint()
         width = width_of(joint.bottom)
         with seeded(self.seed, "vfl-mpd"):
@@ -47,7 +47,7 @@ class MatchedPairs(UnalignedMethod):
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """Return in the first epochs the pairs alone, then the plain loss."""
+        """Return only the loss of pairs in the first epochs, then the plain loss."""
         if batch.epoch >= self.settings.joint_epochs:
             return super().loss(model, objective, batch, cuts_BD, own)
         assert isinstance(model, Synthesizing)

@@ -1,5 +1,5 @@
-"""warm-start and offset: a model of unaligned rows comes first, and the joint one begins where it ended. Shapes: N positions,
-B batch, D cut width.
+"""Implement warm-start and offset: a model of unaligned rows is trained first, and the joint one starts from it. Shapes: N
+positions, B batch, D cut width.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,30 +20,30 @@ from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 
-ALONE = "unaligned"  # name of the model that comes first
+ALONE = "unaligned"  # name of the first model
 TOP_RATE = 3.0  # learning rate of the joint top, as a share of the usual
-PRIOR = 0.1  # share of each target that the first model's probability is
-PASS = 4096  # rows of a pass that trains nothing
-CUT_SHARE = 0.5  # weight of the loss of the top over cut embeddings alone
+PRIOR = 0.1  # share of the first model's probability in each target
+PASS = 4096  # rows of a pass without training
+CUT_SHARE = 0.5  # weight of the loss of the top on cut embeddings alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart(UnalignedMethod):
     """A model of the label party's own columns is trained on unaligned rows. The joint model starts from its weights.
 
-    Not in FedAds. Aligned rows are few, and a network with large embedding tables forgets on them what it could learn of own
-    columns from all rows: the bottom goes on at ``warm_rate`` of the learning rate, or stays frozen at 0. The top, which aligned
-    rows alone train, soon fits their noise, so it is held back in four ways:
+    It is not in FedAds. Aligned rows are few, and on them a network with large embedding tables forgets what it could learn about
+    own columns from all rows: the bottom continues at ``warm_rate`` of the learning rate, or is frozen at 0. The top, which only
+    aligned rows train, soon overfits, so it is held back in four ways:
 
-    - the built-in top starts with the first model's weights for own columns, and goes on at three times the rate;
-    - each step leaves out ``dropout`` of its inputs (Srivastava et al. 2014);
+    - the built-in top starts with the first model's weights for own columns, and continues at three times the rate;
+    - each step drops ``dropout`` of its inputs (Srivastava et al. 2014);
     - a tenth of each target is the first model's probability, which was fitted to other rows (Hinton et al. 2015);
-    - half as much counts the loss of another top that reads the cut embeddings alone, in training only (as FedCVT's does), so
-      that the feature parties' bottom models learn what their columns tell by themselves.
+    - the loss of another top, which reads only the cut embeddings, counts half as much, in training only (as FedCVT's does), so
+      that the feature parties' bottom models learn what their columns can predict by themselves.
 
-    Threat model: honest-but-curious feature parties, who see nothing of the training before: no message, only time that passes;
-    a cut gradient is the sum of both tops'. No formal guarantee. Not protected: what these labels did to the weights shows in
-    later cut gradients.
+    Threat model: honest-but-curious feature parties, who see nothing of the first training: no message, only time that passes; a
+    cut gradient is the sum of both tops'. No formal guarantee. Not protected: the effect of these labels on the weights is
+    visible in later cut gradients.
     """
 
     settings: WarmStartConfig
@@ -52,11 +52,11 @@ class WarmStart(UnalignedMethod):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Return the rates: the bottom goes slowly, the top fast. The first model stays as it is."""
+        """Return the rates: the bottom is slow, the top fast, and the first model is frozen."""
         return {"bottom": self.settings.warm_rate, "alone": 0.0, "top": TOP_RATE}
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build a joint model beside the one that comes first, and a top over the cut alone."""
+        """Build a joint model, the first model, and a top on the cut alone."""
         return _beside_the_first(self, parts, offset=False, cut_top=parts.top(parts.cut_width, "cut-top"))
 
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
@@ -65,20 +65,20 @@ class WarmStart(UnalignedMethod):
         start_from_unaligned_rows(self, model, objective, own, epochs=self.settings.epochs)
         joint, alone = model.top, model.alone.top
         if not isinstance(joint, TabularTop):
-            return  # a top of the user's own may do anything with its inputs, so it starts as it is
-        # Copy the weights for own columns, which come last among the joint top's inputs, and all of the layers above
+            return  # a user's top may use its inputs in any way, so it is not changed
+        # Copy the weights for own columns, which are last among the joint top's inputs, and those of all layers above
         with torch.no_grad():
             for weight, of_own in zip(joint.parameters(), alone.parameters(), strict=True):
                 weight[..., -of_own.shape[-1] :] = of_own
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
-        """Train the first model on."""
+        """Continue to train the first model."""
         assert isinstance(model, FromLocal)
         train_on_unaligned_rows(self, model, objective, own, epochs=self.settings.epochs)
 
     @torch.no_grad()
     def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
-        """Keep the first model's logit of every aligned row: it is the same in all steps."""
+        """Keep the first model's logit of every aligned row, which is the same in all steps."""
         assert isinstance(model, FromLocal)
         model.alone.eval()
         logits_N = torch.cat([model.local(own(index_B)) for index_B in torch.split(train_N, PASS)])
@@ -88,7 +88,7 @@ class WarmStart(UnalignedMethod):
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """Compute the losses of the joint logits and of the cut's, both by targets of which a share is the first model's."""
+        """Compute the losses of the joint logits and of the cut's, with targets that are partly the first model's."""
         assert isinstance(model, FromLocal)
         assert isinstance(objective, Supervised), "the contract allows nothing else beside unaligned rows"
         prior = self._prior[0].index_select(0, batch.index_B)
@@ -99,22 +99,22 @@ class WarmStart(UnalignedMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class Offset(UnalignedMethod):
-    """The joint bottom starts from a model of unaligned rows, whose logit is corrected by one that aligned rows teach.
+    """The joint bottom starts from a model of unaligned rows, whose logit a model trained on aligned rows corrects.
 
-    Not in FedAds. The first model never saw an aligned row, so its logit is as good there as on new rows, and the correction is
-    learnt out of sample: boosting by one round. The bottom goes on at ``warm_rate`` of the learning rate, and each step leaves
-    out ``dropout`` of the top's inputs. Threat model and guarantee are those of WarmStart.
+    It is not in FedAds. The first model never saw an aligned row, so its logit is as good there as on new rows, and the
+    correction is learnt out of sample: boosting with one round. The bottom continues at ``warm_rate`` of the learning rate, and
+    each step drops ``dropout`` of the top's inputs. Threat model and guarantee are those of WarmStart.
     """
 
     settings: OffsetConfig
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Return the rates: the bottom goes slowly. The first model stays as it is."""
+        """Return the rates: the bottom is slow, and the first model is frozen."""
         return {"bottom": self.settings.warm_rate, "alone": 0.0}
 
     def model(self, parts: BranchParts) -> BranchedModel:
-        """Build a joint model beside the one that comes first."""
+        """Build a joint model and the first model."""
         return _beside_the_first(self, parts, offset=True)
 
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
@@ -123,7 +123,7 @@ class Offset(UnalignedMethod):
         start_from_unaligned_rows(self, model, objective, own, epochs=self.settings.epochs)
 
     def prepare_again(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
-        """Train the first model on."""
+        """Continue to train the first model."""
         assert isinstance(model, FromLocal)
         train_on_unaligned_rows(self, model, objective, own, epochs=self.settings.epochs)
 
@@ -148,6 +148,6 @@ def start_from_unaligned_rows(
 def train_on_unaligned_rows(
     method: UnalignedMethod, model: FromLocal, objective: Objective, own: OwnPart, *, epochs: int
 ) -> None:
-    """Train the model of own columns on unaligned rows alone, from the weights that it has."""
+    """Train the model of own columns on unaligned rows alone, from its current weights."""
     size = max(1, round(method.batch_size * method.local_rate))
     own.train(model.alone, objective, ALONE, epochs=epochs, batch_size=size, rate=method.local_rate)

@@ -1,1 +1,1 @@
-"""Several processes of one party that share the rows of each training batch."""
+"""Share the rows of each training batch between several processes of one party."""

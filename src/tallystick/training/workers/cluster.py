@@ -1,7 +1,7 @@
-"""The further processes of a training on the machines of the party's own Ray cluster, each with a memory of its own.
+"""Run a training's additional processes on the machines of the party's own Ray cluster, each with its own memory.
 
-What a worker reads goes to it with every batch: the weights, and its rows. What it made comes back. So the cluster needs no
-table, and the bits are those of as many workers on one machine, if its processors round alike.
+A worker receives what it reads with every batch: the weights, and its rows. Its results come back. So the cluster needs no table,
+and the bits are those of as many workers on one machine, if its processors round in the same way.
 
 Shapes: P rows of a worker's part of a batch.
 """
@@ -26,15 +26,15 @@ _PREPARE = "tallystick.training.workers.cluster:prepare_shard"
 
 
 class Cluster:
-    """The further workers as processes of a Ray cluster, which are told and heard as ``OwnMachine``'s are.
+    """The additional workers as processes of a Ray cluster, with the same interface as ``OwnMachine``.
 
     Threat model: the cluster's machines and network are the party's own. They see rows, weights, embeddings and gradients, and
-    can run code here as the same user (``ray_cluster``). Ray encrypts nothing unless it is told to.
+    can run code here as the same user (``ray_cluster``). Ray encrypts nothing unless configured to.
 
     Args:
-        plan: of the training.
+        plan: plan of the training.
         memory: the tensors of the plan's Layout in this process.
-        engine: of the cluster; with as many threads a process as the plan says.
+        engine: engine of the cluster, with as many threads per process as the plan says.
     """
 
     adding = 1
@@ -48,7 +48,7 @@ class Cluster:
         self._processes: RayProcesses = self._stack.enter_context(ray_processes(engine, _PREPARE, shared))
 
     def tell(self, what: str, number: int, rows: int) -> None:
-        """Send the batch to all. Adding up and the update are left to this process."""
+        """Send the batch to all workers. Adding gradients and updating tables is done by this process."""
         if what in ("add", "update"):
             return
         self._told = what, number, rows
@@ -61,7 +61,7 @@ class Cluster:
             self._processes.ask(worker - 1, line, rows_of, shared=forward)
 
     def hear(self) -> None:
-        """Take in what each has made of it. Raises WorkerLost where one is gone."""
+        """Receive the results of each worker. Raises WorkerLost if one is gone."""
         if self._told is None:
             return
         (what, _, rows), self._told = self._told, None
@@ -84,12 +84,12 @@ class Cluster:
         self._stack.close()
 
     def largest(self) -> str:
-        """Say the largest number that each has sent in this training: its machine may be another's."""
+        """Return the largest number from each worker in this training, because its machine may be another's."""
         return str(self._received)
 
 
 def prepare_shard(payload: bytes) -> TaskFunction:
-    """Make a worker ready. It then takes batches forward and back."""
+    """Prepare a worker. It then runs batches forward and backward."""
     worker, text = msgspec.json.decode(payload, type=tuple[int, str])
     plan = WorkerPlan.from_json(text)
     module = plan.module().train()
@@ -112,7 +112,7 @@ def prepare_shard(payload: bytes) -> TaskFunction:
 
 
 def _read(memory: Mapping[str, Tensor], plan: WorkerPlan, worker: int, what: str, number: int, rows: int) -> list[Tensor]:
-    """Return what a worker reads of a batch, beside the weights."""
+    """Return what a worker reads of a batch, in addition to the weights."""
     part, cuts = plan.part(worker, rows), range(len(plan.cut_widths or ()))
     if what == "forward":
         codes_GP = memory["codes"][number % plan.in_flight, :, part]
@@ -121,7 +121,7 @@ def _read(memory: Mapping[str, Tensor], plan: WorkerPlan, worker: int, what: str
 
 
 def _made(memory: Mapping[str, Tensor], plan: WorkerPlan, worker: int, what: str, rows: int) -> list[Tensor]:
-    """Return what a worker computes of a batch."""
+    """Return a worker's results for a batch."""
     part, cuts = plan.part(worker, rows), range(len(plan.cut_widths or ()))
     if what == "forward":
         return [memory["output"][part]]

@@ -1,4 +1,4 @@
-"""The further processes of a training on the party's own machine, which share its memory."""
+"""Run a training's additional processes on the party's own machine, where they share its memory."""
 
 import contextlib
 import json
@@ -11,20 +11,21 @@ from tallystick.errors import WorkerLost
 from tallystick.training.workers.plan import WorkerPlan
 
 ANSWER_S = 300.0
-"""For a worker's part of a batch, and for its start: one that takes longer is stopped, or its machine is out of memory."""
+"""Time limit for a worker's part of a batch, and for its start. A slower worker is stopped, or its machine is out of memory."""
 _END_S = 5.0  # for a process whose input has ended
 _KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
-"""Has the C library keep what a step frees for the next one: asking the kernel for it again takes a tenth of a small step."""
+"""Make the C library keep memory that a step frees: getting it from the kernel again takes a tenth of a small step."""
 
 
 class OwnMachine:
-    """The further workers as processes of this machine. They end with this process, however it ends.
+    """The additional workers as processes of this machine. They end with this process, however it ends.
 
-    ``adding`` counts the first workers that make the gradients of embedding tables and update them: those that share this memory.
+    ``adding`` counts the first workers that compute the gradients of embedding tables and update them: those that share this
+    memory.
 
     Args:
-        plan: of the training.
-        file: of the memory, which they are given open.
+        plan: plan of the training.
+        file: file of the memory, which they receive open.
     """
 
     def __init__(self, plan: WorkerPlan, file: int) -> None:
@@ -45,15 +46,15 @@ class OwnMachine:
             raise
 
     def tell(self, what: str, number: int, rows: int) -> None:
-        """Let all begin with a batch's forward or backward pass, with adding up, or with the update. ``number`` names the batch.
+        """Start a batch's forward or backward pass, the adding, or the update, in all workers. ``number`` names the batch.
 
-        Raises WorkerLost where one is gone.
+        Raises WorkerLost if one is gone.
         """
         for process in self._processes:
             self._write(process, f"{what} {number} {rows}\n".encode())
 
     def hear(self) -> None:
-        """Wait until all have done it, and what they made is in this process's memory. Raises WorkerLost where one is gone."""
+        """Wait until all are done and their results are in this process's memory. Raises WorkerLost if one is gone."""
         for process in self._processes:
             assert process.stdout is not None
             if not select.select([process.stdout], [], [], ANSWER_S)[0]:
@@ -67,13 +68,13 @@ class OwnMachine:
         for process in self._processes:
             for stream in (process.stdin, process.stdout):
                 assert stream is not None
-                with contextlib.suppress(BrokenPipeError):  # words that a process that has ended did not hear
+                with contextlib.suppress(BrokenPipeError):  # output that an ended process did not read
                     stream.close()
         for process in self._processes:
             _ended(process)
 
     def largest(self) -> str:
-        """Say the largest number that each has sent in this training: nothing, for they are on this machine."""
+        """Return an empty text: the workers are on this machine, so their largest numbers need not be reported."""
         return ""
 
     def _write(self, process: "subprocess.Popen[bytes]", line: bytes) -> None:
@@ -94,7 +95,7 @@ class OwnMachine:
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for a process that is about to end, or end it, and return its exit code."""
+    """Wait for a process that is about to end, or end it. Return its exit code."""
     try:
         return process.wait(_END_S)
     except subprocess.TimeoutExpired:

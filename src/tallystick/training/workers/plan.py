@@ -1,4 +1,4 @@
-"""Plan a training that a party's processes share: the module, the sizes, and where in memory each tensor lies.
+"""Plan a training that a party's processes share: the module, the sizes, and the place of each tensor in memory.
 
 Shapes: B rows of a batch, F numeric columns, G columns of codes, D cut width, O outputs, W workers, E width of all embeddings.
 """
@@ -17,26 +17,26 @@ from tallystick.tables.features import FeatureShape
 from tallystick.training.optimizers import kept_of_a_weight
 
 GATES = "weight/gates"
-"""Which columns are open, where they may be closed: no weight, and yet read with them."""
+"""Which columns are open, if they may be closed. They are not weights, but are read with them."""
 ALIGNED = 64
-"""Bytes at whose multiples a tensor begins: kernels may round otherwise elsewhere."""
+"""Tensors begin at multiples of this many bytes, because kernels may round differently elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPlan:
-    """A party's part of the network as the contract says it, and how its workers share a batch.
+    """A party's part of the network as in the contract, and how its workers share a batch.
 
     Args:
         network: the contract's model section, in JSON.
         training: the contract's training section, in JSON.
-        party: whose part it is.
-        own: its columns; None for a label party without any.
-        cut_widths: of the feature parties, for the label party's model; None for a feature party's bottom.
+        party: name of the party.
+        own: its columns; None for a label party without columns.
+        cut_widths: cut widths of the feature parties, for the label party's model; None for a feature party's bottom.
         outputs: 1, or the number of classes or levels.
         batch_rows: most rows of a batch.
-        in_flight: most batches that are embedded while the gradients of the first are not back.
-        workers: W, this process included.
-        threads: of each.
+        in_flight: most batches that are embedded before the gradients of the first come back.
+        workers: W, including this process.
+        threads: number of threads of each.
         late: whether weights change between a batch's forward pass and its backward pass.
     """
 
@@ -62,7 +62,7 @@ class WorkerPlan:
         return msgspec.json.decode(text, type=prepared(cls))
 
     def module(self) -> nn.Module:
-        """Build the module, at weights of no meaning."""
+        """Build the module, with arbitrary weights."""
         model = NetworkModel.model_validate_json(self.network)
         if self.cut_widths is not None:
             return build_label_model(model, self.party, self.own, self.cut_widths, outputs=self.outputs, seed=0)
@@ -70,9 +70,10 @@ class WorkerPlan:
         return build_bottom(model, self.party, self.own, seed=0, cut_width=model.cut_width)
 
     def part(self, worker: int, rows: int) -> slice:
-        """Return a worker's rows of a batch: as many as any other's, or one more.
+        """Return a worker's rows of a batch: as many as any other worker's, or one more.
 
-        Nobody has fewer for what it does besides: all wait for the last one at every pass, and what only one can do lies between.
+        No worker has fewer rows because of other tasks: all wait for the last one at every pass, and work for one process alone
+        is done in between.
         """
         each, more = divmod(rows, self.workers)
         start = worker * each + min(worker, more)
@@ -88,13 +89,13 @@ class WorkerPlan:
         return f"worker {worker} of the {self.workers} that train for {self.party}"
 
     def output_width(self, module: nn.Module) -> int:
-        """Return how many numbers the module gives for a row in training."""
+        """Return how many numbers the module returns per row in training."""
         model = NetworkModel.model_validate_json(self.network)
         return width_of(module) if self.cut_widths is None else self.outputs * model.ensemble
 
 
 def columns_of(module: nn.Module) -> Columns | None:
-    """Return the module's columns that have embedding tables, or None if there are none."""
+    """Return the module's columns with embedding tables, or None if there are none."""
     columns_parts = [part for part in module.modules() if isinstance(part, Columns) and len(part.embeddings)]
     assert len(columns_parts) <= 1, "a party's part of the network has one bottom"
     return columns_parts[0] if columns_parts else None
@@ -110,7 +111,9 @@ def tables_and_others(module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[
 
 
 class Layout:
-    """Places of the tensors in the memory that the workers share: the same in every process, by plan and module alone."""
+    """Places of the tensors in the memory that the workers share. Plan and module determine them, in the same way in every
+    process.
+    """
 
     def __init__(self, plan: WorkerPlan, module: nn.Module) -> None:
         self.size = 0
@@ -142,7 +145,7 @@ class Layout:
             self._add(what, (rows, plan.output_width(module)))
         self._add("embeddings' gradient", (rows, sum(table.shape[1] for table in tables.values())))
         self._add("rate and decay", (2,), torch.float64)
-        self._places["weights"] = 0, (weights,), torch.float32  # all of them, as one piece
+        self._places["weights"] = 0, (weights,), torch.float32  # all of them as one piece
 
     def _add(self, name: str, shape: tuple[int, ...], kind: torch.dtype = torch.float32) -> None:
         self._places[name] = self.size, shape, kind

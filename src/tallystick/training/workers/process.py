@@ -1,6 +1,6 @@
-"""One of a party's further training processes: it is told the plan, then which batch to take forward or back, line by line.
+"""Run one of a party's additional training processes: it gets the plan, then a line for each batch to run forward or backward.
 
-Its standard input and output are pipes to the party's own process, and the memory is an open file that it was given. It ends when
+Its standard input and output are pipes to the party's own process, and the memory is an open file that it received. It ends when
 its input does: with the party's own process, however that ends.
 """
 
@@ -17,10 +17,10 @@ from tallystick.training.workers.shard import Shard
 
 
 def main() -> None:
-    """Work until there is nothing more to do."""
+    """Work until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the party's own process answers the operator, and then ends this one
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # so that a library's output is not taken for an answer
     try:
         lines = iter(sys.stdin.buffer)
         if (first := next(lines, None)) is not None:

@@ -1,8 +1,9 @@
-"""One worker's share of each batch, in the party's own process as in the others.
+"""Compute one worker's share of each batch, in the party's own process as in the others.
 
-Weights lie once, in memory that all workers share, and every worker reads them. A worker takes its rows forward and back, and
-writes its gradients beside those of the others. The gradient of an embedding table is no sum over workers: one of them adds it up
-from the rows of the whole batch, in their order, so that it is never written more than once. The same one updates the table.
+Weights are stored once, in memory that all workers share, and every worker reads them. A worker runs its rows forward and
+backward, and writes its gradients next to those of the others. The gradient of an embedding table is not a sum over workers: one
+of them computes it from the rows of the whole batch, in their order, so that it is never written more than once. The same worker
+updates the table.
 
 Shapes: B rows of a batch, P of this worker's part, O outputs, D cut width, F numeric columns, E width of a row's embeddings, W of
 both.
@@ -27,22 +28,22 @@ from tallystick.training.workers.plan import ALIGNED, GATES, WorkerPlan, columns
 
 @dataclass(kw_only=True)
 class _InFlight:
-    """A batch between its forward and its backward pass: what gradients are taken of, and what they come back to."""
+    """A batch between its forward and its backward pass: the outputs, and the tensors that receive gradients."""
 
     output_PO: Tensor
     cuts_PD: list[Tensor]
-    joined_PW: list[Tensor]  # numbers beside embeddings; none where the module has no table
+    joined_PW: list[Tensor]  # numbers followed by embeddings; empty if the module has no table
 
 
 class Shard:
-    """A worker's module and its share of the work, over the shared memory.
+    """A worker's module and its share of the work, in the shared memory.
 
     Args:
         module: from now on its weights are those in the memory.
-        plan: of the training.
+        plan: plan of the training.
         memory: the tensors of the plan's Layout.
-        worker: which one this is, from 0.
-        adding: how many workers, the first ones, add up the gradients of embedding tables, and update these.
+        worker: number of this worker, from 0.
+        adding: how many workers, the first ones, compute the gradients of embedding tables and update these.
     """
 
     def __init__(self, module: nn.Module, plan: WorkerPlan, memory: Mapping[str, Tensor], *, worker: int, adding: int) -> None:
@@ -53,7 +54,7 @@ class Shard:
         sizes = [table.numel() + plan.batch_rows * table.shape[1] for table in self.tables.values()]
         takes = shared_out(sizes, adding)
         self._taken = {name: place for place, name in enumerate(self.tables) if takes[place] == worker}
-        self._added_up = 0  # the last batch whose gradients of tables are made
+        self._added_up = 0  # the last batch whose gradients of tables are computed
         for name, weight in module.named_parameters():
             weight.data = memory[f"weight/{name}"]
         if (screened := screened_columns(module)) is not None:
@@ -65,7 +66,7 @@ class Shard:
                 self._optimizer.kept[self.tables[name]] = self.kept_of(name)
 
     def forward(self, number: int, rows: int) -> None:
-        """Take this worker's rows of a batch forward, from the memory into it. ``number`` names the batch later."""
+        """Run this worker's rows of a batch forward, from the memory into it. ``number`` names the batch later."""
         part, memory = self._plan.part(self._worker, rows), self._memory
         if part.start < part.stop:
             codes_GP = memory["codes"][number % self._plan.in_flight, :, part]
@@ -74,10 +75,10 @@ class Shard:
             memory["output"][part] = flat(self.take(number, own, cuts_PD))
 
     def take(self, number: int, own: Features, cuts_PD: Sequence[Tensor]) -> Tensor:
-        """Take rows of a batch forward, and return the output, by itself."""
+        """Run rows of a batch forward, and return the output separately."""
         leaves_PD = [cut_PD.detach().requires_grad_() for cut_PD in cuts_PD]
         with torch.enable_grad(), self._embedding() as joined_PW, weights_kept(self.module) if self._plan.late else nullcontext():
-            # Not by attribute: where this is the party's own process, the loops' calls come here.
+            # Not by attribute: if this is the party's own process, the loops' calls come here.
             kind = type(self.module)
             if isinstance(self.module, LabelModel):
                 output_PO = kind.finish(self.module, leaves_PD, own)  # type: ignore[attr-defined]
@@ -88,7 +89,7 @@ class Shard:
         return output_detached
 
     def backward(self, number: int, rows: int) -> None:
-        """Take the output's gradient back: to the own weights, beside those of other workers, to the cut and the embeddings."""
+        """Propagate the output's gradient: to the own weights, next to those of other workers, to the cut and the embeddings."""
         part, memory = self._plan.part(self._worker, rows), self._memory
         if part.start == part.stop:
             return
@@ -99,12 +100,12 @@ class Shard:
             memory[f"cut gradient/{place}"][part] = grad_PD
 
     def take_back(self, number: int, rows: int, grad_PO: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Take a gradient back, and return those of the weights that have one, by name and without tables, and those of the cuts.
+        """Propagate a gradient. Return the gradients of weights by name, without tables, and those of the cuts.
 
-        Those of the embeddings go into the memory, where the tables' are made of all workers'.
+        Those of the embeddings go into the memory, where the gradients of tables are computed from all workers'.
         """
         batch = self._in_flight.pop(number)
-        with torch.enable_grad():  # the first worker goes back within another backward pass
+        with torch.enable_grad():  # the first worker runs this within another backward pass
             take_back(batch.output_PO, grad_PO)
         taught = {name: weight.grad for name, weight in self.dense.items() if weight.grad is not None}
         for name in taught:
@@ -118,7 +119,7 @@ class Shard:
         return taught, cut_grads_PD
 
     def add_up(self, number: int, rows: int) -> None:
-        """Make the gradients of this worker's tables, once all workers have gone back."""
+        """Compute the gradients of this worker's tables, after all workers' backward passes."""
         self._added_up = number
         codes_GB = self._memory["codes"][number % self._plan.in_flight, :, :rows]
         gradient_BE = self._memory["embeddings' gradient"][:rows]
@@ -144,19 +145,19 @@ class Shard:
                 torch._foreach_lerp_(averages, [self.tables[name] for name in self._taken], 1 - decay)
 
     def kept_of(self, name: str) -> dict[str, Tensor]:
-        """Return what the optimizer keeps of a table, in the memory."""
+        """Return the optimizer's state of a table, in the memory."""
         return {what: self._memory[f"kept/{name}/{what}"] for what in kept_of_a_weight(self._settings)}
 
     @contextmanager
     def _embedding(self) -> Iterator[list[Tensor]]:
-        """Begin the graph within this block at numbers beside rows of the tables. They are in the list, once there are some."""
+        """Begin the graph within this block at numbers and rows of the tables, which are then in the list."""
         looked_up: list[Tensor] = []
         if self._columns is None:
             yield looked_up
             return
 
         def embed(columns: Columns, features: Features) -> Tensor:
-            # Numbers are written beside the rows of the tables (P, F + E), each once: ``cat`` takes several times as long.
+            # Numbers are written next to the rows of the tables (P, F + E), each once: ``cat`` takes several times as long.
             tables, numeric_PF = [columns.table(place) for place in range(len(columns.embeddings))], features.numeric_NF
             ends = list(accumulate((table.shape[1] for table in tables), initial=columns.numeric))
             joined_PW = numeric_PF.new_empty(len(numeric_PF), ends[-1])
@@ -176,17 +177,19 @@ class Shard:
 
 
 def _aligned(part: Tensor) -> Tensor:
-    """Return the part if it begins as every tensor of PyTorch does, or else a copy: no bit depends on where a part begins."""
+    """Return the part if it is aligned like every tensor of PyTorch, or else a copy, so that no bit depends on where
+    it begins.
+    """
     return part if part.data_ptr() % ALIGNED == 0 else part.clone()
 
 
 def flat(output_PO: Tensor) -> Tensor:
-    """Flatten an output, or its gradient, to a row each, as the memory holds it."""
+    """Flatten an output, or its gradient, to one row each, as in the memory."""
     return output_PO.flatten(1) if output_PO.ndim > 1 else output_PO[:, None]
 
 
 def shared_out(sizes: Sequence[int], workers: int) -> list[int]:
-    """Assign pieces of work to workers: the largest goes first, each to the worker who has least so far."""
+    """Assign pieces of work to workers: the largest first, each to the worker with the least work so far."""
     loads, worker_of = [0] * workers, [0] * len(sizes)
     for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
         worker_of[place] = loads.index(min(loads))

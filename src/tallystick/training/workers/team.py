@@ -1,8 +1,8 @@
-"""A party's training in several processes: each batch's rows are shared out, and what they make of it is put together again.
+"""Train a party's part in several processes: each batch's rows are shared out, and the results are combined.
 
-The protocol, the loops and whatever looks at a whole batch know nothing of it. The party's own process is the first worker and
-the only one that talks to peers. The sum of a weight's gradients is taken in the workers' order, so that bits depend on their
-number and not on who is ready first.
+The protocol, the loops and all code that uses a whole batch are unaware of this. The party's own process is the first worker and
+the only one that talks to peers. A weight's gradients are added in the workers' order, so bits depend on their number and not on
+which is ready first.
 
 Shapes: B rows of a batch, D cut width.
 """
@@ -29,26 +29,26 @@ from tallystick.training.workers.shard import Shard, flat
 
 
 class Team:
-    """Within this block a module takes training batches by all workers of the plan. Its weights are those it had, and has after.
+    """A context in which a module runs training batches by all workers of the plan. Its weights stay the module's own.
 
-    What it gives without gradients, for validation and in use, is computed by the party's own process, as without workers.
+    Results without gradients, for validation and in use, are computed by the party's own process, as without workers.
 
-    Threat model: none beside the party's own. Processes of one machine are one user's, and what they share has no name in the
-    file system. Those of a cluster: see ``Cluster``.
+    Threat model: none within the party itself. Processes of one machine belong to one user, and their shared memory has no name
+    in the file system. For those of a cluster see ``Cluster``.
 
     Args:
         module: a feature party's bottom, or the label party's model.
-        plan: of the training.
-        engine: the cluster whose machines the further workers are on; None for this machine.
+        plan: plan of the training.
+        engine: the cluster with the machines of the additional workers; None for this machine.
 
-    Raises WorkerLost where a worker ends, ComputeError where the cluster cannot begin them.
+    Raises WorkerLost if a worker ends, ComputeError if the cluster cannot start them.
     """
 
     def __init__(self, module: nn.Module, plan: WorkerPlan, engine: RayEngine | None = None) -> None:
         self._module, self._plan, self._engine = module, plan, engine
         self._method = "finish" if isinstance(module, LabelModel) else "forward"
         self._begun = 0
-        self._last = (0, 0)  # the batch that went back last, and its rows
+        self._last = (0, 0)  # the batch of the last backward pass, and its rows
         self.tables: Sequence[nn.Parameter] = ()
 
     def __enter__(self) -> Self:
@@ -80,12 +80,12 @@ class Team:
         if isinstance(error, Diverged) and (largest := self._crew.largest()):
             error.args = (f"{error}; the largest number that this party's workers sent: {largest}",)
         self._crew.end()
-        for weight in self._module.parameters():  # back into memory of this process's own
+        for weight in self._module.parameters():  # back into this process's own memory
             weight.data, weight.grad = weight.data.clone(), None
         if (screened := screened_columns(self._module)) is not None and screened.gates is not None:
             screened.gates = screened.gates.clone()
 
-    # What takes the place of the module's own method
+    # Replacements of the module's own methods
 
     def _call(self, *given: Any) -> Tensor:
         *cuts, own = given
@@ -93,12 +93,12 @@ class Team:
         if not (torch.is_grad_enabled() and self._module.training):
             alone: Tensor = getattr(type(self._module), self._method)(self._module, *given)
             return alone
-        anchor = torch.zeros((), requires_grad=True)  # so that autograd comes back, where no cut asks for it
+        anchor = torch.zeros((), requires_grad=True)  # so that autograd comes back here if no cut requires it
         output: Tensor = _Together.apply(self, own, anchor, *cuts_BD)  # type: ignore[no-untyped-call]
         return output
 
     def forward(self, own: Features, cuts_BD: Sequence[Tensor]) -> tuple[int, Tensor]:
-        """Take a batch forward by all workers, and return its number and the output."""
+        """Run a batch forward by all workers. Return its number and the output."""
         self._begun += 1
         number, rows, memory = self._begun, len(own), self._memory
         here, other_rows = self._parts(rows)
@@ -115,7 +115,7 @@ class Team:
         return number, torch.cat([output_PO, memory["output"][other_rows].view(-1, *output_PO.shape[1:])])
 
     def backward(self, number: int, gradient: Tensor) -> list[Tensor]:
-        """Take a batch back: leaves the weights' gradients with the module, gives those of the cuts."""
+        """Run a batch backward: leave the weights' gradients with the module, and return those of the cuts."""
         rows, memory = len(gradient), self._memory
         here, other_rows = self._parts(rows)
         memory["output gradient"][other_rows] = flat(gradient[other_rows])
@@ -124,20 +124,20 @@ class Team:
         self._crew.hear()
         self._last = number, rows
         for name, total in taught.items():
-            for worker in range(1, min(self._plan.workers, rows)):  # fewer rows than workers leave the last ones without any
+            for worker in range(1, min(self._plan.workers, rows)):  # with fewer rows than workers the last workers have none
                 total += memory[f"gradient/{name}/{worker}"]
             self._shard.dense[name].grad = total
         return [torch.cat([grad_PD, memory[f"cut gradient/{place}"][other_rows]]) for place, grad_PD in enumerate(cut_grads_PD)]
 
     def _parts(self, rows: int) -> tuple[slice, slice]:
-        """Return the rows of a batch that this process takes, the first ones, and those of all others."""
+        """Return the rows of a batch for this process, the first ones, and those for all others."""
         here = self._plan.part(0, rows)
         return here, slice(here.stop, rows)
 
-    # What takes the place of the optimizer, for tables
+    # Replacements of the optimizer for tables
 
     def kept_of(self, table: nn.Parameter) -> dict[str, Tensor]:
-        """Return what the optimizer keeps of a table."""
+        """Return the optimizer's state of a table."""
         return self._shard.kept_of(self._name_of(table))
 
     def average_of(self, table: nn.Parameter) -> Tensor:
@@ -145,7 +145,7 @@ class Team:
         return self._memory[f"average/{self._name_of(table)}"]
 
     def make_gradients(self) -> None:
-        """Leave the gradients of the last batch with the tables."""
+        """Store the gradients of the last batch with the tables."""
         self._crew.tell("add", *self._last)
         self._shard.add_up(*self._last)
         self._crew.hear()
@@ -168,7 +168,7 @@ class Team:
 
 
 class _Together(torch.autograd.Function):
-    """A module's pass by all workers, as autograd sees it."""
+    """A module's pass by all workers, as seen by autograd."""
 
     @staticmethod
     def forward(ctx: Any, team: Team, own: Features, _anchor: Tensor, *cuts_BD: Tensor) -> Tensor:
