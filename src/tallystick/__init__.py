@@ -1,13 +1,12 @@
 """Vertical federated learning that people can put to work and trust.
 
-Two or more organisations that know different columns about the same people train one neural network together, while rows, labels
-and customer lists stay at home.
+Two or more organisations that know different columns about the same people train one neural network together. Rows, labels and
+customer lists stay at home.
 
-What is public is here, in ``__all__``, and nowhere else: loaded when it is first used, described in
-docs/reference/python-names.md. Until 1.0 a public name may change in a minor version, with a line in the changelog; from 1.0
-on it is deprecated for a minor version first. The same holds for what is no Python: keys of contract and party file,
-commands and their options, result.json and run folders. Every module below this package is internal and may change at any
-time.
+The public names are in ``__all__`` and nowhere else. Each is loaded when it is first used, and docs/reference/python-names.md
+describes it. Until 1.0 a public name may change in a minor version, with a line in the changelog. From 1.0 on it is deprecated
+for a minor version first. The same rule holds for the interfaces outside Python: keys of contract and party file, commands and
+their options, result.json and run folders. Every module below this package is internal and may change at any time.
 """
 
 import gc
@@ -148,7 +147,7 @@ _HOME: Mapping[str, str] = MappingProxyType(
         "Ledger": "tallystick.privacy.ledger",
     }
 )
-"""Where each name is defined that is loaded when it is first used; the errors, which need nothing, are loaded at once."""
+"""The module that defines each name that is loaded when first used. The errors need nothing and are loaded at once."""
 
 
 def __getattr__(name: str) -> Any:
@@ -157,7 +156,7 @@ def __getattr__(name: str) -> Any:
 
         value: Any = version("tallystick")
     elif name in _HOME:
-        # What a module brings stays, and a garbage search through it would take a sixth of the time
+        # The modules that an import brings stay, and a garbage search through them would take a sixth of the time
         collects = gc.isenabled()
         gc.disable()
         try:

@@ -1,4 +1,4 @@
-"""One party's side of a contract over the network, from Python: what `tallystick run` and `tallystick predict` do."""
+"""Run one party's side of a contract over the network from Python, as `tallystick run` and `tallystick predict` do."""
 
 from pathlib import Path
 
@@ -22,20 +22,20 @@ def run(
 ) -> Result:
     """Run this party's side of a contract over mutual TLS: align, train, audit, evaluate, report.
 
-    The other parties do the same at the same time. Model, encoders, result and report are left in a run folder under the party
-    file's ``runs``. What each side learns is in the result's ``learnt``; training has no formal guarantee unless a defence of the
-    contract gives one.
+    The other parties do the same at the same time. The run folder under the party file's ``runs`` then holds model, encoders,
+    result and report. The result's ``learnt`` says what each side learns. Training has no formal guarantee unless a defence of
+    the contract gives one.
 
     Args:
         contract: the contract that all parties hold, or the path of its file.
         party: this party's private file, or its path.
-        resume: go on with the latest run of this contract; all parties must.
-        start_from: a finished run at whose weights this one begins, by its id, which all parties have to give.
-        watcher: shown progress; left out, a notebook and a terminal show it.
+        resume: continue the latest run of this contract; all parties must do so.
+        start_from: the id of a finished run with whose weights this one starts; all parties must give it.
+        watcher: shows the progress; by default a notebook or a terminal does.
 
-    Raises ConfigError and DataError for unusable input, before anything is sent; JobFailed for whatever ends the job later.
+    Raises ConfigError and DataError for unusable input, before anything is sent; JobFailed if anything ends the job later.
     """
-    import torch  # here: `import tallystick` and what only reads files should not wait for it
+    import torch  # here: `import tallystick` and commands that only read files should not wait for it
 
     check_process()
     threads = torch.get_num_threads()
@@ -45,7 +45,7 @@ def run(
         )
         return result
     finally:
-        torch.set_num_threads(threads)  # a party's own setting is not its host's
+        torch.set_num_threads(threads)  # the party's own setting must not change its host's
 
 
 def predict(
@@ -57,19 +57,20 @@ def predict(
     run: str | None = None,
     watcher: Watcher | None = None,
 ) -> Predicted:
-    """Score new ids with the latest complete run's model, or a chosen run's, all parties online.
+    """Score new ids with the model of the latest complete run, or of a chosen run, with all parties online.
 
-    Gives how many own rows have a score, how many not, and why, and the id and folder of the run.
+    Returns how many of the own rows have a score, how many have none and why, and the id and folder of the run.
 
     Args:
         contract: the contract that the model was trained under, or the path of its file.
         party: this party's private file, or its path.
-        table: the new rows, by path or by an object store's address; the party file's table if left out.
-        output: a .csv or .parquet file for the scores: the label party's, on a union both sides'.
-        run: the run whose model scores, by its id, which all parties know, or by its folder's name or path.
-        watcher: shown progress; left out, a notebook and a terminal show it.
+        table: the new rows, as a path or an address in an object store; by default the party file's table.
+        output: a .csv or .parquet file for the scores, which the label party writes, or both sides on a union.
+        run: the run whose model scores: its id, which all parties know, or its folder's name or path.
+        watcher: shows the progress; by default a notebook or a terminal does.
 
-    Raises ConfigError and DataError for unusable input, before anything is sent; PeerError for what a peer did, or failed to do.
+    Raises ConfigError and DataError for unusable input, before anything is sent; PeerError if a peer fails or breaks the
+    protocol.
     """
     check_process()
     return predict_rows(

@@ -1,4 +1,4 @@
-"""Arrays in sealed safetensors files, whole or not at all (``storage``). ``training/checkpoint.py`` has the same of tensors."""
+"""Write arrays to sealed safetensors files, completely or not at all. ``training/checkpoint.py`` does the same for tensors."""
 
 import json
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ AnyArray = np.ndarray[Any, np.dtype[Any]]
 def write_arrays(
     path: Path, arrays: Mapping[str, AnyArray], metadata: dict[str, str], *, origin: Origin, private: bool = False
 ) -> None:
-    """Write a safetensors file, sealed, whole or not at all."""
+    """Write a sealed safetensors file, completely or not at all."""
     plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     write_sealed(path, save(plain, {**metadata, SEAL: origin.blank_seal(path)}), origin=origin, private=private)
 
 
 def read_arrays(path: Path, *, origin: Origin, only_metadata: bool = False) -> tuple[dict[str, AnyArray], dict[str, str]]:
-    """Read a safetensors file: its arrays and its metadata. Raises DamagedFile unless it is as write_arrays left it there."""
+    """Read the arrays and the metadata of a safetensors file. Raises DamagedFile unless it is as write_arrays left it there."""
     return read_safetensors(path, origin=origin, framework="np", only_metadata=only_metadata)
 
 
 def read_safetensors(
     path: Path, *, origin: Origin, framework: Literal["np", "pt"], only_metadata: bool = False
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read the same as arrays of NumPy, or as tensors of PyTorch."""
+    """Read a safetensors file as ``read_arrays`` does, into arrays of NumPy or tensors of PyTorch."""
     check_sealed(path, origin=origin)
     if origin.key is not None:
         content = read_own(path, origin=origin)

@@ -25,10 +25,10 @@ from tallystick.tables.table import read_party_table
 
 
 def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, Any]:
-    """Go through everything that can be checked alone and collect the problems. It sends nothing but a TLS handshake.
+    """Check everything that can be checked alone, and collect the problems. It sends nothing but a TLS handshake.
 
-    What is a problem here is what a job refuses before it discloses anything (job/preflight.py). Raises ConfigError only if the
-    party file itself cannot be read: everything else is listed under ``problems``.
+    A problem here is a problem for which a job stops before it discloses anything (job/preflight.py). Raises ConfigError only if
+    the party file itself cannot be read. Everything else is listed under ``problems``.
     """
     party, read = load_party(party_path), Preflight()
     contract = read.tried(lambda: load_contract(contract_path)) if contract_path is not None else None
@@ -66,7 +66,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         summary["key_shapes"] = spelling_hints(report.frame, columns=party.keys, alignment=contract.alignment)
     if report.frame is not None:
         frame = report.frame
-        # Keys that do not fit the contract are a problem already; the columns can be looked at all the same.
+        # Keys that do not fit the contract are a problem already, but the columns can still be looked at.
         fitting = contract if report.keys is not None else None
         look = Preflight()
         shape = look.tried(lambda: profile(frame, party, fitting))
@@ -95,26 +95,27 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
                 elif "certificate" in trouble or ("the proxy at" in trouble and "it did not reach the peer" not in trouble):
                     summary["peers"].append(trouble)
                     summary["problems"].append(trouble)
-                elif "handshake" in trouble:  # something else listens there
+                elif "handshake" in trouble:  # another program listens there
                     summary["peers"].append(trouble)
                 else:
                     summary["peers"].append(f"{trouble} (fine if {peer} is not up yet)")
     if party.compute is not None:
         summary["compute"] = report.tried(partial(party.compute.made().check, LOADED))
-    # Config has a line for each.
+    # A ConfigError has one line for each problem.
     summary["problems"] = [line for error in report.problems for line in str(error).splitlines()] + summary["problems"]
     return summary
 
 
 def _table(party: PartyFile) -> Frame:
-    """Read the table, with what its party file makes of rows with one key, if there is no contract."""
+    """Read the table without a contract, and summarise rows that share a key as the party file says."""
     frame = read_party_table(party)
     return with_summaries(frame, party, keys_as_written(party)) if party.keys else frame
 
 
 def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
-    """Say what the latest linkage under this contract promises, without any training, or nothing before the first, or for
-    others.
+    """Say what the latest linkage under this contract promises, without any training.
+
+    It is empty before the first alignment, and for other parties.
     """
     try:
         latest = RunFolder.latest(party.runs, contract, party.party, key=party.run_key).load_alignment()

@@ -1,12 +1,12 @@
-"""Files encrypted at rest with a party's own key.
+"""Encrypt files at rest with a party's own key.
 
-Each file has a key of its own, by HKDF-SHA256 (RFC 5869) from the party's key and 32 random bytes that stand in the file. Its
-content is cut into pieces, and piece n is AES-256-GCM under nonce n, whose last byte says whether it is the last piece: pieces
-cannot be left out, repeated or put in another order (STREAM, Hoang et al. 2015). What the file is, its place, run and party, is
-associated data of each piece: one file cannot stand in for another.
+Each file has its own key, derived by HKDF-SHA256 (RFC 5869) from the party's key and 32 random bytes in the file. The content is
+cut into pieces. Piece n is encrypted with AES-256-GCM under nonce n, whose last byte says whether it is the last piece. So pieces
+cannot be left out, repeated or reordered (STREAM, Hoang et al. 2015). The associated data of each piece says what the file is:
+its place, run and party. So one file cannot take the place of another.
 
-Guarantee: who has the disk and not the key learns the files' names and sizes, and cannot change one unnoticed. Not protected: an
-older copy of a file in its own place; what this process holds in memory; a disk's former content, from before a key was named.
+Guarantee: somebody who has the disk and not the key learns the files' names and sizes, and cannot change a file unnoticed. Not
+protected: an older copy of a file in its own place; the memory of this process; content that a disk held before a key was named.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ _HEAD = len(MAGIC) + ID_DIGITS + SALT_BYTES
 
 
 class NotDecrypted(ValueError):
-    """A file that is not as it was encrypted, or was encrypted as another file or with another key. Its text says which."""
+    """Raised if a file is not as it was encrypted, or was encrypted as another file or with another key. Its text says which."""
 
 
 @dataclass(frozen=True)
 class FolderKey:
-    """The key that a party's run folders are encrypted with. It never appears in a repr.
+    """Encrypt and decrypt the files of a party's run folders with the party's key. The key never appears in a repr.
 
-    ``clear`` names the folders that may lie open all the same, such as runs from before the key.
+    ``clear`` names the folders that may be unencrypted all the same, such as runs from before the key.
     """
 
     secret: bytes = field(repr=False)
@@ -46,23 +46,25 @@ class FolderKey:
 
     @classmethod
     def of(cls, text: str, *, name: str) -> "FolderKey":
-        """Read 64 hexadecimal digits. Raises ConfigError, which does not repeat them, for anything else."""
+        """Read 64 hexadecimal digits. Raises ConfigError for anything else, without repeating it."""
         if not re.fullmatch(r"\s*[0-9a-fA-F]{64}\s*", text):
             raise ConfigError(f"{name}: must be 64 hexadecimal digits; make some with: openssl rand -hex {KEY_BYTES}")
         return cls(bytes.fromhex(text.strip()))
 
     @property
     def id(self) -> str:
-        """Return the key's name, from which nothing of the key follows."""
+        """Return the key's name. It reveals nothing of the key."""
         return hashlib.blake2b(self.secret, digest_size=ID_DIGITS // 2, person=b"tallystick key").hexdigest()
 
     def proof(self, content: bytes) -> str:
-        """Prove some bytes as only the key's owner can: HMAC-SHA256 under a key of its own, by HKDF from this one."""
+        """Authenticate some bytes: HMAC-SHA256 under a key that HKDF derives from this one, so only the key's owner
+        can make it.
+        """
         derive = HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=b"tallystick run folder origin")
         return hmac.new(derive.derive(self.secret), content, hashlib.sha256).hexdigest()
 
     def encrypted(self, content: bytes | memoryview, *, place: str) -> Iterator[bytes]:
-        """Yield a file's parts. ``place`` says what the file is."""
+        """Yield the parts of an encrypted file. ``place`` says what the file is."""
         salt, whole = secrets.token_bytes(SALT_BYTES), memoryview(content)
         yield MAGIC + self.id.encode() + salt
         cipher, starts = self._cipher(salt), range(0, max(1, len(whole)), PIECE_BYTES)
@@ -71,7 +73,7 @@ class FolderKey:
             yield cipher.encrypt(_nonce(number, last=number == len(starts) - 1), piece, place.encode())
 
     def decrypted(self, content: bytes | memoryview, *, place: str) -> bytes:
-        """Return what was encrypted as this file. Raises NotDecrypted."""
+        """Decrypt content that was encrypted as this file. Raises NotDecrypted."""
         whole = memoryview(content)
         if bytes(whole[: len(MAGIC)]) != MAGIC or len(whole) < _HEAD + _TAG_BYTES:
             raise NotDecrypted("it is not encrypted, in a folder whose files are")

@@ -1,17 +1,17 @@
-"""Erase persons from all that a party's `runs` folder keeps by row: ``tallystick forget``.
+"""Erase persons from all data by row that a party's `runs` folder keeps: ``tallystick forget``.
 
-A run folder keeps some files with a value for each row: the alignment, what was recorded for the audit, scores, checkpoints from
-which training goes on. Statistics of many rows stand among these values, so a run gives all of them up, for all rows. Journals of
-serving, opened scores and their counts stay in use: these lose the persons alone. Profiles of columns lose every value of few
-rows, and reports the places and texts that a linkage by similarity shows. Weights, encoders and figures stay.
+A run folder keeps some files with a value for each row: the alignment, the records for the audit, scores, and checkpoints from
+which training continues. These values include statistics of many rows, so a run gives up all of them, for all rows. Journals of
+serving, opened scores and their counts stay in use, so only the persons are removed from them. Profiles of columns lose every
+value of few rows. Reports lose the places and texts that a linkage by similarity shows. Weights, encoders and figures stay.
 
-What is done to a file that is named, and what this says, is the same whether or not a person was in it: nobody learns from it who
-was known. No other party is told. Sides that serve align anew when they next meet, by which the others see that something was
-erased or changed, and not whom it is about.
+The files that are changed, and the account of it, are the same whether or not a person was in them: nobody learns from it who was
+known. No other party is notified. Sides that serve align again when they next meet. The others see by this that something was
+erased or changed, but not whose rows.
 
-No formal guarantee: weights and figures of a run still depend on each of its rows, and its encoder has values of single rows, the
-smallest and the largest of a column among them. Not protected: files outside `runs`, what other parties keep, blocks that a disk
-has freed.
+No formal guarantee: weights and figures of a run still depend on each of its rows, and its encoder holds values of single rows,
+such as the smallest and the largest of a column. Not protected: files outside `runs`, data that other parties keep, and freed
+blocks of a disk.
 """
 
 import json
@@ -52,8 +52,9 @@ from tallystick.tables.lazy_table import Frame
 from tallystick.tables.text import FRACTION
 
 BY_ROW = ("scores.parquet", f"{SETTLED}.json", "values.json", NOISY_KEYS)
-"""Files of a run with a value for each row. So has each folder in it, or it serves a training that goes on: what crossed, buckets
-of an alignment, checkpoints, trials of a search."""
+"""Files of a run with a value for each row. Every folder in a run has such values too, or serves to continue a training: records
+for the audit, buckets of an alignment, checkpoints, trials of a search.
+"""
 REMAINS = (
     "Weights, encoders and figures of finished runs remain, and depend on each of the rows. An encoder has values as they stand "
     "in the table: the smallest and the largest number of a column, up to 1,000 numbers of a skewed one, and categories. To be "
@@ -67,16 +68,16 @@ REMAINS = (
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
-    """Account of an erasure, which does not depend on whether a person was known.
+    """Account for an erasure. The account does not depend on whether a person was known.
 
     Args:
         deleted: files and folders that are deleted, or emptied of their rows.
         coarsened: profiles, findings and reports that lose every value of few rows.
-        rewritten: journals out of which the persons' names are taken, and all names of what was asked of runs that are gone.
-        doubts: what is doubtful of how the persons' keys are written.
-        ledger: the ledger whose counts of opened scores lose the persons' rows, or None if there is none.
-        done: whether it was done, or is only planned.
-        remains: what still depends on rows of a run, in sentences.
+        rewritten: journals from which the persons are removed, and everybody who was asked about a run that is gone.
+        doubts: doubts about how the persons' keys are written.
+        ledger: the ledger that drops the persons' rows from its counts of opened scores, or None if there is none.
+        done: whether it was done, rather than only planned.
+        remains: sentences that say which remaining files still depend on rows of a run.
     """
 
     deleted: tuple[str, ...]
@@ -89,16 +90,16 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
-    """Erase persons from this party's `runs` folder and its ledger, or say what that would do. The table is not read.
+    """Erase persons from this party's `runs` folder and its ledger, or say what an erasure would change. It reads no table.
 
-    A second call after a crash ends what the first one began.
+    After a crash, a second call finishes what the first one began.
 
     Args:
-        party: whose `runs` folder it is.
-        persons: a row for each person, with the key columns by this party's names.
-        do: whether to erase; else nothing is changed.
+        party: the party whose `runs` folder it is.
+        persons: one row for each person, with the key columns under this party's names.
+        do: whether to erase; if False, nothing is changed.
 
-    Raises ConfigError where a key column is missing or another process works in one of the folders: then nothing is erased.
+    Raises ConfigError if a key column is missing or another process works in one of the folders; then nothing is erased.
     Raises StorageError, and DamagedFile, for a file that cannot be read or written.
     """
     paths = sorted(path.parent for path in party.runs.glob("*/contract.json"))
@@ -108,12 +109,12 @@ def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
     homes = {home.contract: home for home in ServingHome.all(party)}
     with ExitStack() as locks:
         in_use: list[RunFolder | ServingHome] = [*(folder for folder, _ in runs), *homes.values()]
-        for each in in_use if do else ():  # before files are listed: a run that ends now writes some
+        for each in in_use if do else ():  # before files are listed, since a run that ends now writes some
             locks.enter_context(each.locked())
         by_row = {folder.path: _files_by_row(folder) for folder, _ in runs}
         answers = {folder.path: sorted(folder.path.glob(f"{ANSWERS}*{LINES}")) for folder, _ in runs}
         journals = {name: sorted(home.path.glob(f"{JOURNAL}*{LINES}")) for name, home in homes.items()}
-        of_few_rows = [  # whose values may stand there beside figures of many
+        of_few_rows = [  # whose values may be in these files, among figures of many
             path
             for folder, _ in runs
             for path in (profile_path(folder), folder.path / f"{LINKAGE_NOTE}.json", folder.result, folder.report)
@@ -145,7 +146,7 @@ def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
 
 
 def persons_by_key(party: PartyFile, keys: Sequence[str]) -> pl.DataFrame:
-    """Return a row for each of these keys. Raises ConfigError where a person has several columns of keys."""
+    """Return a row for each of these keys. Raises ConfigError if a person has several columns of keys."""
     columns = sorted(set(party.keys.values()))
     if len(columns) != 1:
         raise ConfigError(
@@ -155,7 +156,7 @@ def persons_by_key(party: PartyFile, keys: Sequence[str]) -> pl.DataFrame:
 
 
 def _doubts(party: PartyFile, persons: Frame) -> tuple[str, ...]:
-    """Say which keys would be written otherwise in a column of numbers. What is said does not depend on who is known."""
+    """Say which keys a column of numbers would write differently. The lines do not depend on who is known."""
     lines = []
     for name in sorted(set(party.keys.values()) & set(persons.columns)):
         column = persons.get_column(name)
@@ -180,19 +181,19 @@ def _ids(party: PartyFile, contract: Contract, persons: Frame) -> set[bytes]:
 
 
 def _files_by_row(folder: RunFolder) -> list[Path]:
-    """List what of a run has a value for each row, and what a kill left behind."""
+    """List the files and folders of a run that hold a value for each row, and files that a kill left behind."""
     files = [folder.path / name for name in (ALIGNMENT, *BY_ROW)]
     inside = sorted(folder.path.iterdir())
     return [path for path in inside if path.is_dir() or path in files or path.name.endswith(PARTIAL)]
 
 
 def _erase_rows(folder: RunFolder, files: Iterable[Path]) -> None:
-    """Give up a run's values by row.
+    """Delete a run's values by row.
 
-    Its alignment keeps the run's id, the counts, and how similarities were scaled, by which new rows are linked. A trial of a
-    search keeps what it knows of the ledger, by which an older copy of that is noticed.
+    Its alignment keeps the run's id, the counts, and the scale of the similarities, by which new rows are linked. A trial of a
+    search keeps its last reading of the ledger, which shows whether a ledger found later is an older copy.
     """
-    # First, for a run that lost a part of them cannot go on.
+    # First, because a run that lost some of them cannot continue.
     folder.note(ERASED, {"on": datetime.now(UTC).date().isoformat()})
     for path in files:
         if path.name == ALIGNMENT and (saved_before := folder.load_alignment()) is not None:
@@ -222,7 +223,7 @@ def _erase_rows(folder: RunFolder, files: Iterable[Path]) -> None:
 
 
 def _erase_shown_rows(folder: RunFolder) -> None:
-    """Take places and texts of rows out of what was found of a linkage, and names of small groups out of the report."""
+    """Remove places and texts of rows from the findings of a linkage, and names of small groups from the report."""
     if (summary := kept_linkage(folder)) is not None:
         keep_linkage(folder, without_rows(summary))
     if not folder.result.exists():
@@ -243,7 +244,7 @@ def _erase_shown_rows(folder: RunFolder) -> None:
 
 
 def _erase_answers(folder: RunFolder, files: Sequence[Path], ids: set[bytes]) -> None:
-    """Take persons out of what a run answered online. The times that requests took stay."""
+    """Remove persons from a run's journal of online answers. The times that requests took stay."""
     secret = folder.noted(SERVING).get("secret")
     if not files or not isinstance(secret, str):
         return
@@ -259,9 +260,9 @@ def _erase_answers(folder: RunFolder, files: Sequence[Path], ids: set[bytes]) ->
 
 
 def _erase_asked(home: ServingHome, files: Sequence[Path], ids_by_run: Mapping[str, set[bytes]]) -> None:
-    """Take persons out of the journals of what was asked, and everybody who was asked of a run that is gone.
+    """Remove persons from the journals of requests, and everybody who was asked about a run that is gone.
 
-    Nobody knows any more how that run's keys were spelt. A row without a name stays in the day's count.
+    How that run spelt its keys is no longer known. A row without a name still counts for its day.
     """
     if not files:
         return

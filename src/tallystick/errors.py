@@ -1,7 +1,7 @@
-"""The error tree: what went wrong on our side, and what the peer did.
+"""Define the error tree: what went wrong on our side, and what the peer did.
 
 Every message names the thing, its value, what was expected and what to do. A local error's message may name private columns or
-values: a peer is told ``category_of`` it. A peer's words are data: they enter a message through ``printable``.
+values, so a peer gets only its ``category_of``. A peer's words are data: they enter a message through ``printable``.
 """
 
 import errno
@@ -9,13 +9,13 @@ import re
 from pathlib import Path
 
 MOST_CHARACTERS = 4000
-"""Of a peer's words, and of an error that may hold some."""
+"""The most characters kept of a peer's words, and of an error that may hold some."""
 
 
 def printable(words: str, *, most: int = MOST_CHARACTERS) -> str:
-    """Make words of a peer fit to show anywhere: one line, of at most so many characters, with nothing that acts on a terminal.
+    """Make a peer's words fit to show anywhere: one line of at most ``most`` characters, with nothing that acts on a terminal.
 
-    Control and format characters (escapes, line breaks, changes of direction) and lone surrogates are shown by their number.
+    Control and format characters (escapes, line breaks, changes of direction) and lone surrogates are shown by their code.
     """
     text = "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in words[: most + 1]
@@ -40,7 +40,7 @@ _ADVICE = {
 
 
 def advice(error: OSError) -> str:
-    """Say what helps against an error of the file system, after a sentence. It is empty if nothing is known to."""
+    """Say what helps against an error of the file system, for the end of a sentence. It is empty if nothing is known to help."""
     hint = _ADVICE.get(error.errno or 0)
     return f"; {hint}" if hint else ""
 
@@ -50,19 +50,19 @@ class TallystickError(Exception):
 
 
 class ConfigError(TallystickError, ValueError):
-    """A party file, a contract, a certificate or a command-line argument is not usable."""
+    """Raised if a party file, a contract, a certificate or a command-line argument is not usable."""
 
 
 class Diverged(ConfigError):
-    """Training left the finite numbers on this side: the learning rate is too high, say."""
+    """Raised if training on this side gives numbers that are not finite, for instance because the learning rate is too high."""
 
 
 class DataError(TallystickError, ValueError):
-    """A table, a key column or a label is not usable."""
+    """Raised if a table, a key column or a label is not usable."""
 
 
 class SharedDataError(DataError):
-    """The tables do not go together, which every party may know. ``told`` is what peers hear, in words without private values."""
+    """Raised if the tables do not fit together, which every party may know. Peers get ``told``, which has no private values."""
 
     def __init__(self, message: str, *, told: str) -> None:
         super().__init__(message)
@@ -70,31 +70,31 @@ class SharedDataError(DataError):
 
 
 class IdError(DataError):
-    """The ids are not usable: they repeat, or none is common."""
+    """Raised if the ids are not usable: they repeat, or none is common."""
 
 
 class LabelError(DataError):
-    """The labels, or their weights, are not usable."""
+    """Raised if the labels, or their weights, are not usable."""
 
 
 class FeatureError(DataError):
-    """The feature columns are not usable."""
+    """Raised if the feature columns are not usable."""
 
 
 class StoreError(TallystickError):
-    """A store that rows are looked up in cannot be reached, or its answer is not usable."""
+    """Raised if a store for looking up rows cannot be reached, or its answer is not usable."""
 
 
 class ComputeError(TallystickError):
-    """The engine that runs a party's tasks cannot be had, or lost them."""
+    """Raised if the engine that runs a party's tasks is not available, or lost them."""
 
 
 class StorageError(TallystickError, OSError):
-    """A file of ours could not be written or read back. What was there before is still there."""
+    """Raised if a file of ours could not be written or read back. The earlier content is still there."""
 
 
 class DamagedFile(StorageError):
-    """A file of ours is not there, cannot be read, or does not hold what was written to it. ``path`` names it."""
+    """Raised if a file of ours is missing, cannot be read, or does not hold what was written to it. ``path`` names it."""
 
     def __init__(self, path: Path, why: str, helps: str = "") -> None:
         super().__init__(f"{path} is damaged: {why}" + (f"; {helps}" if helps else ""))
@@ -103,17 +103,17 @@ class DamagedFile(StorageError):
 
 
 class MachineError(TallystickError):
-    """This machine has no more of what was asked for (memory, threads, files, room on a disk), or keeps a file from this user."""
+    """Raised if this machine has no more memory, threads, files or disk room, or keeps a file from this user."""
 
 
 class WorkerLost(TallystickError):
-    """A process that shares this party's training has ended."""
+    """Raised if a process that shares this party's training has ended."""
 
 
 class PeerError(TallystickError):
-    """Something that the other side did, or failed to do. ``peer`` names it.
+    """Raised if the other side did something, or failed to. ``peer`` names it.
 
-    The message may quote the peer, its certificate or what it sent: it is made printable and bounded here, once for all.
+    The message may quote the peer, its certificate or the data that it sent. This class makes it printable and bounds its length.
     """
 
     def __init__(self, peer: str, message: str) -> None:
@@ -122,11 +122,11 @@ class PeerError(TallystickError):
 
 
 class PeerLost(PeerError):
-    """The peer could not be reached for longer than the deadline."""
+    """Raised if the peer could not be reached for longer than the deadline."""
 
 
 class PeerStopped(PeerError):
-    """The peer ended the job and said why. ``final`` if something has to be put right first, so that resuming is of no use."""
+    """Raised if the peer ended the job and said why. ``final`` says that something must be put right before a resumption."""
 
     def __init__(self, peer: str, message: str, *, final: bool = False) -> None:
         super().__init__(peer, message)
@@ -134,13 +134,13 @@ class PeerStopped(PeerError):
 
 
 class ProtocolError(PeerError):
-    """The peer sent something that the protocol does not allow here."""
+    """Raised if the peer sent something that the protocol does not allow here."""
 
 
 def told_of(error: PeerError, to: str) -> str:
-    """Return what a peer hears of an error.
+    """Return the text of an error that a peer gets.
 
-    How another one broke the protocol may hold numbers that it sent to this side alone, such as how many ids it has.
+    If another peer broke the protocol, the details may hold numbers that it sent to this side alone, such as how many ids it has.
     """
     if isinstance(error, ProtocolError) and error.peer != to:
         return f"{error.peer} did what the protocol does not allow here; its log says what"
@@ -148,11 +148,11 @@ def told_of(error: PeerError, to: str) -> str:
 
 
 class IdentityError(PeerError):
-    """The peer's certificate does not belong to the party that the contract names."""
+    """Raised if the peer's certificate does not belong to the party that the contract names."""
 
 
 class ContractMismatch(PeerError):
-    """The two sides hold different contracts. ``differences`` lists the keys that differ."""
+    """Raised if the two sides hold different contracts. ``differences`` lists the keys that differ."""
 
     def __init__(self, peer: str, message: str, differences: list[str]) -> None:
         super().__init__(peer, message)
@@ -160,8 +160,10 @@ class ContractMismatch(PeerError):
 
 
 def of_the_machine(error: BaseException) -> MachineError | None:
-    """Return the line for an error by which the system or a library says that the machine is at its limits, or keeps a file
-    from this user, or None for others.
+    """Return an error for one by which the system or a library says that the machine is at its limits or keeps a file from this
+    user.
+
+    It is None for other errors.
     """
     if isinstance(error, OSError) and error.errno in _LIMITS:
         where = f"{error.filename}: " if error.filename is not None else ""
@@ -176,7 +178,7 @@ def of_the_machine(error: BaseException) -> MachineError | None:
 
 
 def of_threads(what: str) -> MachineError:
-    """Return the line for a machine that gives no more threads."""
+    """Return an error for a machine that gives no more threads."""
     return MachineError(f"{what}{_MORE_MEMORY}, and at how many processes this user may have (ulimit -u)")
 
 
@@ -187,10 +189,10 @@ _LIMITS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, e
 
 
 def category_of(error: BaseException) -> str:
-    """Say of a local error what a peer may know: one of a few fixed sentences, none of which holds anything private."""
+    """Say what a peer may know of a local error: one of a few fixed sentences, none of which holds anything private."""
     if isinstance(error, SharedDataError):
         return error.told
-    # The number of the system's error that an OSError is, or was made of
+    # The system's error number, if the error is an OSError or was caused by one
     number: int | None = None
     cause: BaseException | None = error if isinstance(error, OSError) else None
     while number is None and cause is not None:

@@ -1,7 +1,7 @@
-"""PyTorch, loaded when it is first computed with: who aligns tables alone neither waits for it nor needs it installed.
+"""Load PyTorch when it is first used, so that a process that only aligns tables neither waits for it nor needs it.
 
-A module that only some of its callers compute by takes ``torch``, and the names of annotations, from here. One that is all
-computation imports PyTorch itself.
+A module takes ``torch``, and the names for its annotations, from here if only some of its callers compute with it. A module that
+always computes imports PyTorch itself.
 """
 
 import importlib
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
 
     class _Torch(ModuleType):
-        """Give PyTorch's names."""
+        """Give PyTorch's names, and load it for the first one."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(sys.modules.get("torch") or load_torch(), name)
@@ -28,14 +28,14 @@ else:
     torch = _Torch("torch")
 
     class Tensor:
-        """Stand for PyTorch's class in annotations."""
+        """Replace PyTorch's class in annotations."""
 
     class Generator:
-        """Stand for PyTorch's class in annotations."""
+        """Replace PyTorch's class in annotations."""
 
 
 def load_torch() -> ModuleType:
-    """Import PyTorch. Raises ConfigError where it is not installed."""
+    """Import PyTorch. Raises ConfigError if it is not installed."""
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError as error:

@@ -1,6 +1,6 @@
-"""Measure what a process may still take: memory that the machine and its control groups have left, and room for temporary files.
+"""Measure what a process may still use: memory that the machine and its control groups have left, and room for temporary files.
 
-Control groups are what containers, and batch systems, bound a process with; beyond its bound it is killed without a word.
+Containers and batch systems bound a process with control groups; the system kills a process beyond its bound without a message.
 """
 
 import os
@@ -20,8 +20,9 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file",
 
 
 def free_memory(root: Path = ROOT) -> int | None:
-    """Return the bytes that this process may still take, those that files' pages would give up among them, or None if
-    nothing says.
+    """Return the bytes of memory that this process may still take, or None if the system does not say.
+
+    Memory that caches pages of files counts as free.
     """
     limits = [limit - used for limit, used in _groups(root)]
     if (meminfo := _numbers(root / "proc/meminfo")) and "MemAvailable:" in meminfo:
@@ -30,29 +31,29 @@ def free_memory(root: Path = ROOT) -> int | None:
 
 
 def whole_memory(root: Path = ROOT) -> int:
-    """Return the bytes of memory that this process may have at most: the machine's, or fewer by its control groups."""
+    """Return the most bytes of memory that this process may have: the machine's, or fewer if its control groups say so."""
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *(limit for limit, _ in _groups(root))])
 
 
 def memory_of_process(root: Path = ROOT) -> int:
-    """Return the bytes of memory that this process holds now, files' pages aside, or 0 if nothing says."""
+    """Return the bytes of memory that this process holds now, without pages of files, or 0 if the system does not say."""
     return 1024 * _numbers(root / "proc/self/status").get("RssAnon:", 0)
 
 
 def temporary_folder(root: Path = ROOT) -> tuple[Path, int, bool]:
-    """Return the folder of temporary files, the bytes that are free there, and whether these are bytes of memory."""
+    """Return the folder for temporary files, the bytes free there, and whether these are bytes of memory."""
     folder = Path(tempfile.gettempdir()).resolve()
     try:
         mounts = [line.split() for line in (root / "proc/mounts").read_text().splitlines()]
     except OSError:
         mounts = []
-    kinds = {Path(each[1]): each[2] for each in mounts if len(each) > 2}  # of file systems; of one place the last counts
+    kinds = {Path(each[1]): each[2] for each in mounts if len(each) > 2}  # of file systems; the last mount at a place counts
     kind = next((kinds[place] for place in (folder, *folder.parents) if place in kinds), "")
     return folder, shutil.disk_usage(folder).free, kind in ("tmpfs", "ramfs")
 
 
 def _groups(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield the limit of each nested group that this process is in and has one, and what is used of it, files' pages aside."""
+    """Yield the limit of each nested group of this process that has one, and the bytes used of it without pages of files."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -77,7 +78,7 @@ def _groups(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Read the numbers of a file whose lines are a name and a number."""
+    """Read the numbers of a file whose lines hold a name and a number."""
     try:
         words = [line.split() for line in path.read_text().splitlines()]
     except OSError:
@@ -86,19 +87,19 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def size_in_words(count: int) -> str:
-    """Write a number of bytes as people read it."""
+    """Write a number of bytes for people to read."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(1, round(count / 2**20))} MiB"
 
 
 class _Fork:
-    """Memory of a fork: a process that is forked from one in which Polars' threads ran has none of them."""
+    """Remember whether this process was forked from one that ran Polars' threads. A forked process has none of them."""
 
     pool_ran = False
     lost_pool = False
 
     @classmethod
     def look(cls) -> None:
-        """Look before a fork, in the process that forks, whether Polars' threads run, where the kernel lists threads."""
+        """Note before a fork, in the process that forks, whether Polars' threads run. Only Linux lists the threads."""
         names = []
         for file in Path("/proc/self/task").glob("*/comm"):
             with suppress(OSError):  # a thread that has just ended
@@ -107,7 +108,7 @@ class _Fork:
 
     @classmethod
     def enter_child(cls) -> None:
-        """Note after a fork, in the new process, that it was forked."""
+        """Note after a fork, in the new process, whether Polars' threads ran in the old one."""
         cls.lost_pool = cls.lost_pool or cls.pool_ran
 
 
@@ -116,7 +117,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def refuse_after_fork() -> None:
-    """Raise ConfigError in a process that was forked after Polars had begun to work: every table would wait for ever."""
+    """Raise ConfigError in a process that was forked after Polars had begun to work: work on a table would never end."""
     if _Fork.lost_pool:
         raise ConfigError(
             "this process was forked from one that had worked with tables, and Polars' threads do not survive a fork, so it "

@@ -1,4 +1,4 @@
-"""msgspec's types from several threads."""
+"""Make msgspec's types safe to decode in several threads."""
 
 import threading
 from typing import TypeVar
@@ -12,10 +12,10 @@ _one_at_a_time = threading.Lock()
 
 
 def prepared(kind: T) -> T:
-    """Return the type once msgspec has looked up its fields.
+    """Return the type after msgspec has looked up its fields.
 
-    It does so when a type is first decoded, and a second thread that decodes the same type meanwhile crashes the process
-    (msgspec 0.22); parties of a simulation are such threads.
+    msgspec looks them up when it first decodes a type. If a second thread decodes the same type at that time, the process crashes
+    (msgspec 0.22). The parties of a simulation are such threads.
     """
     if kind not in _known:
         with _one_at_a_time:

@@ -1,4 +1,4 @@
-"""Reading config files: YAML without surprises, and messages that name the key, its value and what is allowed."""
+"""Read config files: YAML without surprises, and messages that name the key, its value and the allowed values."""
 
 import difflib
 import json
@@ -45,12 +45,12 @@ Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000_000)]
 Width = Annotated[int, Field(strict=True, ge=1, le=65_536)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
 WholeShare = Annotated[float, Field(strict=True, ge=0, le=1)]
-"""A share that may be all; a ``Share`` may not."""
+"""A share that may be 1. A ``Share`` may not."""
 Positive = Annotated[float, Field(strict=True, ge=1e-9, le=1e9)]
 
 
 def resolved(path: Path, info: ValidationInfo) -> Path:
-    """Resolve a path from the folder of the file that it stands in. Raises ValueError for what no path can be."""
+    """Resolve a path from the folder of the file that holds it. Raises ValueError for text that cannot be a path."""
     folder = Path((info.context or {}).get("folder", "."))
     if "\0" in str(path):
         raise ValueError("must be a path; it holds a null character")
@@ -61,7 +61,7 @@ def resolved(path: Path, info: ValidationInfo) -> Path:
 
 
 FilePath = Annotated[Path, AfterValidator(resolved)]
-"""A path that starts from the folder of the file that it stands in."""
+"""A path relative to the folder of the file that holds it."""
 
 
 def _address(text: str) -> str:
@@ -83,10 +83,11 @@ class Model(BaseModel):
 class Variant(Model):
     """Base of the classes of a tagged union: the value of one key, such as ``method``, chooses one of them.
 
-    All classes without subclasses below one direct subclass of ``Variant``, the family, are its choices. Each has the keys that
-    go with it and no others, so that other states cannot be written. What stands for a key that only other choices have is the
-    default that it has there, or a class variable of this name. It is written out in the canonical form, so that every contract
-    has the same keys, and it is accepted where it is read again."""
+    The family is one direct subclass of ``Variant``. All classes below it that have no subclasses are its choices. Each has only
+    the keys that go with it, so that other states cannot be written. A key that only other choices have gets the default that it
+    has there, or the value of a class variable of this name. The canonical form writes it out, so that every contract has the
+    same keys, and reading accepts it again.
+    """
 
     @classmethod
     def choices(cls) -> tuple[type["Variant"], ...]:
@@ -95,7 +96,7 @@ class Variant(Model):
 
     @classmethod
     def absent(cls) -> dict[str, Any]:
-        """Return the keys that only other choices have, and what stands for them here, as JSON has it."""
+        """Return the keys that only other choices have, and their values here, as JSON writes them."""
         return {
             name: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, dict) else value
             for name, value in _absent(cls, cls.choices())
@@ -124,7 +125,7 @@ class Variant(Model):
 
 @cache
 def _absent(choice: type[Variant], choices: tuple[type[Variant], ...]) -> tuple[tuple[str, Any], ...]:
-    """Return each key that only others of the choices have, with what stands for it in this one."""
+    """Return each key that only other choices have, with its value in this one."""
     values: dict[str, Any] = {}
     for each in choices:
         for name, field in each.model_fields.items():
@@ -135,7 +136,7 @@ def _absent(choice: type[Variant], choices: tuple[type[Variant], ...]) -> tuple[
 
 @cache
 def _keys_of_all(choices: tuple[type[Variant], ...]) -> tuple[str, ...]:
-    """Return the keys of all choices, each beside those that it stands with in its class."""
+    """Return the keys of all choices, each next to its neighbours in its class."""
     keys: list[str] = []
     for each in choices:
         place = len(keys)
@@ -153,7 +154,7 @@ def _leaves(family: type[Variant]) -> Iterator[type[Variant]]:
 
 
 def usual(key: str, value: str) -> BeforeValidator:
-    """Choose this value of a tagged union's key where it is left out."""
+    """Take this value for a tagged union's key that is left out."""
 
     def filled_in(values: Any) -> Any:
         return {key: value, **values} if isinstance(values, Mapping) else values
@@ -162,7 +163,7 @@ def usual(key: str, value: str) -> BeforeValidator:
 
 
 class Problems(ValueError):
-    """Problems that involve several keys. Each one is already written as ``key = value: what is allowed``."""
+    """Raised for problems that involve several keys. Each one is already written as ``key = value: what is allowed``."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -176,7 +177,7 @@ class Problems(ValueError):
 
 
 class Unshown(ValueError):
-    """A problem with a value that no message may repeat, not even shortened: what is to be done, after the key."""
+    """Raised for a value that no message may repeat, not even shortened. Its text says what to do, after the key."""
 
 
 M = TypeVar("M", bound=Model)
@@ -185,7 +186,7 @@ M = TypeVar("M", bound=Model)
 def read_yaml(path: Path) -> Any:
     """Read one YAML document of plain values (null, true/false, numbers, text, lists, mappings).
 
-    Raises ConfigError for a file that is absent, not UTF-8, larger than 1 MiB or not valid YAML, and for a key given twice, an
+    Raises ConfigError for a file that is missing, not UTF-8, larger than 1 MiB or not valid YAML, and for a key given twice, an
     alias, a tag, or a character that cannot be printed.
     """
     refuse_pipe(path)
@@ -215,14 +216,15 @@ def validate(model: type[M], data: Any, *, source: str, context: Mapping[str, An
     try:
         return model.model_validate(_plain(dict(data)), context=context)
     except ValidationError as error:
-        # Unchained: pydantic's own error holds the raw values.
+        # Without the cause: pydantic's own error holds the raw values.
         raise ConfigError("\n".join(f"{source}: {printable(line)}" for line in problem_lines(model, error))) from None
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as YAML would bring it: plain numbers, text and lists for what a sweep or a frame brings.
+    """Turn a value into one that YAML could hold: plain numbers, text and lists.
 
-    These are members of an Enum, Decimals, and the scalars, arrays and columns of NumPy, pandas, PyTorch and Polars.
+    It converts the values of a sweep or a frame: members of an Enum, Decimals, and scalars, arrays and columns of NumPy, pandas,
+    PyTorch and Polars.
     """
     if isinstance(value, Mapping):
         return {_plain(key): _plain(item) for key, item in value.items()}
@@ -234,7 +236,7 @@ def _plain(value: Any) -> Any:
         number = float(value)
         return int(number) if number.is_integer() else number
     if isinstance(value, set | frozenset):
-        return object()  # it has no order, and stands for no list
+        return object()  # a set has no order, so it cannot become a list
     if hasattr(value, "dtype"):
         convert = getattr(value, "tolist", None) or getattr(value, "to_list", None)
         return value if convert is None else convert()
@@ -242,7 +244,9 @@ def _plain(value: Any) -> Any:
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
-    """Find the name that a mistyped word is closest to. Of equally close ones, one with the same letters: `lable`, `label`."""
+    """Find the name closest to a mistyped word. Among equally close ones, it takes one with the same letters:
+    `lable`, `label`.
+    """
     close = difflib.get_close_matches(word, list(names), n=5)
 
     def distance(name: str) -> tuple[float, bool]:
@@ -252,7 +256,7 @@ def closest(word: str, names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Say which known word is close, or list them."""
+    """Say which known word is close, or list the known ones."""
     names = sorted(known)
     if (twin := next((name for name in names if name != word and looks_of(name) == looks_of(word)), None)) is not None:
         return f"{twin!a} looks the same but has other character codes; write it with those codes, in double quotes, or rename it"
@@ -261,12 +265,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def looks_of(name: str) -> str:
-    """Return what one sees of a name: letters that have several codes in one of them, and no invisible characters."""
+    """Return a name as it looks: one code for letters that have several, and no invisible characters."""
     return "".join(each for each in unicodedata.normalize("NFC", name) if unicodedata.category(each) != "Cf")
 
 
 def _spelt(name: str) -> str:
-    """Spell a name, in quotes where one would not see what it is."""
+    """Spell a name, in quotes if it would not be clear without them."""
     return name if name.isprintable() and name == name.strip() and "," not in name else repr(name)
 
 
@@ -277,21 +281,21 @@ def redacted(text: str) -> str:
 
 
 def refuse_password(text: str, *, instead: str) -> str:
-    """Return the text. Raises ValueError where a password stands in it; ``instead`` says where one belongs."""
+    """Return the text. Raises ValueError if it holds a password; ``instead`` says where a password belongs."""
     if redacted(text) != text:
         raise Unshown(f"holds a password; {instead}")
     return text
 
 
 def each_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names. Raises ValueError where one stands there twice."""
+    """Return the names. Raises ValueError if one of them repeats."""
     if len(set(names)) != len(names):
         raise ValueError(f"must have each column once, found {shown(list(names))}")
     return names
 
 
 def shown(value: Any) -> str:
-    """Show a value as YAML would have it, shortened, without passwords. It is empty for mappings and long lists."""
+    """Show a value as YAML writes it, shortened and without passwords. It is empty for mappings and long lists."""
     if isinstance(value, str):
         text = redacted(value)
         short = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
@@ -306,7 +310,7 @@ def shown(value: Any) -> str:
 
 
 def written_number(value: float) -> str:
-    """Write a limit: whole numbers in full, 1e-06 as it is."""
+    """Write a limit: whole numbers in full, small numbers like 1e-06."""
     return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
@@ -314,9 +318,9 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's scalars: 1e-3 is a number, and no, on and 2024-01-01 are text.
+    """Load YAML with the scalars of YAML 1.2: 1e-3 is a number, and no, on and 2024-01-01 are text.
 
-    It takes no aliases, tags or double keys.
+    It accepts no aliases, tags or repeated keys.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
@@ -326,7 +330,7 @@ class _Loader(yaml.SafeLoader):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.constructor.ConstructorError(None, None, "aliases (*name) are not read here", mark)
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if getattr(event, "tag", None) is not None:  # !!int "" and the like fail in ways of their own
+        if getattr(event, "tag", None) is not None:  # an explicit tag such as !!int "" has failures of its own
             wrong = f"the tag {shown(event.tag)} is not read here; write the plain value, in quotes if it is text"
             raise yaml.constructor.ConstructorError(None, None, wrong, event.start_mark)
         if (odd := _UNPRINTABLE.search(getattr(event, "value", ""))) is not None:
@@ -342,7 +346,7 @@ class _Loader(yaml.SafeLoader):
             if key.value in keys:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {shown(key.value)} is given twice", key.start_mark)
             keys.add(key.value)
-        # Keys are names, whatever they look like.
+        # Keys are names, even if they look like numbers or booleans.
         return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
 
     def construct_yaml_map(self, node: yaml.MappingNode) -> Any:
@@ -360,12 +364,12 @@ for _tag, _pattern, _first in (
 
 
 def problem_lines(model: type[Model], error: ValidationError) -> list[str]:
-    """Say each problem of a model's values in a line: the key, its value, and what is allowed."""
+    """Say each problem of a model's values in one line: the key, its value, and the allowed values."""
     lines = []
     problems = [problem for problem in error.errors() if not _is_of_other_half(problem)]
     for problem in problems:
         problem["loc"] = tuple(step for step in problem["loc"] if not str(step).startswith(_TEXT_OR_LIST))
-    # A number or auto is a union: pydantic has a line for each half, below the key.
+    # "A number or auto" is a union, and pydantic reports both halves, below the key.
     either = {problem["loc"][:-1] for problem in problems if problem["loc"][-1:] == _AUTO}
     for problem in problems:
         or_auto, depth = "", len(problem["loc"])
@@ -410,7 +414,7 @@ def problem_lines(model: type[Model], error: ValidationError) -> list[str]:
 
 
 def _is_of_other_half(problem: ErrorDetails) -> bool:
-    """Tell whether a problem of text, or a list of it, is of the half that the value does not look like."""
+    """Tell whether a problem concerns the half, text or a list of it, that the value does not look like."""
     is_half = bool(problem["loc"]) and str(problem["loc"][-1]).startswith(_TEXT_OR_LIST)
     return is_half and problem["type"] == ("string_type" if isinstance(problem["input"], list | tuple) else "tuple_type")
 
@@ -470,15 +474,15 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Place of a problem.
+    """Locate a problem in the model.
 
     Args:
-        keys: the keys of the file that lead there, without pydantic's own steps, such as the tags of unions.
-        kind: the type there.
+        keys: the keys of the file that lead to it, without pydantic's own steps, such as the tags of unions.
+        kind: the type at this place.
         owner: the class that has the last key, or should have it.
         choices: the classes of a tagged union, if the owner is one of them.
-        tag: the key that chooses one of these.
-        choice: this key and its value, if the owner is one of them.
+        tag: the key that chooses one of these classes.
+        choice: this key and its value, if the owner is one of the classes.
     """
 
     keys: tuple[int | str, ...] = ()
@@ -495,11 +499,11 @@ class _Place:
         for step in path:
             parts = get_args(place.kind)
             kind = parts[0] if parts and parts[-1] is type(None) else place.kind
-            # A tagged union and the key that chooses one of its parts; an empty key for all else
+            # A tagged union and the key that chooses one of its parts; an empty key for all other types
             notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
             tag = next((note.discriminator for note in notes if isinstance(note, FieldInfo) and note.discriminator), "")
             union, tag = (get_args(kind)[0], str(tag)) if tag else (None, "")
-            # The part of a union that each value of the tag chooses: a class, or a union again
+            # The part of a union that each value of the tag chooses: a class, or another union
             tags = {
                 value: part
                 for part in get_args(union)
@@ -524,7 +528,7 @@ class _Place:
         return place
 
     def choices_with(self, key: str, *, value: Any = None) -> str:
-        """Name the other choices that have such a key, or that allow this value of it. It is empty if none does."""
+        """Name the other choices that have such a key, or that allow this value of it. It is empty if there are none."""
         tags = [
             str(tag)
             for choice in self.choices
@@ -553,7 +557,7 @@ def _models(kind: Any) -> list[type[Model]]:
 
 
 def _example(place: _Place) -> str:
-    """Show how an entry of the list there looks, where its type says so."""
+    """Show what an entry of the list at this place looks like, if its type says so."""
     arguments = get_args(place.kind)
     notes = get_args(arguments[0])[1:] if arguments and get_origin(arguments[0]) is Annotated else ()
     examples = next((note.examples for note in notes if isinstance(note, FieldInfo) and note.examples), None)

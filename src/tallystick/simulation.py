@@ -1,6 +1,6 @@
-"""All parties in one process, as threads over in-memory channels: for notebooks, tests and what-if questions.
+"""Run all parties in one process, as threads over in-memory channels: for notebooks, tests and what-if questions.
 
-The same job code runs as over the network, through the same message codec; only the transport differs.
+The job code and the message codec are those of a run over the network; only the transport differs.
 """
 
 import gc
@@ -59,25 +59,25 @@ def simulate(
     start_from: str | None = None,
     explores: bool = False,
 ) -> Result:
-    """Run a contract with all its parties in this process and give the joined result.
+    """Run a contract with all its parties in this process and return the joined result.
 
-    No guarantee: whoever runs a simulation holds all tables. Numbers equal those of a run over the network.
+    No guarantee: the process that simulates holds all tables. The numbers equal those of a run over the network.
 
     Args:
-        contract: a Contract or the values of one.
-        tables: party name to its table: of Polars, pandas, PyArrow, DuckDB, or whatever else has ``__arrow_c_stream__``.
-        parties: party name to what its party file would say of the columns (``keys``, ``label``, ``features``, ...).
-        bottoms: party name to a module that takes Features and states its output ``width``, instead of the contract's; these
-            are not tried for mixing a batch's rows, which the contract's own modules are where a defence counts on rows apart.
-        top: a module over the joined cut embeddings, feature parties' first, instead of the contract's.
-        folder: where the run folders go, one per party; a temporary folder that is removed at the end if left out.
-        secret_seed: a number from which all parties' secrets are drawn, so that one number and one contract give the same bits
-            on an intersection: starting weights, the order of an id's rows, flipped labels, noise, stand-ins. Left out, the first
-            two follow from the contract's seed, so that plain training repeats, and other secrets come from the operating
-            system, as all do in a run over the network. Whoever knows the number can undo what a defence did.
-        start_from: id of a finished run under ``folder``, at whose weights, encoders and coding of labels all parties begin.
-        explores: estimate the gain on a sample, as `tallystick explore` does.
-        watcher: shown the label party's progress; left out, a notebook and a terminal show it. ``Silent()`` shows nothing.
+        contract: a Contract, or its values.
+        tables: each party's table by its name: of Polars, pandas, PyArrow, DuckDB, or any object with ``__arrow_c_stream__``.
+        parties: by party name, what its party file would say of the columns (``keys``, ``label``, ``features``, ...).
+        bottoms: by party name, a module to use instead of the contract's, which takes Features and states its output ``width``.
+            These modules are not tested for mixing a batch's rows; the contract's own are, if a defence relies on separate rows.
+        top: a module over the joined cut embeddings, feature parties' first, to use instead of the contract's.
+        folder: the place of the run folders, one per party; by default a temporary folder, removed at the end.
+        secret_seed: a number from which all parties draw their secrets: starting weights, the order of an id's rows, flipped
+            labels, noise, stand-ins. One number and one contract give the same bits on an intersection. If it is left out, the
+            first two follow from the contract's seed, so that plain training repeats, and other secrets come from the operating
+            system, as all do in a run over the network. A person who knows the number can undo what a defence did.
+        start_from: id of a finished run under ``folder``; all parties start with its weights, encoders and coding of labels.
+        explores: whether to estimate the gain on a sample, as `tallystick explore` does.
+        watcher: shows the label party's progress; by default a notebook or a terminal does. ``Silent()`` shows nothing.
 
     Raises ConfigError and DataError for unusable input; the first party's error if the run fails.
     """
@@ -117,7 +117,7 @@ def simulate(
     watcher = watcher or watcher_here()
     threads = torch.get_num_threads()
     try:
-        with threadpool_limits(), _looking_for_garbage_seldom(), ExitStack() as restored:  # which put back what is set meanwhile
+        with threadpool_limits(), _looking_for_garbage_seldom(), ExitStack() as restored:  # which undo their settings at the end
             place = folder or restored.enter_context(scratch_folder())
             return _simulate(
                 _Simulation(
@@ -134,14 +134,14 @@ def simulate(
                 )
             )
     finally:
-        torch.set_num_threads(threads)  # a party's own setting is not its host's
+        torch.set_num_threads(threads)  # the party's own setting must not change its host's
 
 
 @contextmanager
 def _looking_for_garbage_seldom() -> Iterator[None]:
-    """Search for garbage seldom: a run makes little of it in cycles, and each search goes through what modules brought."""
+    """Search for garbage rarely. A run makes little of it in cycles, and each search goes through all loaded modules."""
     usual = gc.get_threshold()
-    gc.set_threshold(usual[0] and max(100_000, usual[0]), *usual[1:])  # 0 is for never
+    gc.set_threshold(usual[0] and max(100_000, usual[0]), *usual[1:])  # 0 means never
     try:
         yield
     finally:
@@ -164,13 +164,13 @@ class _Simulation:
     command: str
 
     def job(self, name: str, channels: Mapping[str, MemoryChannel]) -> Job:
-        """Make one party's job. Raises ConfigError or DataError for what its columns or its table may not be."""
+        """Make one party's job. Raises ConfigError or DataError for unusable columns or tables."""
         contract = self.contract
-        # The table's path is never read: the frame is at hand.
+        # The table's path is never read, because the frame is in memory.
         table = {"table": {"path": f"{name}.parquet"}} if name in self.tables else {}
-        # All share the folder; the label party's ledger has the default name in it.
+        # All share the folder, in which the label party's ledger has the default name.
         apart = {"privacy": {"ledger": f"{name}-privacy-ledger.sqlite"}} if name != contract.label_party else {}
-        # All parties' threads compute with as many, or they would change each other's number.
+        # All parties' threads use the same number of threads, or they would change each other's.
         threads = {"threads": fitting_threads(contract, min(frame.height for frame in self.tables.values()))}
         values = {"party": name, **table, "runs": name, **apart, **threads, **self.columns.get(name, {})}
         party: PartyFile = parse_party(values, folder=self.folder, source=name)
@@ -194,7 +194,7 @@ class _Simulation:
         folder = RunFolder.new(party.runs, contract, name, use=use, key=party.run_key)
 
         def draw(use: str) -> bytes:
-            """Stand in for a party's own secrets where nothing leaves this process."""
+            """Replace a party's own secrets in a process that sends nothing out."""
             if self.secret_seed is None and use not in (START, REPEATS, SAMPLE):
                 return fresh_secret(use)
             seed = contract.seed if self.secret_seed is None else self.secret_seed
@@ -237,7 +237,7 @@ def _simulate(simulation: _Simulation) -> Result:
             errors.append(error)
             for channel in channels[name].values():
                 channel.abort(f"{name} failed: {error}")
-        except KeyboardInterrupt as interrupt:  # Polars gives Ctrl-C to the thread that computes with it, and to no other
+        except KeyboardInterrupt as interrupt:  # Polars gives Ctrl-C only to the thread that computes with it
             interrupts.append(interrupt)
             for channel in channels[name].values():
                 channel.abort(f"{name} was interrupted")
@@ -248,7 +248,7 @@ def _simulate(simulation: _Simulation) -> Result:
     try:
         for thread in threads:
             thread.start()
-        _wait_for(ends.values())  # no join(): an interrupted one takes the thread for ended
+        _wait_for(ends.values())  # no join(): an interrupted join() takes the thread for ended
     except KeyboardInterrupt:  # end the parties before their folders go
         cancelled = [end for end in ends.values() if not end.cancel()]
         for name, channels_of in channels.items():
@@ -256,7 +256,7 @@ def _simulate(simulation: _Simulation) -> Result:
                 channel.abort(f"{name} was interrupted")
         _wait_for(cancelled)
         for thread in threads:
-            if thread.is_alive():  # its work is over, and it is about to end
+            if thread.is_alive():  # its work is over, and the thread is about to end
                 thread.join()
         raise
     for thread in threads:
@@ -272,6 +272,8 @@ def _simulate(simulation: _Simulation) -> Result:
 
 
 def _wait_for(ends: Collection[Future[None]]) -> None:
-    """Wait in short steps: a signal does not end a wait for a lock once Polars is loaded, and Python hears it between two."""
+    """Wait in short steps. Once Polars is loaded, a signal does not end a wait for a lock; Python handles it between
+    two steps.
+    """
     while wait(ends, timeout=_STEP_S).not_done:
         pass

@@ -1,16 +1,16 @@
-"""A party's own files: whole or not at all, safe on disk before they count, and read back only as they were written.
+"""Write a party's own files completely or not at all, put them safely on disk, and read them back only as they were written.
 
-A file is written beside its place, flushed to disk and renamed, and then its folder is flushed: a full disk, a kill or a power
-cut leaves the last good version. A *sealed* file carries a ``seal``, in its JSON or a safetensors file's header: the SHA-256 of
-all bytes of the file, taken with zeros in the seal's own place, and what the file is, by the run, the party and its place in the
-run's folder, which says kind and step. Whatever reads a sealed file back checks both first.
+A file is written next to its place, flushed to disk and renamed, and then its folder is flushed. So a full disk, a kill or a
+power cut leaves the last good version. A *sealed* file carries a ``seal`` in its JSON or in a safetensors file's header. The seal
+has the SHA-256 of all bytes of the file, with zeros in place of the digest, and says what the file is: its run, its party and its
+place in the run's folder, which gives kind and step. Code that reads a sealed file back checks both first.
 
-Where the party file names a key, sealed files are encrypted as a whole (``tallystick.encryption``), all but ``origin.json``.
+If the party file names a key, sealed files are encrypted as a whole (``tallystick.encryption``), except ``origin.json``.
 
-Guarantee: what a disk did to a sealed file is noticed, and so is a file of another run, party, kind or step in its place. Where
-the party file names a key, nobody without it can make a folder or a sealed file that is taken: ``origin.json`` has a keyed hash,
-and a folder that lies open is refused unless the party file lists it. Not protected: without a key, somebody who writes to the
-disk can write a seal too; an older copy of a file in its own place is still that file.
+Guarantee: damage to a sealed file on disk is noticed, and so is a file of another run, party, kind or step in its place. If the
+party file names a key, nobody without it can make a folder or a sealed file that is accepted: ``origin.json`` has a keyed hash,
+and an unencrypted folder is refused unless the party file lists it. Not protected: without a key, somebody who writes to the disk
+can write a seal too; an older copy of a file in its own place is still accepted.
 """
 
 import errno
@@ -41,7 +41,7 @@ PARTIAL = ".partial"
 _BLANK = "0" * 64
 _FIELD = b'"seal":"'
 _JSON_START = b"{" + _FIELD
-_MOST_HEADER = 100 << 20  # of a safetensors file; its own reader takes no more
+_MOST_HEADER = 100 << 20  # of a safetensors file; its own reader accepts no more
 _CHUNK = 1 << 20
 _SCRATCH = "tallystick-scratch-"
 _MOST_PLACE = 500  # bytes that say what a file is
@@ -49,17 +49,17 @@ _MOST_PLACE = 500  # bytes that say what a file is
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Owner and run of a folder's files, which every sealed file in it, or below it, states.
+    """Identify the owner and the run of a folder's files. Every sealed file in the folder or below it states them.
 
-    Without a run, it binds files to their names alone.
+    If there is no run, a file is bound to its name alone.
 
     Args:
-        folder: the run's folder, from which a file's place in it is told.
-        run: drawn when the folder is made, so no two runs have the same.
-        party: whose it is.
-        contract: hash of the contract that is run.
-        only: what the only file is that is sealed with this, in place of where it lies: it may be moved.
-        key: what the folder's files are encrypted with; None where they are not.
+        folder: the run's folder; a file's place is relative to it.
+        run: drawn at random when the folder is made, so that no two runs share it.
+        party: the party that owns the folder.
+        contract: hash of the run's contract.
+        only: what the only file sealed with this is, used instead of its place, so that it may be moved.
+        key: the key that encrypts the folder's files; None if they are not encrypted.
     """
 
     folder: Path
@@ -71,7 +71,7 @@ class Origin:
 
     @classmethod
     def create(cls, folder: Path, *, party: str, contract: str, key: FolderKey | None) -> "Origin":
-        """Say in a new folder whose it is, and by what key its files are encrypted. Raises StorageError."""
+        """State in a new folder who owns it and which key encrypts its files. Raises StorageError."""
         origin = cls(folder=folder, run=secrets.token_hex(8), party=party, contract=contract)
         facts = {"run": origin.run, "party": party, "contract": contract}
         if key is not None:
@@ -82,10 +82,10 @@ class Origin:
 
     @classmethod
     def of(cls, folder: Path, *, key: FolderKey | None = None) -> "Origin":
-        """Read what ``create`` wrote.
+        """Read an origin that ``create`` wrote.
 
-        Raises DamagedFile, and ConfigError where the folder's files want another key, or lie open where a key is given and does
-        not name the folder as one that may.
+        Raises DamagedFile, and ConfigError if the folder's files need another key, or are unencrypted although a key is given
+        that does not list the folder as clear.
         """
         path = folder / ORIGIN
         place, key_id, proof, stated = check_digest(path), "", "", b""
@@ -119,14 +119,14 @@ class Origin:
         return replace(origin, key=key if key_id else None)
 
     def place_of(self, path: Path) -> str:
-        """Say what a file of this folder is: the second half of its seal."""
+        """Say what a file of this folder is, which is the second half of its seal."""
         if self.only:
             return self.only
         place = path.relative_to(self.folder).as_posix()
         return f"{place} of run {self.run} of {self.party}" if self.run else place
 
     def blank_seal(self, path: Path) -> str:
-        """Return the seal to write a file with: ``write_sealed`` puts the digest into its place."""
+        """Return the seal to write a file with. ``write_sealed`` puts the digest in its place."""
         return f"{_BLANK} {self.place_of(path)}"
 
 
@@ -135,9 +135,9 @@ def _stated(facts: Mapping[str, str]) -> bytes:
 
 
 def write_bytes(path: Path, *parts: bytes | memoryview, private: bool = False) -> None:
-    """Write a file whole or not at all. Its folder must be there. A ``private`` one is readable by its owner alone.
+    """Write a file completely or not at all. Its folder must exist. Only the owner can read a ``private`` file.
 
-    Raises StorageError; then what was there before still is.
+    Raises StorageError; then the earlier content is still there.
     """
     with written(path, private=private) as file:
         for part in parts:
@@ -146,12 +146,12 @@ def write_bytes(path: Path, *parts: bytes | memoryview, private: bool = False) -
 
 @contextmanager
 def written(path: Path, *, private: bool = False, shared: bool = False) -> Iterator[BinaryIO]:
-    """Provide a file to write, which takes ``path``'s place once the block ends well.
+    """Provide a file to write, which takes ``path``'s place once the block ends without an error.
 
-    If it does not, what was there before stays.
+    If the block fails, the earlier content stays.
 
-    Until then it lies beside it, in a ``shared`` folder under a name that nobody can guess, in one of this party's own under one
-    that the next writer finds and removes, should a kill leave it behind. Raises StorageError.
+    Until then the file lies next to ``path``. In a ``shared`` folder it has a name that nobody can guess. In a folder of this
+    party's own it has a name that the next writer finds and removes, if a kill left it behind. Raises StorageError.
     """
     partial = path.with_name(f".{path.name}{f'.{secrets.token_hex(8)}' if shared else ''}{PARTIAL}")
     try:
@@ -169,14 +169,16 @@ def written(path: Path, *, private: bool = False, shared: bool = False) -> Itera
         raise StorageError(
             f"cannot write {path}: {error.strerror or error}; the last good version is untouched" + advice(error)
         ) from None
-    except BaseException:  # an interrupt too: no half file stays behind
+    except BaseException:  # also for an interrupt: no half-written file stays behind
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
 
 
 def write_sealed(path: Path, content: bytes, *, origin: Origin, private: bool = False) -> None:
-    """Write content that has a blank seal, with the digest in its place: one rename brings both. Raises as write_bytes."""
+    """Write content that has a blank seal, with the digest put in. One rename brings both. Raises StorageError like
+    write_bytes.
+    """
     at = content.index(_FIELD + _BLANK.encode()) + len(_FIELD)
     digest = hashlib.sha256(content).hexdigest().encode()
     whole = memoryview(content)
@@ -184,14 +186,14 @@ def write_sealed(path: Path, content: bytes, *, origin: Origin, private: bool = 
 
 
 def write_own(path: Path, *parts: bytes | memoryview, origin: Origin, private: bool = False) -> None:
-    """Write a file of a run's folder, encrypted where the folder's files are. Raises StorageError like write_bytes."""
+    """Write a file of a run's folder, encrypted if the folder's files are. Raises StorageError like write_bytes."""
     if origin.key is not None:
         parts = tuple(origin.key.encrypted(b"".join(parts), place=origin.place_of(path)))
     write_bytes(path, *parts, private=private)
 
 
 def read_own(path: Path, *, origin: Origin) -> bytes:
-    """Read a file of a run's folder, decrypted where the folder's files are encrypted. Raises DamagedFile."""
+    """Read a file of a run's folder, and decrypt it if the folder's files are encrypted. Raises DamagedFile."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -205,7 +207,7 @@ def read_own(path: Path, *, origin: Origin) -> bytes:
 
 
 def is_encrypted(path: Path) -> bool:
-    """Tell whether a file begins as encrypted ones do. Raises DamagedFile if it cannot be read."""
+    """Tell whether a file begins like an encrypted one. Raises DamagedFile if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -221,13 +223,13 @@ def write_json(path: Path, content: bytes, *, origin: Origin, private: bool = Fa
 
 
 def read_json(path: Path, *, origin: Origin) -> bytes:
-    """Read a sealed JSON object back, without its seal. Raises DamagedFile if it is another one, or not as it was written."""
+    """Read a sealed JSON object back, without its seal. Raises DamagedFile if it is another file, or not as it was written."""
     check_sealed(path, origin=origin)
     return unsealed(read_own(path, origin=origin))
 
 
 def unsealed(content: bytes) -> bytes:
-    """Return a sealed JSON object without its seal, unchecked. Return any other content as it is."""
+    """Return a sealed JSON object without its seal, unchecked. Return other content unchanged."""
     if not content.startswith(_JSON_START):
         return content
     end = content.find(b'"', len(_JSON_START)) + 1
@@ -243,7 +245,7 @@ def check_sealed(path: Path, *, origin: Origin) -> None:
 
 
 def check_digest(path: Path) -> str:
-    """Raise DamagedFile unless a sealed file is there, can be read and holds what was written to it, and say which file it is."""
+    """Check that a sealed file is there and holds what was written to it, and return what it is. Raises DamagedFile if not."""
     try:
         with path.open("rb") as file:
             digests = _seal_of(file)
@@ -262,7 +264,7 @@ def _checked(path: Path, whole: str, seal: str | None) -> str:
 
 
 def _seal_of(file: BinaryIO) -> tuple[str, str | None]:
-    """Return the digest that a sealed file has, and the seal that it states, or None if it states none."""
+    """Compute the digest of a sealed file and read the seal that it states, or None if it states none."""
     head = file.read(len(_JSON_START))
     if head != _JSON_START:
         size = int.from_bytes(head[:8], "little")
@@ -285,7 +287,7 @@ def _unreadable(path: Path, error: OSError) -> DamagedFile:
 
 
 def refuse_pipe(path: Path) -> None:
-    """Raise ConfigError for a pipe, a socket or a device: reading one may never end. What is not there is left to the reader."""
+    """Raise ConfigError for a pipe, a socket or a device: reading one may never end. The reader reports a missing path."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -303,7 +305,7 @@ def remove(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make one folder, for its owner alone, unless it is there. Folders above it are never made. Raises StorageError."""
+    """Make one folder that only its owner can use, unless it exists. It makes no folders above it. Raises StorageError."""
     try:
         path.mkdir(mode=0o700)
         sync_folder(path.parent)
@@ -314,7 +316,7 @@ def make_folder(path: Path) -> None:
 
 
 def make_folders(path: Path, *, mode: int = 0o777) -> None:
-    """Make a folder, and those above it, unless they are there. Raises StorageError."""
+    """Make a folder and those above it, unless they exist. Raises StorageError."""
     try:
         path.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
@@ -324,7 +326,7 @@ def make_folders(path: Path, *, mode: int = 0o777) -> None:
 
 @contextmanager
 def files_together() -> Iterator[Callable[..., None]]:
-    """Provide ``write_bytes`` for files that make sense together: if the block fails, those written within it are removed."""
+    """Provide ``write_bytes`` for files that belong together. If the block fails, the files written in it are removed."""
     paths: list[Path] = []
 
     def write(path: Path, *parts: bytes | memoryview, private: bool = False) -> None:
@@ -341,7 +343,7 @@ def files_together() -> Iterator[Callable[..., None]]:
 
 
 def sync_folder(path: Path) -> None:
-    """Put a folder's names on disk. A file system that cannot is left to its own ways."""
+    """Flush a folder's names to disk. A file system that does not support this is left alone."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -354,7 +356,7 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, *, doing: str = "works in this run folder") -> Iterator[None]:
-    """Hold a folder for this process alone. The system lets go of it when the process ends, however it ends.
+    """Hold a folder for this process alone. The system releases it when the process ends, however it ends.
 
     Raises ConfigError if another process holds it, StorageError if it cannot be locked at all.
     """
@@ -382,10 +384,10 @@ def locked(folder: Path, *, doing: str = "works in this run folder") -> Iterator
 
 
 def require_locks(folder: Path) -> None:
-    """Raise StorageError where a folder's file system has no locks on files: two processes would then write over each other."""
+    """Raise StorageError if a folder's file system cannot lock files: two processes would then overwrite each other's data."""
     try:
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-    except OSError:  # whoever writes there says what it is
+    except OSError:  # the code that writes there reports it
         return
     with file:
         try:
@@ -399,10 +401,10 @@ def require_locks(folder: Path) -> None:
 
 @contextmanager
 def scratch_folder(place: Path | None = None) -> Iterator[Path]:
-    """Provide a temporary folder for this user alone, removed at the end. One that a kill left is removed by the next call.
+    """Provide a temporary folder for this user alone, and remove it at the end. It also removes folders that a kill left behind.
 
-    It lies in ``place``, or where the system has such. It is held before it gets its name: whichever has such a name, and nobody
-    holds, is left over. Raises StorageError.
+    The folder lies in ``place``, or in the system's folder for temporary files. It is locked before it gets its name, so a folder
+    of such a name without a lock is left over. Raises StorageError.
     """
     place = place or Path(tempfile.gettempdir())
     for path in place.glob(f"{_SCRATCH}*"):
@@ -415,11 +417,11 @@ def scratch_folder(place: Path | None = None) -> Iterator[Path]:
         try:
             new = Path(tempfile.mkdtemp(prefix="tallystick-", dir=place))
             cleanup.callback(shutil.rmtree, new, ignore_errors=True)
-            # With this process in it, for no other process may come to the same name.
+            # The name has this process's id, so that no other process can choose the same name.
             folder = place / f"{_SCRATCH}{os.getpid()}-{new.name.removeprefix('tallystick-')}"
             cleanup.enter_context(locked(new))
             (new / "files").mkdir(mode=0o700)
-            # Before it has its name, for an interrupt may come at once; what has had it all along is another's.
+            # Before it has its name, because an interrupt may come at once; a folder that had the name already is not ours.
             cleanup.callback(lambda: None if new.exists() else shutil.rmtree(folder, ignore_errors=True))
             new.rename(folder)
         except StorageError:  # of the lock, which says why
@@ -447,9 +449,9 @@ def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
 
 @contextmanager
 def written_folder(path: Path) -> Iterator[Path]:
-    """Provide a folder to fill that becomes ``path`` once the block ends well.
+    """Provide a folder to fill, which becomes ``path`` once the block ends without an error.
 
-    If it does not, nothing is left. Raises StorageError.
+    If the block fails, nothing is left. Raises StorageError.
     """
     make_folders(path.parent)
     with scratch_folder(path.parent) as filled:
@@ -463,9 +465,9 @@ def written_folder(path: Path) -> Iterator[Path]:
 
 
 def new_whole_folder(runs: Path, prefix: str, fill: Callable[[Path], None]) -> Path:
-    """Make the folder ``prefix-number``, the first free one, with all that ``fill`` writes into it. If that fails, make none.
+    """Make the first free folder ``prefix-number`` with everything that ``fill`` writes into it. If that fails, make none.
 
-    Raises StorageError, and what ``fill`` raises.
+    Raises StorageError, and the errors of ``fill``.
     """
     make_folders(runs)
     with scratch_folder(runs) as filled:
@@ -479,6 +481,6 @@ def new_whole_folder(runs: Path, prefix: str, fill: Callable[[Path], None]) -> P
                     sync_folder(runs)
                     break
             except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another was faster
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
                     raise StorageError(f"cannot make the run folder {path}: {error.strerror}{advice(error)}") from None
     return path

@@ -1,4 +1,4 @@
-"""Clean what is shown on a terminal: words from tables, peers and received files cannot act on it, whoever prints them."""
+"""Clean text for a terminal, so that words from tables, peers and received files cannot act on it, whatever code prints them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,23 +10,23 @@ from tallystick.errors import printable
 
 
 def printable_lines(words: str) -> str:
-    """Make each line of some words printable. The lines stay."""
+    """Make each line of a text printable. Line breaks stay."""
     return "\n".join(printable(line) for line in words.split("\n"))
 
 
 class PlainWordsConsole(Console):
-    """Rich's console, on which styles, bars and tables are its own doing alone.
+    """Rich's console, on which only its own styles, bars and tables use control characters.
 
-    Every word that it is about to write goes through ``printable``, so that no caller has to think of it.
+    It passes every word that it writes through ``printable``, so that no caller has to think of it.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as ever, but leave lines whole where they go into a file: a path that is cut in two cannot be copied."""
+        """Print as Rich does, but do not wrap lines that go into a file: a path that is cut in two cannot be copied."""
         if not self.is_terminal and all(isinstance(each, str) for each in objects):
             options.setdefault("soft_wrap", True)
         super().print(*objects, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render as ever, in printable words."""
+        """Render as Rich does, with printable words."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable_lines(segment.text))

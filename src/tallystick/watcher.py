@@ -1,27 +1,27 @@
-"""Whoever shows the progress of something long: a terminal, a notebook, a log, or nobody."""
+"""Define a watcher: an object that shows the progress of a long job in a terminal, a notebook or a log, or not at all."""
 
 from enum import StrEnum
 from typing import Protocol
 
 
 class Watcher(Protocol):
-    """Whoever shows a job's progress."""
+    """Show a job's progress."""
 
     def phase(self, name: str) -> None:
         """Begin a phase."""
         ...
 
     def progress(self, what: str, completed: int, total: int) -> None:
-        """Note that something long moved on. It is called often, so it must return at once."""
+        """Note that a long step moved on. It is called often, so it must return at once."""
         ...
 
     def say(self, text: str) -> None:
-        """Say one line worth reading: what was learnt, what was found."""
+        """Show one line worth reading, such as a finding."""
         ...
 
 
 class Silent:
-    """A watcher that shows nothing."""
+    """Watch a job and show nothing."""
 
     def phase(self, name: str) -> None:
         """Ignore."""
@@ -34,7 +34,7 @@ class Silent:
 
 
 class Style(StrEnum):
-    """Style of showing progress."""
+    """Choose how progress is shown."""
 
     auto = "auto"
     bar = "bar"

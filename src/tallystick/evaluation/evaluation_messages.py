@@ -12,7 +12,7 @@ MOST_WORDS = 500
 
 
 class Finished(Message, frozen=True):
-    """Sent by the label party at the end, with the AUC if one was released privately. It needs nothing more from the others.
+    """Sent by the label party at the end, with the AUC if one was released privately.
 
     It is sent when the label party's report is written; without gradients it is sent before training.
 

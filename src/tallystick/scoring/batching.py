@@ -182,7 +182,6 @@ class Batcher:
             stopped: called between two batches.
             between: called between two batches, with whether nothing waits; its time counts as a batch that may be late. Returns
                 whether there is more to do.
-                whether there is more to do.
         """
         self._standing, self._late_since = True, None
         more = False
