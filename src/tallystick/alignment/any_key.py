@@ -57,7 +57,7 @@ def link_by_any_key_label_party(
     max_rows: int = MAX_ROWS,
     local: LocalOptions = LOCAL,
 ) -> Alignment:
-    """Align with a feature party by the first key that two rows have in common. This is the label party's side.
+    """Align with a feature party by the first key that two rows have in common, as the label party.
 
     Threat model and guarantee for each key: those of ``intersect_label_party``; nothing is learnt beyond ``learnt``. Not
     protected: how many ids the other side brings by each key; which key linked each linked row, and which earlier keys the other

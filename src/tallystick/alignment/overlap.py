@@ -183,7 +183,7 @@ def overlap_permuting_side(
     max_rows: int = MAX_ROWS,
     progress: Progress = no_progress,
 ) -> Overlap:
-    """Count the common ids with the other side. This is the permuting side, which may have groups.
+    """Count the common ids with the other side, as the permuting side, which may have groups.
 
     Threat model: an honest-but-curious peer. Guarantee: under computational Diffie-Hellman on ristretto255, AES-128 as a
     pseudorandom function and as an ideal cipher, and BLAKE2b as a random oracle, a side learns the sizes of both sets, the names
@@ -254,7 +254,7 @@ def overlap_comparing_side(
     max_rows: int = MAX_ROWS,
     progress: Progress = no_progress,
 ) -> Overlap:
-    """Count the common ids with the other side. This is the comparing side. The rest is as for overlap_permuting_side."""
+    """Count the common ids with the other side, as the comparing side. The rest is as for overlap_permuting_side."""
     with notify_peers([channel]):
         own_ids = check_ids(ids, max_rows=max_rows)
         (others,) = exchange_sizes(len(own_ids), [channel], max_rows=max_rows)

@@ -66,7 +66,7 @@ def intersect_label_party(
     max_rows: int = MAX_ROWS,
     local: LocalOptions = LOCAL,
 ) -> Alignment:
-    """Align with one or more feature parties on the ids that all have. This is the label party's side.
+    """Align with one or more feature parties on the ids that all have, as the label party.
 
     Threat model: honest-but-curious peers, alone or together; with ``security`` "malicious" peers that deviate as they like.
     Guarantee: that of the protocol; nothing is learnt beyond ``learnt``. Not protected: with several feature parties this side

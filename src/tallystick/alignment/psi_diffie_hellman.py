@@ -51,7 +51,7 @@ class TagsDigest(Message, frozen=True):
 
 
 def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
-    """Find the common ids with each feature party. This is the label party's role.
+    """Find the common ids with each feature party, as the label party.
 
     Diffie-Hellman private set intersection (Meadows 1986; Huberman, Franklin and Hogg 1999) on ristretto255 (RFC 9496).
 

@@ -121,7 +121,7 @@ def most_ids(ids: int, others: int) -> int:
 
 
 def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
-    """Find the common ids with each feature party. This is the label party's role.
+    """Find the common ids with each feature party, as the label party.
 
     Private set intersection by a key-value store and oblivious transfer extension with a linear code, secure against malicious
     peers (Pinkas, Rosulek, Trieu and Yanai 2020, "PSI from PaXoS"), run in both directions, with tags that need both functions.

@@ -123,7 +123,7 @@ class Shape:
 
 
 def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
-    """Find the common ids with each feature party. This is the label party's role.
+    """Find the common ids with each feature party, as the label party.
 
     Private set intersection by an oblivious pseudorandom function (Kolesnikov, Kumaresan, Rosulek and Trieu 2016, section 5);
     with more than some 260,000 ids it runs bucket by bucket.

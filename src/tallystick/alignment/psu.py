@@ -42,7 +42,7 @@ def union_label_party(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Alignment:
-    """Assign every id of the union a universal id that does not reveal who has it. This is the label party's side.
+    """Assign every id of the union, as the label party, a universal id that does not reveal who has it.
 
     Threat model: an honest-but-curious peer. Guarantee: that of the protocol; a side learns the sizes of both sets and of the
     intersection and the positions of its own ids, nothing more. Not protected: the sizes (``dummies`` blur them, without a formal
@@ -77,7 +77,7 @@ def union_feature_party(
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Alignment:
-    """Assign every id of the union a universal id. This is the feature party's side. The rest is as for union_label_party."""
+    """Assign every id of the union a universal id, as the feature party. The rest is as for union_label_party."""
     side = UnionSide(label=False, rng=rng, threads=threads, progress=progress)
     return _unite(ids, channel, side, protocol=protocol, dummies=dummies, max_rows=max_rows)
 

@@ -57,7 +57,7 @@ _OWN = "own ids under both keys"
 
 
 def merge_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Assign every id of the union a universal id. This is Algorithm 1's active party, A, with fewer ids, which merges both sets.
+    """Assign every id of the union a universal id, as Algorithm 1's active party, A, with fewer ids, which merges both sets.
 
     FLORIST, section 2.3 and Algorithm 1, on ristretto255 (RFC 9496) and with a cheaper order of exponentiations.
 
@@ -108,7 +108,7 @@ def merge_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Chan
 
 
 def name_by_diffie_hellman(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Assign every id of the union a universal id. This is Algorithm 1's passive party, B, which names. The rest is as above."""
+    """Assign every id of the union a universal id, as Algorithm 1's passive party, B, which names. The rest is as above."""
     # The last term is the union's size, still unknown: its upper bound.
     total = 2 * len(members) + 3 * others
     with Workers(threads=side.threads, what=WHAT, total=total, progress=side.progress) as workers:

@@ -63,7 +63,7 @@ def union_with_helper_party(
     dummies: int = 0,
     max_rows: int = MAX_ROWS,
 ) -> Alignment:
-    """Learn from a helper the positions of this party's ids in the union. This is the side of either party.
+    """Learn from a helper the positions of this party's ids in the union, as either party.
 
     It is not in the papers. It is the usual server-aided protocol with a pseudorandom function (Kamara et al. 2014, section 3).
 
@@ -109,7 +109,7 @@ def union_with_helper_party(
 
 
 def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows: int = MAX_ROWS) -> HelperOutcome:
-    """Tell two parties the positions of their ids in the union, from keyed hashes. This is the helper's side.
+    """Tell two parties the positions of their ids in the union, from keyed hashes, as the helper.
 
     Threat model and guarantee as for union_with_helper_party: this side learns only the sizes. Args: a channel to each party,
     ``rng`` for the positions, and the most ids to accept from a party.

@@ -74,7 +74,7 @@ _HIDDEN = "hidden pseudonyms"
 
 
 def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Assign every id of the union a universal id. This is the role of the side with fewer ids, S, which permutes.
+    """Assign every id of the union a universal id, as the side with fewer ids, S, which permutes.
 
     Threat model: an honest-but-curious peer. Guarantee: under computational Diffie-Hellman on ristretto255, AES-128 as a
     pseudorandom function and (under public keys, for the transfers of switches) as an ideal cipher, and BLAKE2b as a random
@@ -112,7 +112,7 @@ def permute_by_switching(members: Sequence[bytes], others: int, channel: Channel
 
 
 def merge_by_switching(members: Sequence[bytes], others: int, channel: Channel, side: UnionSide) -> Named:
-    """Assign every id of the union a universal id. This is the role of the side with more ids, R, which merges.
+    """Assign every id of the union a universal id, as the side with more ids, R, which merges.
 
     Protocol, threat model, guarantee and errors as for permute_by_switching.
     """

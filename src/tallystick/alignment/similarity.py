@@ -90,7 +90,7 @@ def link_label_party(
     scales: Mapping[str, SimilarityScale] | None = None,
     max_rows: int = MAX_ROWS,
 ) -> Alignment:
-    """Learn from a helper which rows of each feature party are most similar to this party's. This is the label party's side.
+    """Learn from a helper which rows of each feature party are most similar to this party's, as the label party.
 
     It is FedSim, section 4.1, with three changes: the order of the links is hidden from the feature party, both sides compare
     their links, and noise on keys may be chosen in addition to the published noise on similarities.
@@ -218,7 +218,7 @@ def link_feature_party(
 def link_helper(
     label: Channel, features: Sequence[Channel], *, terms: SimilarityConfig, rng: SecureRandom, max_rows: int = MAX_ROWS
 ) -> HelperOutcome:
-    """Link the label party's rows to the most similar rows of each feature party, from encoded keys. This is the helper's side.
+    """Link the label party's rows to the most similar rows of each feature party, from encoded keys, as the helper.
 
     Threat model and guarantee as for link_label_party; the contract's ``helper_sees`` says what this side sees. Ties are broken
     by distance, then by number. Numbers are drawn at random.
