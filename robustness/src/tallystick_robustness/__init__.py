@@ -1,5 +1,5 @@
-"""Faults: mutated messages, damaged files, killed processes, a bad network and silent partners, and whether each was withstood.
+"""Test a job against faults: mutated messages, damaged files, killed processes, a bad network and silent partners.
 
-A campaign is a file: messages.py, files.py, kills.py, network.py, waits.py. campaign.py runs their cases, in any number and from
-any seed; a case is repeated by its number alone.
+A campaign is a file: messages.py, files.py, folders.py, kills.py, network.py, waits.py. campaign.py runs any number of their
+cases from any seed. The number of a case is enough to repeat it.
 """

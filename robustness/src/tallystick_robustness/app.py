@@ -1,4 +1,4 @@
-"""bench faults: what mutated messages, damaged files, kills and a bad network do to a job."""
+"""Define bench faults: mutated messages, damaged files, kills and a bad network against a job."""
 
 from tallystick_experiments.command import Command
 

@@ -1,4 +1,4 @@
-"""All parties of a job on disk in one process, a thread each over TLS: what they run, and how their calls ended."""
+"""Run all parties of a job on disk in one process, one thread each, over TLS, and say how their calls ended."""
 
 import shutil
 import threading
@@ -21,13 +21,13 @@ from tallystick_robustness.fixture_job import HELPER, LABEL, Homes
 from tallystick_robustness.outcome import Attempt, Ended, attempt, hearing_warnings
 
 BOUND_S = 50.0
-STOP_AFTER = 6  # steps, of an interrupted run
-ALONE_S = 0.4  # that a party with a damaged file has to itself: where it refuses by then, nobody waits for it
+STOP_AFTER = 6  # steps of a run that is interrupted
+ALONE_S = 0.4  # a head start for a party with a damaged file: if it refuses in this time, nobody waits for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class BothEnded:
-    """Ends of both parties' calls."""
+    """Keep how both parties' calls ended."""
 
     tried: dict[str, Attempt]
     hung: bool
@@ -35,33 +35,33 @@ class BothEnded:
 
     @property
     def failure(self) -> str:
-        """Return the first failure. A party that hears of another's end in clean words has none of its own."""
+        """Return the first failure. A party that gets another's end in clean words has no failure of its own."""
         if self.hung:
             return "a party that does not end"
         return next((tried.failure for tried in self.tried.values() if tried.failure), self.warned)
 
     @property
     def ended(self) -> Ended:
-        """Return how a case ended that did not fail."""
+        """Say how a case ended that did not fail."""
         return "refused" if self.errors else "withstood"
 
     @property
     def detail(self) -> str:
-        """Return what each party's call said."""
+        """Return the message of each party's call."""
         return "; ".join(f"{name}: {tried.detail or tried.error}" for name, tried in self.tried.items())
 
     @property
     def errors(self) -> list[TallystickError]:
-        """Return what was raised."""
+        """Return the errors that were raised."""
         return [tried.error for tried in self.tried.values() if tried.error is not None]
 
 
 class _Interrupted(TallystickError):
-    """Ends the run that is to be resumed."""
+    """Raised to end the run that is to be resumed."""
 
 
 class _StopsAfter(Silent):
-    """Ends a training after some steps."""
+    """End a training after some steps."""
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Raise once the step is reached."""
@@ -81,12 +81,12 @@ def interrupted(homes: Homes) -> None:
 
 
 def ran(homes: Homes, *, resume: bool = False, first: str | None = None) -> BothEnded:
-    """Run the job, or go on with it."""
+    """Run the job, or resume it."""
     return both(homes, lambda name: run_process(*files_of(homes, name), watcher=Silent(), resume=resume), first=first)
 
 
 def predicted(homes: Homes, *, scored: Collection[str] = (LABEL,), first: str | None = None) -> BothEnded:
-    """Predict by the finished job. ``scored`` parties write scores.csv."""
+    """Predict with the finished job. ``scored`` parties write scores.csv."""
 
     def work(name: str) -> Any:
         output = homes.home(name) / "scores.csv" if name in scored else None
@@ -96,13 +96,13 @@ def predicted(homes: Homes, *, scored: Collection[str] = (LABEL,), first: str | 
 
 
 def undisturbed(ended: BothEnded) -> None:
-    """Raise unless all ended well: what a fixture is made of."""
+    """Raise unless all parties ended well. A fixture is made of such runs only."""
     if ended.errors or ended.failure:
         raise TallystickError(f"the undisturbed job failed: {ended.failure or ended.errors[0]}")
 
 
 def copy_of_homes(homes: Homes, root: Path) -> Homes:
-    """Return a copy whose listeners have addresses of their own."""
+    """Return a copy whose listeners have their own addresses."""
     copy = Homes(root=root)
     shutil.copytree(homes.root, root)
     at = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, HELPER)}
@@ -117,7 +117,7 @@ def copy_of_homes(homes: Homes, root: Path) -> Homes:
 
 
 def both(homes: Homes, work: Callable[[str], Any], *, first: str | None = None) -> BothEnded:
-    """Let the parties work, a thread each. ``first`` begins alone and, if it ends at once, is not waited for by the others."""
+    """Let the parties work, one thread each. ``first`` begins alone. If it ends at once, the others do not wait for it."""
     attempts: dict[str, Attempt] = {}
 
     def one(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Run campaigns: their cases over several workers, what became of them as a log that resumes, and all of it as figures."""
+"""Run campaigns: spread their cases over several workers, log the outcomes so that a campaign resumes, and sum them up."""
 
 import os
 import tempfile
@@ -27,13 +27,13 @@ Figures = dict[str, Any]
 CAMPAIGNS: dict[str, type[Campaign]] = {
     kind.name: kind for kind in (Messages, MethodMessages, Files, Folders, Kills, NetworkFaults, Waits)
 }
-KEPT_EXAMPLES = 3  # of each way to fail
-MEMORY_MIB = 256  # that a worker may hold more at the end than after its first cases
+KEPT_EXAMPLES = 3  # of each kind of failure
+MEMORY_MIB = 256  # by which a worker's memory may grow after its first cases
 
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignSettings:
-    """Settings that make a campaign repeatable: its name, how many cases, from which seed."""
+    """Settings that make a campaign repeatable: its name, the number of cases and the seed."""
 
     campaign: str
     count: int
@@ -41,7 +41,7 @@ class CampaignSettings:
 
 
 def names(campaign: str) -> list[str]:
-    """Name the campaigns that are asked for. Raises ConfigError for an unknown one."""
+    """Name the requested campaigns. Raises ConfigError for an unknown one."""
     if campaign == "all":
         return list(CAMPAIGNS)
     if campaign not in CAMPAIGNS:
@@ -58,17 +58,17 @@ def run_campaign(
     case: int | None = None,
     keeping: Keeping = NOWHERE,
 ) -> list[Figures]:
-    """Run campaigns and say what became of every case.
+    """Run campaigns and return the figures of each, with the outcome of every case.
 
     Args:
         campaign: messages, methods, files, folders, kills, network, waits or all.
-        count: cases of each; if left out, as many as it declares.
-        seed: what the cases are drawn from.
-        jobs: cases at a time; as many as there are cores if left out.
-        case: run this case alone.
-        keeping: of finished cases, a log for each campaign.
+        count: cases of each campaign; by default the campaign's own number.
+        seed: the seed from which the cases are drawn.
+        jobs: cases at a time; by default one per core.
+        case: the number of the only case to run.
+        keeping: where finished cases are logged, one log for each campaign.
 
-    Raises ConfigError for an unknown campaign, and for a log of another setting.
+    Raises ConfigError for an unknown campaign, and for a log of other settings.
     """
     jobs = jobs or os.cpu_count() or 1
     figures: list[Figures] = []
@@ -102,7 +102,7 @@ def _run(setting: CampaignSettings, chunks: Sequence[range], jobs: int, log: Swe
 
 
 def _lines(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
-    """Run chunks of cases, each a line, in worker processes. Cases that are processes themselves run from this one's threads."""
+    """Run chunks of cases in worker processes, with a line for each. Cases that start processes run from this one's threads."""
     kind = CAMPAIGNS[setting.campaign]
     if not chunks:
         return
@@ -124,7 +124,7 @@ def _lines(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratc
 
 
 def line_of(chunk: range, played: Played) -> Figures:
-    """Sum a chunk of cases up for the log: counts, and what failed."""
+    """Sum up a chunk of cases for the log: counts, and the cases that failed."""
     outcomes = played.outcomes
     if len(outcomes) != len(chunk):
         raise TallystickError(f"cases {chunk}: {len(outcomes)} outcomes for {len(chunk)} cases")
@@ -146,7 +146,7 @@ def line_of(chunk: range, played: Played) -> Figures:
 
 
 def campaign_figures(setting: CampaignSettings, lines: Sequence[Figures], seconds: float) -> Figures:
-    """Put a campaign's lines together."""
+    """Sum up a campaign's lines."""
     table: dict[str, Counter[str]] = {}
     slowest: dict[str, float] = {}
     failures: dict[str, Figures] = {}

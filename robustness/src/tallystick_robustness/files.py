@@ -1,8 +1,8 @@
-"""Damaged files: contract, party file, certificates, tables, and all that a run folder and a ledger hold.
+"""Damage files: contract, party file, certificates, tables, and the files of a run folder and a ledger.
 
-What people write goes through ``check`` and, where that finds nothing, through a run. What tallystick wrote goes through the
-command that reads it back: ``run --resume`` or ``predict``, both parties in threads over real TLS. A damaged file is refused or
-does no harm; weights, scores and totals that differ from the undamaged run's are a failure.
+A file that people write goes through ``check`` and, if that finds nothing, through a run. A file that tallystick wrote goes
+through the command that reads it: ``run --resume`` or ``predict``, with both parties in threads over real TLS. A damaged file
+must be refused or do no harm. Weights, scores and totals that differ from the undamaged run's are a failure.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ from tallystick_robustness.mutate import ODD_NUMBERS, TEXTS, spoil_bytes, spoil_
 from tallystick_robustness.outcome import Campaign, CaseOutcome, Ended, attempt, broken_weights, hearing_warnings, outcome_of
 
 _ROWS = 120
-JOINT_WORDS = ("aligned", "common")  # of an error that needs both tables: how many rows they share, and how they are split
+JOINT_WORDS = ("aligned", "common")  # in an error that needs both tables: how many rows they share, and how they are split
 
 Damaged = tuple[str, Ended, str, str]
-"""How a file was damaged, how that ended unless it failed, the failure, and its detail."""
+"""How a file was damaged, how the case ended unless it failed, the failure, and its detail."""
 
 
 class Files(Campaign):
-    """The campaign's fixture: a job, an interrupted run of it and a finished one, with what both lead to."""
+    """Campaign of damaged files. Its fixture is a job, an interrupted run and a finished run of it, and the results of both."""
 
     name, count, chunk = "files", 10_000, 50
     title = "Damaged files"
@@ -70,7 +70,7 @@ class Files(Campaign):
         self._scores = _digest_of_scores(scored)
 
     def copy_of_the_finished(self, name: str) -> Homes:
-        """Copy the finished job, to try something on."""
+        """Copy the finished job, for a trial on it."""
         return copy_of_homes(self._done, self._scratch / name)
 
     def facts(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Files(Campaign):
             return how, "refused", checked.failure or warned[0], checked.detail
         if checked.error is not None or checked.value["problems"]:
             return how, "refused", "", ""
-        if kind in ("contract", "party file"):  # what passes may be a job of any size, or one that writes elsewhere
+        if kind in ("contract", "party file"):  # a file that passes may describe a job of any size, or one that writes elsewhere
             return how, "accepted", "", ""
         ended = ran(homes, first=name)
         failure = ended.failure or broken_weights(homes.root)
@@ -142,7 +142,7 @@ class Files(Campaign):
         ledger = Ledger(path, party=LABEL)
         for number in range(4):
             ledger.spend("labels", PureDP(epsilon=0.5), what=f"release {number}")
-        for beside in path.parent.glob(f"{path.name}-*"):  # SQLite's journal, of an older state
+        for beside in path.parent.glob(f"{path.name}-*"):  # SQLite's journal, from before the damage
             beside.unlink()
         how, spoilt = spoil_bytes(path.read_bytes(), draw)
         path.write_bytes(spoilt)
@@ -153,7 +153,7 @@ class Files(Campaign):
 
 
 def _damage(kind: str, homes: Homes, draw: random.Random) -> tuple[str, str, str]:
-    """Damage a file of a kind in a party's newest run folder, and return whose, which, and how."""
+    """Damage a file of a kind in a party's newest run folder, and return the party, the file and the damage."""
     name = LABEL if kind == "label coder" else draw.choice(PARTIES)
     run = homes.latest(name)
     assert run is not None
@@ -181,7 +181,7 @@ def _damage(kind: str, homes: Homes, draw: random.Random) -> tuple[str, str, str
 
 
 def _silent(ended: BothEnded, kind: str, file: str, *, same: bool) -> str:
-    """Say that a damaged file was used. It is empty where it was refused, or did no harm."""
+    """Say that a damaged file was used. It is empty if the file was refused or did no harm."""
     return "" if ended.errors or same else f"a damaged file is used silently: {kind}, {file.partition('-')[0]}"
 
 
@@ -191,7 +191,7 @@ def _kind(draw: random.Random) -> str:
 
 
 def _is_own(error: TallystickError) -> bool:
-    """Tell whether a run ended over what this side could have seen alone, in its own files."""
+    """Tell whether a run ended over a problem that this side could have found alone in its own files."""
     cause = error.__cause__ if error.__cause__ is not None else error
     return isinstance(cause, ConfigError | DataError) and not any(word in str(cause) for word in JOINT_WORDS)
 
@@ -201,7 +201,7 @@ def _digest_of_scores(homes: Homes) -> str:
     return hashlib.sha256(scores.read_bytes()).hexdigest() if scores.exists() else ""
 
 
-# --- how each kind of file is spoilt, beyond blind damage
+# --- how each kind of file is spoilt, in addition to blind damage
 
 Spoil = Callable[[bytes, random.Random], tuple[str, bytes]]
 
@@ -237,7 +237,7 @@ def _spoil_yaml(content: bytes, draw: random.Random) -> tuple[str, bytes]:
 
 
 def _spoil_json(content: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """Spoil a file: half blind damage, half another tree."""
+    """Spoil a JSON file: half the time blindly, half the time in its tree."""
     if draw.random() < 0.5:
         return spoil_bytes(content, draw)
     try:
@@ -261,7 +261,7 @@ def _spoil_pem(content: bytes, draw: random.Random) -> tuple[str, bytes]:
 
 
 def _spoil_safetensors(content: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """Spoil a file: half blind damage, half a header that lies."""
+    """Spoil a safetensors file: half the time blindly, half the time in its header."""
     if draw.random() < 0.5:
         return spoil_bytes(content, draw)
     (length,) = struct.unpack_from("<Q", content)
@@ -359,7 +359,7 @@ _WRITTEN: dict[str, tuple[int, str, Spoil]] = {
     "CSV table": (10, "table.csv", _spoil_csv),
     "Parquet table": (8, "table.parquet", _spoil_parquet),
 }
-"""What people write: how often of a hundred cases, which file, and how it is spoilt."""
+"""Files that people write: their share of a hundred cases, the file, and how it is spoilt."""
 KINDS = {kind: share for kind, (share, _, _) in _WRITTEN.items()} | {
     "checkpoint": 12,
     "alignment": 7,
@@ -369,4 +369,4 @@ KINDS = {kind: share for kind, (share, _, _) in _WRITTEN.items()} | {
     "note": 6,
     "ledger": 6,
 }
-"""Kinds of files, and how often of a hundred cases."""
+"""Kinds of files, with their share of a hundred cases."""

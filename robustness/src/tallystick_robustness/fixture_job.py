@@ -1,4 +1,6 @@
-"""The job that every campaign disturbs: small tables, a small network, short heartbeats. Each party has a home on disk."""
+"""Define the job that every campaign disturbs: small tables, a small network, short heartbeats, and a home for each party on
+disk.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,15 +17,15 @@ from tallystick.demo.homes import write_job
 
 LABEL, FEATURE = PARTIES = ("bank", "shop")
 HELPER, HELPER_LISTENS = "helper", "127.0.0.1:7444"
-THIRD = "club"  # a second feature party, where a job has one
-LEDGER = "privacy-ledger.sqlite"  # where a party file that says nothing has it
+THIRD = "club"  # a second feature party, if a job has one
+LEDGER = "privacy-ledger.sqlite"  # its place if a party file names none
 HEARTBEAT_S, DEADLINE_S, WAIT_S = 0.5, 6.0, 24.0
 
 Values = dict[str, Any]
 
 
 def tables(rows: int, *, seed: int = 1) -> dict[str, pl.DataFrame]:
-    """Make one table per party, most ids in common. The label depends on both parties' columns."""
+    """Make one table per party with most ids in common. The label depends on both parties' columns."""
     rng = np.random.default_rng(seed)
     signal_N2 = rng.normal(size=(rows, 2))
     score_N = signal_N2.sum(axis=1) + 0.3 * rng.normal(size=rows)
@@ -46,7 +48,7 @@ def tables(rows: int, *, seed: int = 1) -> dict[str, pl.DataFrame]:
 
 
 def contract(**changes: Any) -> Values:
-    """Return a contract's values. Nested keys are changed with a double underscore: training__epochs=3."""
+    """Return a contract's values. A double underscore changes a nested key: training__epochs=3."""
     values: Values = {
         "version": 1,
         "name": "faults",
@@ -74,13 +76,13 @@ def contract(**changes: Any) -> Values:
         for parent in parents:
             inner = inner.setdefault(parent, {})
         inner[last] = value
-    if values["alignment"]["method"] == "union":  # which refuses public ones; a copied run folder holds its secret
+    if values["alignment"]["method"] == "union":  # it refuses public starting weights; a copied run folder holds its secret
         values["training"]["starts"] = "secret"
     return values
 
 
 def party_values(name: str, *, address: str) -> Values:
-    """Return a party file's values. ``address`` is where the party listens, or where a feature party finds the label party."""
+    """Return a party file's values. ``address`` is the party's own listener, or the label party's for a feature party."""
     values: Values = {"party": name, "threads": 1}
     if name != HELPER:
         values |= {
@@ -95,16 +97,16 @@ def party_values(name: str, *, address: str) -> Values:
 
 @dataclass(frozen=True, kw_only=True)
 class Homes:
-    """A job on disk: a home per party, with its table, certificates, party file and contract."""
+    """Hold a job on disk: a home per party, with its table, certificates, party file and contract."""
 
     root: Path
 
     def home(self, name: str) -> Path:
-        """Return where a party lives."""
+        """Return a party's folder."""
         return self.root / name
 
     def parties(self) -> list[str]:
-        """List who has a home: both parties, a third one, and a helper if linking has one."""
+        """List the parties that have a home: both parties, a third one, and a helper if linking has one."""
         return [name for name in (*PARTIES, THIRD, HELPER) if self.home(name).exists()]
 
     def party(self, name: str) -> Values:
@@ -122,12 +124,12 @@ class Homes:
         return runs[-1] if runs else None
 
     def digest(self, name: str) -> str:
-        """Return a digest of the weights that a party's newest run ended with. It is empty if it has not ended."""
+        """Return a digest of the final weights of a party's newest run. It is empty if the run has not ended."""
         folder = self.latest(name)
         model = folder / "model.safetensors" if folder is not None else None
         if model is None or not model.exists():
             return ""
-        return hashlib.sha256(save(load_file(model))).hexdigest()  # the file itself says of which run it is
+        return hashlib.sha256(save(load_file(model))).hexdigest()  # not of the file, which names its run
 
     def digests(self) -> dict[str, str]:
         """Return both parties' digests."""
@@ -135,7 +137,7 @@ class Homes:
 
 
 def lay_out(root: Path, values: Values, frames: Mapping[str, pl.DataFrame], *, listen: str, call: str | None = None) -> Homes:
-    """Write a job. ``call`` is where the feature party dials, if that is not where the label party listens.
+    """Write a job. ``call`` is the address that the feature party dials, if it is not the label party's listener.
 
     A helper that the contract names listens at HELPER_LISTENS.
     """

@@ -1,7 +1,7 @@
-"""Run folders whose files are swapped or damaged, however rows are linked: what one command wrote, another reads back.
+"""Swap or damage files of run folders, for each way of linking rows, and read them back with another command.
 
-A file in a run folder becomes that of another run of the same contract, of another party, step or kind, is damaged or removed.
-``run --resume`` or ``predict`` then refuses it, or gives what it gives without the fault.
+A case replaces a file of a run folder with that of another run of the same contract, another party, step or kind, or damages or
+removes it. ``run --resume`` or ``predict`` must then refuse the file, or give the same result as without the fault.
 """
 
 import math
@@ -32,8 +32,8 @@ from tallystick_robustness.fixture_job import (
 from tallystick_robustness.outcome import Campaign, CaseOutcome, broken_weights, outcome_of
 
 _ROWS = 120
-TOLERANCE = 1e-5  # of scores in the mean, where the same rows are linked each time
-_AGAIN = 4  # undisturbed predictions, where linking draws at random: scores may differ three times as much as theirs
+TOLERANCE = 1e-5  # of the mean difference of scores, if each linking gives the same rows
+_AGAIN = 4  # undisturbed predictions, if linking draws at random: scores may differ three times as much as theirs
 _SIMILAR: Values = {
     "dimensions": [{"name": "place", "unit": "metre", "low": 0.0, "high": 100.0}],
     "neighbors": 3,
@@ -52,12 +52,12 @@ LINKAGES: dict[str, Values] = {
     "unaligned": {"unaligned": {"method": "warm-start", "epochs": 2}},
 }
 FAULTS = ("another run's", "another party's", "another step's", "another kind's", "damaged", "missing")
-_UNREAD = ("contract.json", "result.json")  # neither command reads them back
+_UNREAD = ("contract.json", "result.json")  # neither command reads them
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Linked:
-    """One linkage's run, interrupted and finished, the same of another run, and what the first leads to."""
+    """Keep one linkage's run, interrupted and finished, another run of it, and the results of the first one."""
 
     half: Homes
     done: Homes
@@ -68,7 +68,7 @@ class _Linked:
 
 
 class Folders(Campaign):
-    """The campaign's fixture: for each way of linking rows two runs of one contract, on labels and columns that differ."""
+    """Campaign of run folders. For each way of linking rows, its fixture has two runs of one contract on different tables."""
 
     name, count, chunk = "folders", 1_000, 10
     title = "Swapped and damaged files of run folders"
@@ -87,7 +87,7 @@ class Folders(Campaign):
         return {"rows": _ROWS, "kinds": [f"{linkage}, {fault}" for linkage in LINKAGES for fault in FAULTS]}
 
     def case(self, number: int) -> CaseOutcome:
-        """Run one case: the linkages and the faults take turns."""
+        """Run one case. Linkages and faults take turns."""
         draw = self.draw(number)
         linkage, fault = list(LINKAGES)[number % len(LINKAGES)], FAULTS[number // len(LINKAGES) % len(FAULTS)]
         linked, resumes, party = self._linked[linkage], draw.random() < 0.5, draw.choice(PARTIES)
@@ -132,7 +132,7 @@ class Folders(Campaign):
 
 
 def frames_of(linkage: str, *, other: bool = False) -> dict[str, pl.DataFrame]:
-    """Make the tables of a job that links its rows so. Others have other labels and columns."""
+    """Make the tables of a job that links its rows this way. With ``other``, labels and columns are different."""
     frames = tables(_ROWS)
     if linkage == "similarity":
         for shift, name in enumerate(PARTIES):
@@ -147,7 +147,7 @@ def frames_of(linkage: str, *, other: bool = False) -> dict[str, pl.DataFrame]:
 
 
 def by_place(homes: Homes) -> None:
-    """Link by place, with a helper, which both other parties call."""
+    """Link rows by place, with a helper that both other parties call."""
     for name in PARTIES:
         values = yaml.safe_load((homes.home(name) / "party.yaml").read_text())
         values |= {"keys": {"place": "place"}, "units": {"place": "metre"}}
@@ -160,7 +160,7 @@ def _scored(linkage: str) -> tuple[str, ...]:
 
 
 def _scores(homes: Homes) -> dict[str, float]:
-    """Return the label party's scores of rows that both sides have. On a union others are imputed, differently each time."""
+    """Return the label party's scores of rows that both sides have. On a union, other rows are imputed differently each time."""
     frame = pl.read_csv(homes.home(LABEL) / "scores.csv")
     partner_table = pl.read_parquet(homes.home(FEATURE) / "table.parquet")
     if "row" in frame.columns:
@@ -170,17 +170,17 @@ def _scores(homes: Homes) -> dict[str, float]:
 
 
 def _distance(found: dict[str, float], expected: dict[str, float]) -> float:
-    """Return how much scores differ in the mean. Of other rows infinitely."""
+    """Return the mean absolute difference of scores. It is infinite if the rows are not the same."""
     if found.keys() != expected.keys():
         return math.inf
     return sum(abs(found[key] - expected[key]) for key in expected) / len(expected)
 
 
-# --- what is done to a file
+# --- what a fault does to a file
 
 
 def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Random) -> str:
-    """Spoil a file of the party's newest run, and say which, and how. If a run has no file for a fault, take another fault."""
+    """Spoil a file of the party's newest run, and say which and how. If a run has no file for a fault, use another fault."""
     run, other_run = homes.latest(party), other.latest(party)
     peer = homes.latest(LABEL if party == FEATURE else FEATURE)
     assert run is not None

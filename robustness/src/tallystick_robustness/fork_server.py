@@ -1,7 +1,7 @@
-"""A process that has loaded tallystick and forks a command from itself on request: PyTorch's import takes longer than the job.
+"""Load tallystick once, and fork commands from this process on request, because PyTorch's import takes longer than the job.
 
-``python -m tallystick_robustness.fork_server`` reads a JSON line per request from standard input and writes one per event to
-standard output. What it forks is a process of its own, that runs ``python -m MODULE ARGUMENTS`` to the interpreter's very end.
+``python -m tallystick_robustness.fork_server`` reads one JSON line per request from standard input and writes one per event to
+standard output. Each fork is a separate process that runs ``python -m MODULE ARGUMENTS`` to the very end of the interpreter.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ POLL_S = 0.02
 
 
 def main() -> None:
-    """Serve until standard input ends, then kill what still runs."""
+    """Serve until standard input ends, then kill the processes that still run."""
     for name in PRELOADED:
         importlib.import_module(name)
     _say({"ready": True})
@@ -38,7 +38,7 @@ def main() -> None:
         for line in lines:
             request = json.loads(line)
             if "signal" in request:
-                if request["pid"] in children:  # not yet reaped: the number is still its own
+                if request["pid"] in children:  # it is not reaped yet, so the number is still its own
                     os.kill(request["pid"], request["signal"])
                 continue
             pid = os.fork()
@@ -64,7 +64,7 @@ def _reap(children: set[int]) -> None:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Run the command, and return, or raise SystemExit, when it is over, so that the interpreter ends as it always does."""
+    """Run the command, and return or raise SystemExit at its end, so that the interpreter ends as usual."""
     os.chdir(request["folder"])
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["COLUMNS"] = "200"
@@ -80,7 +80,7 @@ def _become(request: dict[str, Any]) -> None:
     sys.argv = ["tallystick", *request["arguments"]]
     if request.get("tally") or request.get("die_at"):
         _watch_files(request.get("tally"), request.get("die_at"))
-    if request.get("cold"):  # a process that loads everything itself, as a user's does
+    if request.get("cold"):  # for a process that loads everything itself, like a user's
         os.execv(  # noqa: S606 - no shell is wanted
             sys.executable, [sys.executable, "-m", request["module"], *request["arguments"]]
         )
@@ -88,7 +88,7 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _watch_files(tally: str | None, die_at: int | None) -> None:
-    """Count what changes files, a byte of ``tally`` each. At number ``die_at`` be killed just before it happens."""
+    """Count changes of files, with one byte of ``tally`` each. Kill this process just before change ``die_at``."""
     file = os.open(tally, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) if tally is not None else -1
     file_count = 0
 

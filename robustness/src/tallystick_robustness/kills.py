@@ -1,7 +1,7 @@
-"""Kills: real processes over real TLS are killed, interrupted or stopped at random moments, then resumed.
+"""Kill, interrupt or stop real processes over real TLS at random moments, then resume them.
 
-A case runs a job, disturbs it by its plan, follows the advice that the surviving side printed until both sides end well, and
-compares both sides' weights with the undisturbed run's, bit for bit.
+A case runs a job, disturbs it by its plan, and follows the advice that the surviving side printed until both sides end well. It
+then compares both sides' weights with the undisturbed run's, bit for bit.
 """
 
 import random
@@ -16,12 +16,12 @@ from tallystick_robustness.fixture_job import DEADLINE_S, FEATURE, LABEL, PARTIE
 from tallystick_robustness.outcome import CaseOutcome, outcome_of
 from tallystick_robustness.processes import GRACE_S, PATIENCE_S, ROWS, Process, ProcessCampaign, ended_well, problems_of
 
-LOADING_S = (0.3, 3.0)  # of a process that has begun to load the product's modules, and Python's own no longer
-LATEST = 1.15  # of the undisturbed run: some kills come after its end
-TURNS = 4  # runs after the disturbed one until both sides must have ended well
+LOADING_S = (0.3, 3.0)  # during which a process loads the product's modules, and no longer Python's own
+LATEST = 1.15  # of the undisturbed run's time: some kills come after its end
+TURNS = 4  # runs after the disturbed one in which both sides must end well
 
 _KINDS = {
-    # what happens to whom; how often of a hundred
+    # Each kind of disturbance, with its share of a hundred cases
     "SIGKILL": 22,
     "SIGKILL both": 8,
     "SIGKILL at a file": 24,
@@ -38,7 +38,7 @@ _KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Undisturbed:
-    """Figures of a run to which nothing happens."""
+    """Keep figures of a run without disturbances."""
 
     digests: dict[str, str]
     seconds: float
@@ -46,13 +46,13 @@ class Undisturbed:
 
     @property
     def grace_s(self) -> float:
-        """Return what a process may take beside the deadline, on a machine that is so busy."""
+        """Return the seconds that a process may take after the deadline, on a machine this busy."""
         return max(GRACE_S, self.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KillPlan:
-    """Plan of what happens to a run, and when."""
+    """Plan what happens to a run, and when."""
 
     kind: str
     victim: str
@@ -73,13 +73,13 @@ class KillPlan:
 
     @property
     def hits(self) -> tuple[str, ...]:
-        """List who is hit."""
+        """List the parties that are hit."""
         return PARTIES if self.kind.endswith("both") else (self.victim,)
 
 
 @dataclass(kw_only=True)
 class _Seen:
-    """Observations of a case's runs."""
+    """Collect what was seen of a case's runs."""
 
     problems: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class _Seen:
 
 
 class Kills(ProcessCampaign):
-    """The campaign's fixture: processes to fork from, and the undisturbed run."""
+    """Campaign of kills. Its fixture is the fork server and the undisturbed run."""
 
     name, count = "kills", 200
     title = "Kills, then --resume"
@@ -99,7 +99,7 @@ class Kills(ProcessCampaign):
     )
 
     def measure(self) -> None:
-        """Run undisturbed."""
+        """Run the job undisturbed."""
         self._undisturbed = self._measured()
 
     def facts(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Kills(ProcessCampaign):
         }
 
     def plans(self, number: int) -> list[KillPlan]:
-        """Draw what happens in a case: to the first run and, in a third of all cases, to the resumed one."""
+        """Draw the disturbances of a case: one for the first run and, in a third of all cases, one for the resumed run."""
         draw = self.draw(number)
         return [KillPlan.draw(draw) for _ in range(2 if draw.random() < 1 / 3 else 1)]
 
@@ -144,20 +144,20 @@ class Kills(ProcessCampaign):
             ended_well({name: self.start(homes, name, tally=str(tallies[name])) for name in PARTIES})
             return Undisturbed(
                 digests=homes.digests(),
-                # Until the reports lie there: what follows is the interpreter's end, of which a signal has little to spoil.
+                # Until the reports are written: after that the interpreter only ends, and a signal can do little harm.
                 seconds=max(report.stat().st_mtime for report in homes.root.glob("*/runs/*/report.html")) - began,
                 files={name: tallies[name].stat().st_size for name in PARTIES},
             )
 
     def _loading_s(self) -> float:
-        """Measure what a process that loads everything itself takes to load and to end."""
+        """Measure the seconds in which a process that loads everything itself loads and ends."""
         began = time.monotonic()
         if not self.fork_server.start("cold", "tallystick", ["--version"], self._scratch, cold=True).wait(began + PATIENCE_S):
             raise TallystickError("`tallystick --version` does not end")
         return time.monotonic() - began
 
     def _follow(self, homes: Homes, plans: list[KillPlan], seen: _Seen) -> None:
-        """Run, disturbed as long as there are plans, and go on as advised until both sides have ended well."""
+        """Run with the planned disturbances, and continue as advised until both sides have ended well."""
         resume = False
         for turn in range(len(plans) + TURNS):
             plan = plans[turn] if turn < len(plans) else None
@@ -167,7 +167,7 @@ class Kills(ProcessCampaign):
             if all(process.code == 0 for process in running.values()):
                 if plan is None or turn == len(plans) - 1:
                     break
-                return  # over before the next plan's turn
+                return  # the run was over before the next plan's turn
             if plan is None:
                 seen.detours += 1
             resume = _advice(homes, running, resume=resume)
@@ -178,7 +178,7 @@ class Kills(ProcessCampaign):
             seen.problems.append(problem)
 
     def other_weights(self, homes: Homes) -> str:
-        """Say whose weights are not the undisturbed run's. It is empty if all are."""
+        """Say whose weights differ from the undisturbed run's. It is empty if none do."""
         different = [name for name in PARTIES if homes.digest(name) != self._undisturbed.digests[name]]
         return f"other weights than the undisturbed run's: {', '.join(different)}" if different else ""
 
@@ -197,11 +197,11 @@ class Kills(ProcessCampaign):
         return running
 
     def _judge_time(self, plan: KillPlan, running: dict[str, Process], dead_at: float, seen: _Seen) -> None:
-        """Hold the time from a death to the other side's exit against the deadline, or against wait_s where they had not met.
+        """Compare the time from a death to the other side's exit with the deadline, or with wait_s if they had not met.
 
-        Who waits for a peer that never comes may have begun to only after the death; who loads its modules ends with one of them.
-        A machine that was quiet at the beginning may be busy now: before an exit counts as late, the undisturbed run is timed
-        again.
+        A process may have begun to wait for a peer only after the death. A process that loads its modules ends after it has
+        loaded them. A machine that was quiet at the beginning may be busy now, so before an exit counts as late, the undisturbed
+        run is timed again.
         """
         if plan.kind == "a short SIGSTOP":
             return
@@ -224,7 +224,7 @@ def _bound(undisturbed: Undisturbed, *, met: bool) -> float:
 
 
 def _disturb(plan: KillPlan, running: dict[str, Process], seconds: float) -> float | None:
-    """Disturb the processes by the plan. Return the moment of the last death or goodbye, or None where nobody was hit in time."""
+    """Disturb the processes by the plan. Return the moment of the last death or goodbye, or None if nobody was hit in time."""
     hit = [running[name] for name in plan.hits]
     if plan.kind == "SIGKILL at a file":
         hit[0].wait(time.monotonic() + PATIENCE_S)
@@ -253,7 +253,7 @@ def _disturb(plan: KillPlan, running: dict[str, Process], seconds: float) -> flo
 
 
 def _advice(homes: Homes, running: dict[str, Process], *, resume: bool) -> bool:
-    """Tell whether to go on with --resume, by the words of those who could still speak, or by the run folders if nobody could."""
+    """Tell whether to continue with --resume: by the words of the sides that could still speak, or by the run folders."""
     words = " ".join(process.said for process in running.values())
     if "without --resume" in words:
         return False

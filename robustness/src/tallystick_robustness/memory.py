@@ -1,16 +1,16 @@
-"""Memory of this process: Linux tells a process's peak, and lets it be measured anew. Elsewhere everything is 0."""
+"""Measure the memory of this process. Linux reports a process's peak and can reset it. On other systems every figure is 0."""
 
 import resource
 
 from tallystick.network.messages import MEBIBYTE
 from tallystick_experiments.resident import RESET_PEAK, status_bytes
 
-MEMORY_BYTES = 256 * MEBIBYTE  # that one case may take beyond what the process had before
-ADDRESSES_BYTES = 4 << 30  # likewise of address space: what only reserves memory
+MEMORY_BYTES = 256 * MEBIBYTE  # that one case may take in addition to the memory before it
+ADDRESSES_BYTES = 4 << 30  # of address space in the same way, for memory that is only reserved
 
 
 def measured_anew() -> int:
-    """Measure the peak of resident memory anew from here, and return what there is now."""
+    """Reset the peak of resident memory, and return the resident memory now, in bytes."""
     try:
         RESET_PEAK.write_text("5")
     except OSError:
@@ -19,13 +19,13 @@ def measured_anew() -> int:
 
 
 def excess(before: int) -> str:
-    """Say that a case took too much since ``before`` was measured. It is empty if it did not."""
+    """Say that a case took too much memory since ``before`` was measured. It is empty if it did not."""
     more = status_bytes("VmHWM") - before if before else 0
     return f"a message that costs over {MEMORY_BYTES // MEBIBYTE} MiB" if more > MEMORY_BYTES else ""
 
 
 def limit_addresses() -> None:
-    """Let a reservation beyond all measure fail here, rather than the machine."""
+    """Limit the address space, so that an enormous reservation fails in this process and not in the machine."""
     size = status_bytes("VmSize")
     if size:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -33,5 +33,5 @@ def limit_addresses() -> None:
 
 
 def resident_mib() -> int:
-    """Return the resident memory now."""
+    """Return the resident memory now, in MiB."""
     return status_bytes("VmRSS") // MEBIBYTE

@@ -1,4 +1,4 @@
-"""Mutated messages: honest conversations are said again with one message spoilt, to the decoder alone and to every role."""
+"""Mutate messages: repeat honest conversations with one message spoilt, to the decoder alone and to every role."""
 
 import random
 import shutil
@@ -27,12 +27,12 @@ from tallystick_robustness.outcome import (
 )
 from tallystick_robustness.scenes import Heard, Scene, general_scenes, method_scenes, recorded
 
-_BOUND_S = 10.0  # of one role
-MADE_UP = (Hello, Refusal, Stopped, UnionScores)  # what crosses below the channels, or where no conversation here goes
+_BOUND_S = 10.0  # for one role
+MADE_UP = (Hello, Refusal, Stopped, UnionScores)  # they cross below the channels, or no conversation here needs them
 
 
 class Messages(Campaign):
-    """The campaign's fixture: the recorded conversations."""
+    """Campaign of mutated messages. Its fixture is the recorded conversations."""
 
     name, count, chunk = "messages", 100_000, 500
     title = "Mutated messages"
@@ -43,7 +43,7 @@ class Messages(Campaign):
         "terminal."
     )
     shares = 0.4, 0.4
-    """Of cases: those of the decoder alone, and of conversations that are no whole jobs."""
+    """The share of cases for the decoder alone, and for conversations that are not whole jobs."""
 
     @staticmethod
     def scenes(scratch: Path) -> list[Scene]:
@@ -84,7 +84,7 @@ class Messages(Campaign):
         return self._replay(number, heard, draw)
 
     def _decode(self, number: int, draw: random.Random) -> CaseOutcome:
-        """Feed a spoilt message to the decoder and open all that it gives."""
+        """Give a spoilt message to the decoder, and open everything that it returns."""
         name = draw.choice(list(self._corpus))
         kind, honest = self._kinds[name], draw.choice(self._corpus[name])
         how, spoilt = spoil_message(honest, draw)
@@ -131,7 +131,7 @@ class Messages(Campaign):
         return outcome_of(number, what, how, ended, seconds=replay.seconds, failure=failure, detail=replay.detail)
 
     def _spoil(self, honest: list[bytes], place: int, draw: random.Random) -> tuple[str, list[bytes], Due]:
-        """Spoil one message, or the order of messages, or put one of another conversation in its place."""
+        """Spoil one message, or the order of messages, or replace one by a message of another conversation."""
         act = draw.random()
         if act < 0.8:
             how, spoilt = spoil_message(honest[place], draw)
@@ -163,7 +163,7 @@ class Messages(Campaign):
         return {name: list(frames)[:40] for name, frames in sorted(corpus.items())}
 
     def _check_honest(self, heard: Heard) -> None:
-        """Check that the recording itself is taken, or nothing that is refused means anything."""
+        """Check that a role accepts its own recording. Otherwise a refusal would mean nothing."""
         if heard.role in heard.scene.random_own:
             return
         folder = heard.folder(self._scratch, "checked")
@@ -178,7 +178,9 @@ class Messages(Campaign):
 
 
 class MethodMessages(Messages):
-    """The same of methods that not every job has: similarity with its helper, importance, tuning, unaligned rows."""
+    """Campaign of mutated messages in methods that some jobs have: similarity and its helper, importance, tuning,
+    unaligned rows.
+    """
 
     name, count, chunk = "methods", 10_000, 50
     title = "Mutated messages of similarity, importance, tuning and unaligned rows"
@@ -191,7 +193,7 @@ class MethodMessages(Messages):
 
 
 def _verdict(heard: Heard, tried: Attempt, owed: Due, name: str, how: str) -> str:
-    """Hold the end against what the spoilt message deserved."""
+    """Compare how a case ended with what the spoilt message deserved."""
     if tried.error is None and owed == "refuse":
         return f"used silently: {name}, {how}"
     if tried.error is not None and owed == "same" and heard.role not in heard.scene.random_own:
@@ -200,7 +202,7 @@ def _verdict(heard: Heard, tried: Attempt, owed: Due, name: str, how: str) -> st
 
 
 def specimen(kind: type[Message]) -> Message:
-    """Make up a message of a type that no conversation here holds: every field has a value of its type."""
+    """Make up a message of a type that no conversation here has. Every field has a value of its type."""
     return kind(**{field.name: _made_up(field.type) for field in msgspec.inspect.type_info(kind).fields})  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Spoil bytes and messages: blindly, and with a knowledge of their structure. Everything follows from the generator."""
+"""Spoil bytes and messages, blindly and by their structure. The random generator determines every change."""
 
 import random
 import struct
@@ -45,7 +45,7 @@ def flip_bits(content: bytes, draw: random.Random) -> bytes:
 
 
 def truncate(content: bytes, draw: random.Random) -> bytes:
-    """Cut the end off."""
+    """Cut off the end."""
     return content[: draw.randrange(len(content) or 1)]
 
 
@@ -55,7 +55,7 @@ def extend(content: bytes, draw: random.Random) -> bytes:
 
 
 def blank(content: bytes, draw: random.Random) -> bytes:
-    """Overwrite a stretch with one byte, as a lost disk block would."""
+    """Overwrite a stretch with one byte, as a lost disk block does."""
     if not content:
         return b"\0"
     start = draw.randrange(len(content))
@@ -76,13 +76,13 @@ def swap_blocks(content: bytes, draw: random.Random) -> bytes:
 
 
 def insert(content: bytes, draw: random.Random) -> bytes:
-    """Put rubbish in between."""
+    """Insert rubbish."""
     place = draw.randrange(len(content) + 1)
     return content[:place] + draw.randbytes(draw.choice((1, 1, 7, 64))) + content[place:]
 
 
 def replace_all(content: bytes, draw: random.Random) -> bytes:
-    """Replace the message by something else altogether."""
+    """Replace the message by something completely different."""
     return draw.choice((b"", b"\0" * len(content), draw.randbytes(min(len(content), 4096)), b"PAR1", b"\x89PNG\r\n"))
 
 
@@ -104,11 +104,11 @@ def spoil_bytes(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     return how, BYTE_MUTATIONS[how](content, draw)
 
 
-# --- values: what YAML, JSON and MessagePack give
+# --- values that YAML, JSON and MessagePack give
 
 
 def spoil_value(value: Any, draw: random.Random) -> Any:
-    """Put something of another size, sign or type in a value's place."""
+    """Replace a value by one of another size, sign or type."""
     choices: list[Any] = [draw.choice(ODD_NUMBERS), draw.choice(TEXTS), draw.choice(RUBBISH)]
     if isinstance(value, bool):
         choices += [not value, int(value)]
@@ -126,7 +126,7 @@ def spoil_value(value: Any, draw: random.Random) -> Any:
 
 
 def spoil_tree(tree: Any, draw: random.Random) -> tuple[str, Any]:
-    """Spoil one place somewhere in nested mappings and lists, and name the way."""
+    """Spoil one place in nested mappings and lists, and say how."""
     if isinstance(tree, dict) and tree:
         key = draw.choice(list(tree))
         if isinstance(tree[key], dict | list) and tree[key] and draw.random() < 0.7:
@@ -151,7 +151,7 @@ def spoil_tree(tree: Any, draw: random.Random) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class MessageParts:
-    """An encoded message in its parts."""
+    """Hold the parts of an encoded message."""
 
     version: int
     name: bytes
@@ -169,7 +169,7 @@ class MessageParts:
         return cls(payload[0], name, msgspec.msgpack.decode(payload[start:end]), payload[end + -end % ALIGNMENT :])
 
     def payload(self, *, body: bytes | None = None, length: int | None = None) -> bytes:
-        """Put the message together again, with other fields' bytes or a length that lies if asked."""
+        """Put the message together again, if asked with other bytes for the fields, or a wrong length."""
         packed = msgspec.msgpack.encode(self.fields) if body is None else body
         stated = BODY_LENGTH.pack((len(packed) if length is None else length) & 0xFFFFFFFF)
         head = bytes((self.version, len(self.name) & 255)) + self.name + stated + packed
@@ -196,7 +196,7 @@ def _field(frame: MessageParts, draw: random.Random) -> Spoilt:
 def _keys(frame: MessageParts, draw: random.Random) -> Spoilt:
     name = draw.choice(list(frame.fields))
     act = draw.choice(("removed", "renamed", "unknown", "twice"))
-    if act == "twice":  # by hand: no mapping holds a key twice
+    if act == "twice":  # by hand, because no mapping holds a key twice
         pairs = [*frame.fields.items(), (name, spoil_value(frame.fields[name], draw))]
         body = bytes((0x80 | len(pairs),)) + b"".join(
             msgspec.msgpack.encode(key) + msgspec.msgpack.encode(value) for key, value in pairs
@@ -209,7 +209,7 @@ def _keys(frame: MessageParts, draw: random.Random) -> Spoilt:
 
 
 def _array(frame: MessageParts, draw: random.Random) -> Spoilt:
-    """Let an array lie about its type, shape or place."""
+    """Make an array's type, shape or place wrong."""
     names = frame.arrays()
     if not names:
         return _field(frame, draw)
@@ -235,7 +235,7 @@ def _array(frame: MessageParts, draw: random.Random) -> Spoilt:
 
 
 def _elements(frame: MessageParts, draw: random.Random) -> Spoilt:
-    """Change an array's elements to what they should not be, its type and shape as announced."""
+    """Change an array's elements to wrong values. Its type and shape stay as announced."""
     names = frame.arrays()
     if not names or not frame.bulk:
         return _field(frame, draw)
@@ -283,7 +283,7 @@ def _blind(frame: MessageParts, draw: random.Random) -> Spoilt:
 
 
 def _stopped(_frame: MessageParts, draw: random.Random) -> Spoilt:
-    """End the job as the peer, in words that are no words."""
+    """End the job as the peer, with unusual text as its words."""
     text = draw.choice(TEXTS) if draw.random() < 0.7 else draw.choice(TEXTS) * 20
     return "Stopped", MessageParts(1, b"Stopped", {"reason": text}, b"").payload()
 
@@ -292,19 +292,19 @@ MESSAGE_MUTATIONS = (_field, _field, _keys, _array, _elements, _elements, _envel
 
 
 def spoil_message(payload: bytes, draw: random.Random) -> Spoilt:
-    """Spoil an honest message in one way, and name it."""
+    """Spoil an honest message in one way, and say how."""
     return draw.choice(MESSAGE_MUTATIONS)(MessageParts.of(payload), draw)
 
 
 Due = Literal["refuse", "same", "may"]
-"""What a spoilt message deserves: an error, the honest result, or either, since the peer might have meant it."""
+"""What a spoilt message deserves: an error, the honest result, or either, because the peer might have meant it."""
 
 ENVELOPE_FIELDS = ("step", "of", "position")
-"""Fields that say what a message is, not what it brings: another value must be noticed."""
+"""Fields that identify a message and do not carry its content. Another value must be noticed."""
 
 
 def due(honest: bytes, spoilt: bytes, kind: type[Message]) -> Due:
-    """Say what the receiver of a ``kind`` owes a spoilt message."""
+    """Say what the receiver of a ``kind`` must do with a spoilt message."""
     try:
         before, after = decode(honest, kind), decode(spoilt, kind)
         if isinstance(after, Stopped) and kind is not Stopped:

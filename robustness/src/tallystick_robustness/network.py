@@ -1,7 +1,7 @@
-"""Network faults: a proxy between two real processes delays, cuts, silences or garbles what passes.
+"""Put a proxy between two real processes, which delays, cuts, silences or garbles their traffic.
 
-A fault that leaves a way within the deadline must be ridden out, to the undisturbed run's weights; one that does not must end
-both sides, each with one clean line, within the deadline.
+If a fault leaves a connection within the deadline, the run must end with the undisturbed run's weights. If it does not, it must
+end both sides within the deadline, each with one clean line.
 """
 
 import json
@@ -19,7 +19,7 @@ from tallystick_robustness.processes import GRACE_S, ROWS, Process, ProcessCampa
 from tallystick_robustness.proxy import FaultPlan
 
 RIDDEN_OUT = {
-    # lasting how long, in shares of the deadline; a stranger is one connection of 100
+    # how long they last, in shares of the deadline; a stranger is one connection of 100
     "delay": (0.05, 0.4),
     "a short silence": (0.4, 0.6),
     "cut": (0.0, 0.0),
@@ -37,7 +37,7 @@ FATAL = ("everything goes silent", "gone")
 
 
 class NetworkFaults(ProcessCampaign):
-    """The campaign's fixture: processes to fork from, and the undisturbed run through an honest proxy."""
+    """Campaign of network faults. Its fixture is the fork server and the undisturbed run through an honest proxy."""
 
     name, count = "network", 100
     title = "Network faults between two processes"
@@ -47,7 +47,7 @@ class NetworkFaults(ProcessCampaign):
     )
 
     def measure(self) -> None:
-        """Run through an honest proxy: its traffic is what a fault's place is drawn from."""
+        """Run through an honest proxy. The moment of a fault is drawn from its traffic."""
         self._digests, self._passes, self._grace_s = self._measured()
 
     def facts(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class NetworkFaults(ProcessCampaign):
         return self.played(number, self.plan(number))
 
     def played(self, number: int, plan: FaultPlan) -> CaseOutcome:
-        """Run a case by a plan. Its ports are set here."""
+        """Run a case by a plan, and set the plan's ports."""
         with self._running(number, plan) as (homes, proxy, running):
             problems = problems_of(running)
             lines = proxy.out.read_text().splitlines() if proxy.out.exists() else []
@@ -107,7 +107,7 @@ class NetworkFaults(ProcessCampaign):
 
     @contextmanager
     def _running(self, mark: object, plan: FaultPlan) -> Iterator[tuple[Homes, Process, dict[str, Process]]]:
-        """Run both parties with the proxy between them, which is killed afterwards."""
+        """Run both parties with the proxy between them, and kill the proxy at the end."""
         target, port = free_port(), free_port()
         with self.job(mark, listen=f"127.0.0.1:{target}", call=f"127.0.0.1:{port}") as homes:
             text = json.dumps(msgspec.to_builtins(plan) | {"port": port, "target": target})
@@ -118,7 +118,7 @@ class NetworkFaults(ProcessCampaign):
                 proxy.kill()
 
     def _measured(self) -> tuple[dict[str, str], int, float]:
-        """Return the undisturbed run's weights, how many bytes pass, and the time that it takes this machine."""
+        """Return the undisturbed run's weights, the number of bytes that pass, and the seconds that it takes on this machine."""
         began = time.monotonic()
         with self._running("undisturbed", FaultPlan(port=0, target=0)) as (homes, _, running):
             ended_well(running)

@@ -1,4 +1,4 @@
-"""Define how a case may end, and what all campaigns ask of an end: a clean error of ours or success, in time, in clean words."""
+"""Define how a case may end, and what all campaigns require: success or an error of ours, in time and in clean words."""
 
 import os
 import random
@@ -21,41 +21,42 @@ import tallystick
 from tallystick.errors import TallystickError
 
 Ended = Literal["refused", "withstood", "accepted", "failed"]
-"""refused by an error of ours; withstood: the result is the undisturbed one; accepted: what a peer or a user might as well
-have meant; failed: anything else."""
+"""refused: by an error of ours; withstood: the result is the undisturbed one; accepted: the peer or the user might as well have
+meant it; failed: anything else.
+"""
 
-LONGEST_WORDS = 8000  # of an error; a contract with many wrong keys has a line for each
+LONGEST_WORDS = 8000  # of an error; a contract with many wrong keys gets one line for each
 _PRODUCT = str(Path(tallystick.__file__).parent) + os.sep
-"""Where the product lies: a name in a path says nothing, for a checkout's folder may have any."""
+"""The folder of the product. A name in a path is no proof, because a checkout's folder may have any name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseOutcome:
-    """Outcome of one case."""
+    """Keep the outcome of one case."""
 
     case: int
-    what: str  # was hit: a row of the campaign's table
-    how: str  # in words, the fault
+    what: str  # the target of the fault: a row of the campaign's table
+    how: str  # the fault in words
     ended: Ended
     seconds: float
-    failure: str = ""  # the same for all cases that fail alike
+    failure: str = ""  # the same text for all cases that fail alike
     detail: str = ""
 
 
 def outcome_of(
     number: int, what: str, how: str, ended: Ended, *, seconds: float, failure: str = "", detail: str = ""
 ) -> CaseOutcome:
-    """Say how a case ended unless it failed. A failure goes with its detail."""
+    """Say how a case ended. A failure comes with its detail."""
     if failure:
         return CaseOutcome(case=number, what=what, how=how, ended="failed", seconds=seconds, failure=failure, detail=detail)
     return CaseOutcome(case=number, what=what, how=how, ended=ended, seconds=seconds)
 
 
 class Campaign(AbstractContextManager["Campaign"], ABC):
-    """Campaign: a fixture that is made once, and cases that are drawn from a seed.
+    """Base of campaigns: a fixture that is made once, and cases that are drawn from a seed.
 
-    What a subclass declares of itself: its name, how many cases it has unless the caller says otherwise, how many make a line of
-    the log, whether they run in worker processes (worker.py), which are killed where they hang, and how its page reads.
+    A subclass declares its name, its default number of cases, how many cases make a line of the log, whether they run in worker
+    processes (worker.py), which are killed if they hang, and the text of its page.
     """
 
     name: ClassVar[str]
@@ -70,19 +71,19 @@ class Campaign(AbstractContextManager["Campaign"], ABC):
         self._scratch, self._seed = scratch, seed
 
     def draw(self, number: int) -> random.Random:
-        """Return the source of a case's choices."""
+        """Return the random source of a case's choices."""
         return random.Random(f"{self._seed}/{self.name}/{number}")  # noqa: S311 - which fault comes when is no secret
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Return what a reader must know of the fixture."""
+        """Return what a reader must know about the fixture."""
 
     @abstractmethod
     def case(self, number: int) -> CaseOutcome:
         """Run one case."""
 
     def close(self) -> None:
-        """End what the fixture keeps running."""
+        """End the processes that the fixture keeps running."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
@@ -90,7 +91,7 @@ class Campaign(AbstractContextManager["Campaign"], ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """Result of a call: a value, or an error of ours, or a failure in words."""
+    """Keep the result of a call: a value, an error of ours, or a failure in words."""
 
     value: Any = None
     error: TallystickError | None = None
@@ -100,7 +101,7 @@ class Attempt:
 
 
 def attempt(work: Callable[[], Any], *, bound_s: float) -> Attempt:
-    """Call, and hold what it raises and takes against what is promised."""
+    """Call a function, and check its exception and its time against the promise."""
     started = time.monotonic()
     value, error, failure, detail = None, None, "", ""
     try:
@@ -121,7 +122,7 @@ def hearing_warnings() -> Iterator[list[str]]:
     heard: list[str] = []
     with warnings.catch_warnings(record=True) as warned:
         warnings.resetwarnings()
-        for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):  # as Python itself does
+        for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):  # as Python does
             warnings.simplefilter("ignore", kind)
         yield heard
     for found in warned:
@@ -154,7 +155,7 @@ def broken_weights(folder: Path) -> str:
                     if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                         return f"weights that are not finite in {path.name if 'step-' not in path.name else 'a checkpoint'}"
         except (OSError, SafetensorError):
-            continue  # another oracle's question
+            continue  # other checks look at unreadable files
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Show what the campaigns found: a table per campaign, and every way to fail with how to see it again."""
+"""Show the results of the campaigns: a table per campaign, and every kind of failure with a command that repeats it."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -36,7 +36,7 @@ def faults(
 
 
 def faults_page(about: Figures, rows: Sequence[Figures]) -> Benchmark:
-    """Build the page of what campaign.run() found, a row for each campaign."""
+    """Build the page of campaign.run()'s figures, with a row for each campaign."""
     tables = []
     for figures in rows:
         tables.append(_outcomes(figures["campaign"], figures))

@@ -1,6 +1,6 @@
-"""Import this, then fork commands: each finds loaded what a job loads, which takes longer than a tiny job.
+"""Load everything that a job loads when this is imported, so that forked commands need not: loading takes longer than a tiny job.
 
-Nothing here may start a thread, for a forked process has only the thread that forked.
+Nothing here may start a thread, because a forked process has only the thread that forked.
 """
 
 import gc
@@ -15,10 +15,10 @@ from tallystick.cli.jobs import LOADS
 from tallystick.job.handshake import release_of
 from tallystick.report.templating import compiled
 
-gc.disable()  # what is loaded stays
+gc.disable()  # loaded modules stay
 
 LATE = ("cryptography.hazmat.backends.openssl.backend", "encodings.idna", "pyarrow.compute", "pyarrow.parquet")
-"""What a job's modules load only when they come to need it."""
+"""Modules that a job's modules load only when they need them."""
 
 for _name in ("tallystick.cli.app", "tallystick.cli.main", *LOADS, *LATE):
     importlib.import_module(_name)
@@ -27,7 +27,7 @@ for _file in resources.files("tallystick.report").iterdir():
         compiled(_file.name)
 for _library in ("torch", "numpy"):
     release_of(_library)
-typer.main.get_command = cache(typer.main.get_command)  # a command line is built for a tenth of a tiny job's time
+typer.main.get_command = cache(typer.main.get_command)  # building a command line takes a tenth of a tiny job's time
 typer.main.get_command(app)
-gc.freeze()  # no forked process's collection of garbage goes through what is loaded, and copies its pages
+gc.freeze()  # so that no forked process's garbage collection goes through the loaded modules and copies their pages
 gc.enable()

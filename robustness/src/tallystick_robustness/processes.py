@@ -1,4 +1,4 @@
-"""Real processes, quickly: commands forked from one that has loaded everything, and what is asked of how each of them ends."""
+"""Run real processes quickly: fork commands from a process that has loaded everything, and check how each of them ends."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ CLEAN_STARTS = ("error: ", "interrupted")
 
 @dataclass(kw_only=True)
 class Process:
-    """One process, from its start to its end."""
+    """Follow one process from its start to its end."""
 
     name: str
     out: Path
@@ -44,7 +44,7 @@ class Process:
     over: threading.Event = field(default_factory=threading.Event)
 
     def signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         self.fork_server.ask({"signal": number, "pid": self.pid})
 
     def kill(self) -> None:
@@ -54,11 +54,11 @@ class Process:
         self.over.wait(10)
 
     def wait(self, until: float) -> bool:
-        """Wait for the end, at most until that moment of the monotonic clock."""
+        """Wait for the end, at most until this moment of the monotonic clock."""
         return self.over.wait(max(0.0, until - time.monotonic()))
 
     def await_handlers(self) -> None:
-        """Wait until it answers to signals, or is over: before its own first line the system ends it, without a word."""
+        """Wait until the process handles signals, or is over. Before that, a signal would end it without a message."""
         status, until = Path(f"/proc/{self.pid}/status"), time.monotonic() + _START_S
         while status.exists() and time.monotonic() < until and not self.over.wait(_POLL_S):
             with suppress(OSError):
@@ -67,17 +67,17 @@ class Process:
 
     @property
     def said(self) -> str:
-        """Return what it wrote to standard error."""
+        """Return the process's output on standard error."""
         return self.err.read_text(errors="replace") if self.err.exists() else ""
 
     @property
     def line(self) -> str:
-        """Return the last line of that."""
+        """Return the last line on standard error."""
         lines = self.said.strip().splitlines()
         return lines[-1] if lines else ""
 
     def problem(self) -> str:
-        """Say what is wrong with how it ended. It is empty if nothing is. One that was killed from outside owes no words."""
+        """Say what is wrong with how the process ended. It is empty if nothing is, or if the process was killed from outside."""
         if self.code is None:
             return f"a process that does not end: {self.name}"
         if self.code == -signal.SIGKILL:
@@ -99,17 +99,17 @@ class Process:
 
 
 class _Piped(subprocess.Popen[bytes]):
-    """A process that is asked through its standard input and answers through its standard output."""
+    """A process that gets requests on its standard input and answers on its standard output."""
 
     stdin: IO[bytes]
     stdout: IO[bytes]
 
 
 class ForkServer:
-    """The process that the others are forked from. A context manager that ends what is left of them."""
+    """Fork processes from one that has loaded everything. As a context manager, it ends the remaining ones."""
 
     def __init__(self, scratch: Path) -> None:
-        """Start the server and wait until it has loaded everything. What processes write goes under ``scratch``."""
+        """Start the server and wait until it has loaded everything. Output of processes goes under ``scratch``."""
         self._scratch = scratch
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -120,7 +120,7 @@ class ForkServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # an interrupt at the terminal is for us, who end what runs
+            start_new_session=True,  # an interrupt at the terminal is for this process, which ends the others
         )
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -132,7 +132,7 @@ class ForkServer:
     def start(self, name: str, module: str, arguments: list[str], folder: Path, **options: Any) -> Process:
         """Fork ``python -m module arguments`` in a folder.
 
-        Its options are ``tally``, ``die_at`` and ``cold`` of fork_server.py.
+        The options are ``tally``, ``die_at`` and ``cold`` of fork_server.py.
         """
         number = next(self._numbers)
         out, err = (self._scratch / f"{number}-{name}.{stream}" for stream in ("out", "err"))
@@ -167,7 +167,7 @@ class ForkServer:
         self._ready.set()
 
     def close(self) -> None:
-        """End the server and all that it started."""
+        """End the server and everything that it started."""
         self._process.stdin.close()
         try:
             self._process.wait(20)
@@ -185,12 +185,12 @@ class ForkServer:
 
 
 ROWS = 700
-GRACE_S = 4.0  # beside the deadline, from one death to the other side's exit; the time of an undisturbed run where that is more
-PATIENCE_S = 90.0  # a hang
+GRACE_S = 4.0  # after the deadline, from one death to the other side's exit; or the time of an undisturbed run if that is more
+PATIENCE_S = 90.0  # then it is a hang
 
 
 class ProcessCampaign(Campaign):
-    """A campaign whose cases run both parties as processes of their own. Its fixture is what they are forked from."""
+    """Base of campaigns whose cases run both parties as separate processes. Its fixture is the fork server."""
 
     in_workers, chunk = False, 1
 
@@ -201,22 +201,22 @@ class ProcessCampaign(Campaign):
         self.fork_server, self._owns = fork_server or ForkServer(scratch), fork_server is None
         try:
             self.measure()
-        except BaseException:  # an interrupt too: nobody else ends the fork server that was begun here
+        except BaseException:  # also for an interrupt, because only this object ends a fork server that it started
             self.close()
             raise
 
     @abstractmethod
     def measure(self) -> None:
-        """Run undisturbed, and keep what came of it."""
+        """Run the job undisturbed, and keep the results."""
 
     def close(self) -> None:
-        """End the fork server, unless it is another's."""
+        """End the fork server, unless another object owns it."""
         if self._owns:
             self.fork_server.close()
 
     @contextmanager
     def job(self, mark: object, *, listen: str, call: str | None = None) -> Iterator[Homes]:
-        """Lay the job out in a folder that is removed afterwards."""
+        """Write the job to a folder that is removed at the end."""
         folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-{mark}-", dir=self._scratch))
         try:
             yield lay_out(folder, self._contract, self._frames, listen=listen, call=call)
@@ -224,13 +224,13 @@ class ProcessCampaign(Campaign):
             shutil.rmtree(folder, ignore_errors=True)
 
     def start(self, homes: Homes, name: str, *, resume: bool = False, **options: Any) -> Process:
-        """Start a party. Its options are ForkServer.start's."""
+        """Start a party. The options are those of ForkServer.start."""
         arguments = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
         return self.fork_server.start(name, "tallystick", arguments + ["--resume"] * resume, homes.home(name), **options)
 
 
 def ended_well(running: Mapping[str, Process]) -> None:
-    """Wait for processes. Raises unless all end well."""
+    """Wait for processes. Raises TallystickError unless all end well."""
     for process in running.values():
         if not process.wait(time.monotonic() + PATIENCE_S) or process.code != 0:
             raise TallystickError(f"the undisturbed run of {process.name} failed: {process.line or 'it does not end'}")

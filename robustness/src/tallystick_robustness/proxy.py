@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves once, as it is told: ``python -m tallystick_robustness.proxy PLAN``, PLAN being JSON.
+"""Run a TCP proxy that misbehaves once by a plan: ``python -m tallystick_robustness.proxy PLAN``, where PLAN is JSON.
 
 It writes a JSON line to standard output when the fault strikes.
 """
@@ -15,23 +15,23 @@ from typing import Any
 import msgspec
 
 CHUNK = 1 << 14
-DRIP = 1_500  # bytes a second: a whole record of TLS takes longer than the deadline
+DRIP = 1_500  # bytes a second: a whole TLS record takes longer than the deadline
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultPlan:
-    """Plan of a proxy: where to listen and forward to, and what goes wrong after how many bytes, for how long."""
+    """Plan a proxy: where to listen and forward to, which fault comes after how many bytes, and how long it lasts."""
 
     port: int
     target: int
     kind: str = "none"
     at_bytes: int = 0
     seconds: float = 0.0
-    direction: str = "up"  # from the caller to the listener; or down
+    direction: str = "up"  # from the caller to the listener, or down
 
 
 class Relay:
-    """One caller's connection and the one beyond it."""
+    """Hold one caller's connection and the one to the listener."""
 
     def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
         self.near, self.far = near, far
@@ -49,17 +49,17 @@ class Relay:
 
 
 class FaultProxy:
-    """Forwards, counts, and strikes once."""
+    """Forward traffic, count it, and strike once."""
 
     def __init__(self, plan: FaultPlan) -> None:
         self._plan = plan
-        self._server: asyncio.Server  # since serve began
+        self._server: asyncio.Server  # from the start of serve on
         self._lines: list[Relay] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: list[asyncio.StreamWriter] = []
         self._passed = 0
         self._struck = False
-        self._mute = False  # towards everybody, new callers too
+        self._mute = False  # towards everybody, also new callers
         self._slow_until = 0.0
         self._held: list[bytes] = []
         self._taped: list[bytes] = []
@@ -97,7 +97,7 @@ class FaultProxy:
                     continue
                 await self._forward(writer, data)
             if not (line.silent or self._mute):
-                writer.close()  # a TLS connection whose one half is closed is over for both
+                writer.close()  # TLS is over for both sides once one half is closed
         except OSError:
             line.end()
 
@@ -113,7 +113,7 @@ class FaultProxy:
         await writer.drain()
 
     async def _strike(self, line: Relay, data: bytes) -> bytes:
-        """Let the fault happen in the place of ``data``, and return what of it is still to be forwarded."""
+        """Let the fault happen instead of ``data``, and return the part of it that must still be forwarded."""
         self._struck = True
         plan = self._plan
         sys.stdout.write(json.dumps({"struck": time.monotonic(), "passed": self._passed}) + "\n")
@@ -165,7 +165,7 @@ class FaultProxy:
         await self._open()
 
     async def _deliver(self, line: Relay, data: bytes, seconds: float) -> None:
-        """Hand the listener what the old connection still carried, once the caller has dialled anew."""
+        """Give the listener the last bytes of the old connection, after the caller has dialled again."""
         await asyncio.sleep(seconds)
         try:
             line.far.write(data)
@@ -174,7 +174,7 @@ class FaultProxy:
             line.far.close()
 
     async def _replay(self) -> None:
-        """Say again on a new connection all that the caller has said, and hang up."""
+        """Repeat all words of the caller on a new connection, and hang up."""
         taped = list(self._taped)
         _, far = await asyncio.open_connection("127.0.0.1", self._plan.target)
         far.write(b"".join(taped))

@@ -1,4 +1,4 @@
-"""Honest conversations, recorded: every role that listens to a peer, with what it heard, so that it can hear it again, spoilt."""
+"""Record honest conversations: every role that listens to a peer, and what it heard, so that it can hear it again, spoilt."""
 
 import queue
 import random
@@ -45,11 +45,11 @@ _PATIENCE_S = 60.0
 
 Channels = Mapping[str, Channel]
 RoleFunction = Callable[[Channels, Path], Any]
-"""Plays one party over its channels, in a folder of its own."""
+"""A function that plays one party over its channels, in a folder of its own."""
 
 
 class _Tape(queue.SimpleQueue[bytearray]):
-    """A queue that keeps what went through it."""
+    """A queue that keeps every item that went through it."""
 
     def __init__(self) -> None:
         self.kept: list[bytes] = []
@@ -61,11 +61,11 @@ class _Tape(queue.SimpleQueue[bytearray]):
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A protocol: its roles, and what they start from on disk."""
+    """Define a protocol: its roles, and the folders that they start from."""
 
     name: str
     roles: Mapping[str, RoleFunction]
-    templates: Mapping[str, Path]  # by role; empty where it needs no folder
+    templates: Mapping[str, Path]  # by role; empty if it needs no folder
     whole_job: bool = False
     random_own: frozenset[str] = frozenset()
     """Roles whose own draws cannot be fixed: an honest replay may be refused."""
@@ -73,14 +73,14 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """A role of a scene, and what it heard from each peer."""
+    """Keep a role of a scene, and what it heard from each peer."""
 
     scene: Scene
     role: str
     frames: Mapping[str, tuple[bytes, ...]]
 
     def replay(self, frames: dict[str, list[bytes]], folder: Path) -> Any:
-        """Play the role again to peers that say these frames and then nothing more."""
+        """Play the role again, to peers that send these frames and nothing more."""
         channels: dict[str, Channel] = {}
         silent: dict[str, list[bytes]] = {peer: [] for peer in self.scene.roles if peer != self.role}
         for peer, said in (silent | frames).items():
@@ -91,7 +91,7 @@ class Heard:
         return self.scene.roles[self.role](channels, folder)
 
     def folder(self, scratch: Path, mark: object) -> Path:
-        """Return a fresh copy of what the role starts from."""
+        """Return a fresh copy of the folder that the role starts from."""
         folder = scratch / f"{self.scene.name}-{self.role}-{mark}"
         template = self.scene.templates.get(self.role)
         if template is None:
@@ -102,14 +102,14 @@ class Heard:
 
 
 class _Sink:
-    """Takes what a role says to nobody."""
+    """Drop what a role says to nobody."""
 
     def put(self, item: bytearray) -> None:
         """Drop the item."""
 
 
 def converse(roles: Mapping[str, RoleFunction], folders: Mapping[str, Path]) -> dict[str, dict[str, tuple[bytes, ...]]]:
-    """Let the roles talk, a thread each, and return what each heard from each peer. Raises the first error."""
+    """Let the roles talk, one thread each, and return what each heard from each peer. Raises the first error."""
     tapes = {name: {peer: _Tape() for peer in roles if peer != name} for name in roles}
     channels: dict[str, dict[str, MemoryChannel]] = {
         name: {
@@ -140,12 +140,14 @@ def converse(roles: Mapping[str, RoleFunction], folders: Mapping[str, Path]) -> 
 
 
 def general_scenes(scratch: Path) -> list[Scene]:
-    """Build the protocols that most jobs have, and such jobs."""
+    """Build scenes of the protocols that most jobs have, and of such jobs."""
     return [*_small_scenes(), *_whole_jobs(scratch / "templates", WHOLE_JOBS)]
 
 
 def method_scenes(scratch: Path) -> list[Scene]:
-    """Linking by similarity with its helper, whatever that sees, and jobs of similarity, importance, tuning, unaligned rows."""
+    """Build scenes of linking by similarity with its helper, and of jobs with similarity, importance, tuning or
+    unaligned rows.
+    """
     return [*_similarity_scenes(), *_whole_jobs(scratch / "templates", METHOD_JOBS)]
 
 
@@ -162,7 +164,7 @@ def recorded(scratch: Path, scenes: Sequence[Scene]) -> list[Heard]:
 
 
 def _fixed(name: str) -> SecureRandom:
-    """Return a role's draws, the same whenever it is played: its recorded peers answered these."""
+    """Return a random source that gives a role the same draws in every play, because its recorded peers answered these."""
     return SecureRandom(source=random.Random(name).randbytes)  # noqa: S311 - a recording, nothing to keep secret
 
 
@@ -232,7 +234,7 @@ def _similarity_scenes() -> list[Scene]:
 
 
 def _linked(name: str, method: str, *, terms: SimilarityConfig | None = None, old: SimilarityScale | None = None) -> Scene:
-    """Build an alignment by the product's roles. Of similarity by these terms, perhaps of new rows by an old scale."""
+    """Build an alignment from the product's roles. These terms are for similarity, and an old scale for new rows."""
     linkage, helper_party = LINKAGES[method], LINKAGES[method].helper_party
 
     def party(role: Callable[[AlignmentInput], Any], of: str, peer: str) -> RoleFunction:
@@ -266,7 +268,7 @@ def _keys(of: str, terms: SimilarityConfig) -> SimilarKeys:
 
 
 def _mismatch(work: Callable[[], Any]) -> None:
-    """Expect the error of two contracts that differ. A spoilt one must be another or the same."""
+    """Expect the error of two different contracts. A spoilt contract must be another one or the same."""
     try:
         work()
     except TallystickError as error:
@@ -283,14 +285,14 @@ def _masked_client(channels: Channels, _folder: Path) -> None:
     MaskedTerms(channels["server"]).send(np.arange(8))
 
 
-# --- whole jobs: both parties keep an alignment of an interrupted run, so that what follows is the same every time
+# --- whole jobs: both parties keep an alignment of an interrupted run, so that the rest is the same every time
 
 WHOLE_JOBS: dict[str, Values] = {
     "job, split by time": {"split__method": "time"},
     "job on a union": {"alignment__method": "union", "union": {"audit": False}},
     "job, pipelined and defended": {
         "training__mode": "pipelined",
-        "training__starts": "secret",  # which a defence needs
+        "training__starts": "secret",  # a defence needs it
         "defense": [{"method": "marvell", "power": 4}],
     },
 }
@@ -315,7 +317,7 @@ METHOD_JOBS: dict[str, Values] = {
     },
 }
 KEPT = ("format", "contract.json", "origin.json", "alignment.safetensors")
-"""What is left of a first run: that its alignment need not be drawn anew."""
+"""Files that stay of a first run, so that its alignment need not be drawn again."""
 
 
 def _whole_jobs(scratch: Path, jobs: Mapping[str, Values]) -> list[Scene]:

@@ -1,8 +1,8 @@
-"""A command that gets stuck once, as it is told: ``python -m tallystick_robustness.stuck HOW AT ARGUMENTS...``.
+"""Run a command that gets stuck once: ``python -m tallystick_robustness.stuck HOW AT ARGUMENTS...``.
 
-HOW is ``silent``, whose heartbeats go on while nothing else is sent, ``stopped`` (SIGSTOP) or ``killed`` (SIGKILL). AT is a
-message and how often it is sent until then, ``CutEmbedding:10``, or a phase, ``phase:evaluation``. The file ``stuck`` of the
-folder says that it is.
+HOW is ``silent``, where heartbeats go on and nothing else is sent, ``stopped`` (SIGSTOP) or ``killed`` (SIGKILL). AT is a message
+and how often it is sent before that, ``CutEmbedding:10``, or a phase, ``phase:evaluation``. The file ``stuck`` in the folder
+shows that the command is stuck.
 """
 
 import os
@@ -24,7 +24,7 @@ MARK = "stuck"
 
 
 def main(how: str, at: str, arguments: Sequence[str]) -> None:
-    """Be the command until it gets stuck."""
+    """Run the command until it gets stuck."""
     kind, _, which = at.partition(":")
     counts, send, during = Counter[str](), Session.send, Logbook.during
 

@@ -1,7 +1,7 @@
-"""Waits: each wait for a partner, ended by a signal, beside a partner that is stopped, or one that only keeps its heartbeats.
+"""Test each wait for a partner: end it by a signal, with a partner that is stopped, or one that only keeps its heartbeats.
 
-One process waits, the other gets stuck at a place of the job. What is measured is how long it takes until the waiting one has
-ended, or has a line that names the silence. The cases are all pairs of a wait and what happens to it, not drawn from a seed.
+One process waits, and the other gets stuck at a place of the job. The campaign measures the time until the waiting process has
+ended, or has a line that names the silence. The cases are all pairs of a wait and an event, and are not drawn from a seed.
 """
 
 import os
@@ -38,30 +38,30 @@ from tallystick_robustness.processes import GRACE_S, PATIENCE_S, Process, Proces
 from tallystick_robustness.stuck import MARK
 
 SERVE_END_S = 12.0
-"""What the how-to of serving promises of a stop."""
+"""Seconds in which the how-to of serving promises that a stop is done."""
 LATE = "later than what it states"
 FAREWELL_S = 2.0
-"""What a run has for telling its partner of a stop."""
+"""Seconds that a run has to tell its partner of a stop."""
 SETTLES_S = 0.5
-"""Until what was on its way has come, and the process waits."""
+"""Seconds until all traffic on its way has arrived, and the process waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartnerWait:
-    """Party that waits in a command, and where its partner gets stuck, or None where it never comes."""
+    """Define a wait: the party that waits in a command, and the place where its partner gets stuck, or None if it never comes."""
 
     who: str
     command: str
     stuck_at: str | None
     idle: bool = False
-    """Whether a wait is long by nature, so that nothing is to be said of it."""
+    """Whether a wait is normally long, so that no line is expected about it."""
     job: str = "intersection"
     stuck: str | None = None
-    """Who gets stuck, where it is not the other one of two parties."""
+    """The party that gets stuck, if it is not the other one of two parties."""
 
     @property
     def partner(self) -> str:
-        """Return who gets stuck."""
+        """Return the party that gets stuck."""
         return self.stuck or (FEATURE if self.who == LABEL else LABEL)
 
 
@@ -168,7 +168,7 @@ CASES = [(what, happens) for what, happens in product(WAITS, HAPPENS) if _can_ha
 
 
 class Waits(ProcessCampaign):
-    """The campaign's fixture: processes to fork from, and a job that is trained, to be predicted and served."""
+    """Campaign of waits. Its fixture is the fork server, and a trained job to predict and serve with."""
 
     name = "waits"
     count = len(CASES)
@@ -179,7 +179,7 @@ class Waits(ProcessCampaign):
     )
 
     def measure(self) -> None:
-        """Train what is to be predicted and served."""
+        """Train the job to predict and serve with."""
         self._contract = contract(
             serving={"ways": ["key"]}, tuning={"trials": 2, "keys": {"training.learning_rate": {"low": 0.001, "high": 0.1}}}
         )
@@ -213,7 +213,7 @@ class Waits(ProcessCampaign):
         return self.played(number, *CASES[number % len(CASES)])
 
     def played(self, number: int, what: str, happens: str) -> CaseOutcome:
-        """Run a case by its wait and what happens to it."""
+        """Run a case of this wait and this event."""
         wait = WAITS[what]
         how = "stopped" if happens in ("SIGTERM beside a stopped partner", "the partner is stopped") else "silent"
         how = "killed" if happens == "the partner is killed" else how
@@ -286,13 +286,13 @@ class Waits(ProcessCampaign):
 
 
 def _names_it(said: str) -> bool:
-    """Tell whether words name a partner that is silent, perhaps as it waits for another, or of which nothing was heard."""
+    """Tell whether a text names a partner that is silent, that waits for another, or from which nothing was heard."""
     words = ("is there, and", "nothing heard for", "the partners are late")
     return any(word in said for word in words)
 
 
 def _until(process: Process, began: float, done: Callable[[], bool]) -> tuple[float | None, str]:
-    """Return the seconds until it is done, or None where it is not in PATIENCE_S, and the last line then."""
+    """Return the seconds until it is done, or None if it takes longer than PATIENCE_S, and the last line at that time."""
     while time.monotonic() < began + PATIENCE_S:
         if done():
             return time.monotonic() - began, process.line

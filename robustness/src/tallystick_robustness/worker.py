@@ -1,4 +1,4 @@
-"""A process that runs a campaign's cases, and can be killed where one hangs or takes it along."""
+"""Run a campaign's cases in a process that can be killed if a case hangs or crashes it."""
 
 import faulthandler
 import itertools
@@ -24,14 +24,14 @@ from tallystick_robustness.memory import resident_mib
 from tallystick_robustness.outcome import Campaign, CaseOutcome
 
 _START_S = 300.0
-CASE_S = 60.0  # and nobody hears of a case: it hangs
-WARM_CASES = 200  # before what a process holds is taken for its baseline
+CASE_S = 60.0  # without an answer for a case: then it hangs
+WARM_CASES = 200  # before a process's memory is taken as its baseline
 _PROCESSES = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """Outcomes of cases, what a reader must know of their fixture, and what the process that ran them held."""
+    """Keep the outcomes of cases, facts about their fixture, and the memory of the process that ran them."""
 
     outcomes: Sequence[CaseOutcome]
     facts: dict[str, Any]
@@ -40,7 +40,7 @@ class Played:
 
 
 class Worker:
-    """The starter's end of a worker process."""
+    """Talk to a worker process from the process that started it."""
 
     def __init__(self, campaign: type[Campaign], seed: int, scratch: Path) -> None:
         """Start the worker and wait until its campaign is set up."""
@@ -59,12 +59,12 @@ class Worker:
 
     @property
     def said(self) -> str:
-        """The end of what it wrote to standard error."""
+        """Return the end of the worker's standard error."""
         words = self._scratch / "words"
         return words.read_text(errors="replace")[-3000:] if words.exists() else ""
 
     def run(self, cases: range) -> tuple[list[CaseOutcome], CaseOutcome | None]:
-        """Run cases one after the other, and return their outcomes, and that of the case that took the process with it."""
+        """Run cases in turn. Return their outcomes, and the outcome of the case that ended the process, or None."""
         outcomes: list[CaseOutcome] = []
         began = time.monotonic()
         with suppress(OSError):
@@ -78,17 +78,17 @@ class Worker:
         return outcomes, None
 
     def _lost(self, case: int, seconds: float) -> CaseOutcome:
-        """Say where a process that hangs stands, or how one that has gone ended."""
-        self._process.join(0.5)  # its last words are out a moment before it is over
+        """Say where a process hangs, or how it ended."""
+        self._process.join(0.5)  # its last words are written a moment before it is over
         code = self._process.exitcode
         if code is None:
-            self.send_signal(signal.SIGUSR1)  # it then says where it stands
+            self.send_signal(signal.SIGUSR1)  # then it prints where it is
             time.sleep(1.0)
         why = "a hang" if code is None else f"the process died ({signal.Signals(-code).name if code < 0 else code})"
         return CaseOutcome(case=case, what="lost", how="", ended="failed", seconds=seconds, failure=why, detail=self.said)
 
     def _heard(self, seconds: float) -> Any:
-        """Return what it says next, or None if it says nothing, or has gone."""
+        """Return the worker's next message, or None if none comes or the worker has gone."""
         try:
             return self._pipe.recv() if self._pipe.poll(seconds) else None
         except (EOFError, OSError):
@@ -100,7 +100,7 @@ class Worker:
         os.kill(self._process.pid, number)
 
     def close(self) -> None:
-        """End the worker and remove what it left."""
+        """End the worker and remove its files."""
         self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -108,7 +108,7 @@ class Worker:
 
 
 class WorkerPool(AbstractContextManager["WorkerPool"]):
-    """As many workers as there are threads that ask for one. One that hangs or dies fails its case, and another goes on."""
+    """Keep as many workers as threads ask for one. If one hangs or dies, its case fails and another worker continues."""
 
     def __init__(self, campaign: type[Campaign], seed: int, scratch: Path) -> None:
         self._campaign, self._seed, self._scratch = campaign, seed, scratch
@@ -116,7 +116,7 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
         self._numbers, self._lock = itertools.count(), threading.Lock()
 
     def play(self, cases: range) -> Played:
-        """Run cases in a process."""
+        """Run cases in a worker process."""
         outcomes: list[CaseOutcome] = []
         memory = 0
         while True:
@@ -148,8 +148,8 @@ class WorkerPool(AbstractContextManager["WorkerPool"]):
 
 
 def _work(campaign: type[Campaign], seed: int, scratch: Path, pipe: Connection) -> None:
-    """Run the cases that the pipe names."""
-    os.setsid()  # an interrupt at the terminal is for the starter, who ends what runs
+    """Run the cases that arrive through the pipe."""
+    os.setsid()  # an interrupt at the terminal is for the starter, which ends the workers
     with (scratch / "words").open("wb") as words:
         for stream in (1, 2):
             os.dup2(words.fileno(), stream)
