@@ -1,1 +1,1 @@
-"""Benchmarks: one module per paper or figure, each a command of tallystick bench."""
+"""Provide the benchmarks: one module per paper or figure, each a command of tallystick bench."""

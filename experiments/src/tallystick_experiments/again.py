@@ -1,15 +1,15 @@
-"""Kept rows, made again by this code on this machine: does what the pages say still come out?
+"""Make kept rows again with this code on this machine, to see whether the pages still show the right results.
 
     python -m tallystick_experiments.again DATA COUNT [NAME ...]
 
-Each of these sweeps under ``experiments/runs`` (all, if none is named) is declared by the command in its first line, with the
-files that it names found below the folder DATA. COUNT of its rows, drawn at random by a seed, are made again. A line of JSON says
-of each how far its figures are from the kept ones, and a last one how many are the same to the last digit that is kept. Seconds
-are not compared. What measures the machine itself (``bench line``, ``bench serve``) is left out, and so are rows of TabM, which
-are made on a graphics card.
+The command in the first line of each sweep under ``experiments/runs`` declares it. All sweeps are taken if none is named. The
+files that a command names are looked for below the folder DATA. COUNT rows of each, drawn at random by a seed, are made again. A
+line of JSON per row says how far its figures are from the kept ones. A last line says how many are the same to the last kept
+digit. Seconds are not compared. Commands that measure the machine itself (``bench line``, ``bench serve``) are left out. So are
+rows of TabM, which are made on a graphics card.
 
     python -m tallystick_experiments.again DATA COUNT > LOG
-    python -m tallystick_experiments.outcomes LOG COMMIT    # keep what came out, and by which commit's code
+    python -m tallystick_experiments.outcomes LOG COMMIT    # keep the results, and the commit whose code made them
 """
 
 import json
@@ -35,14 +35,14 @@ from tallystick_experiments.stats import Row
 from tallystick_experiments.tasks import declared
 
 SEED = 20261126  # of the drawing
-UNLIKE = ("seconds", "cpu_seconds", "epoch_s", "process", "tau")  # what is another in every run; of tau, a setting of old rows
+UNLIKE = ("seconds", "cpu_seconds", "epoch_s", "process", "tau")  # figures that differ in every run; tau is a setting of old rows
 ON_A_CARD = ("tabm",)  # methods whose rows are made on a graphics card
 
 
 def made_again(path: Path, data: Path, count: int) -> Iterator[Row]:
-    """Make so many rows of a file of results again, and return each one's case, and its largest difference from the kept row.
+    """Make ``count`` rows of a file of results again, and yield each one's case and its largest difference from the kept row.
 
-    Raises DataError for a command that declares no sweep here, or whose file is not below ``data``; else as the trial does.
+    Raises DataError for a command that declares no sweep here, or whose file is not below ``data``, and the errors of the trial.
     """
     head, *kept = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     sweep = declared_by(head["command"], data)
@@ -73,7 +73,7 @@ def compared(name: str, case: Row, kept: Row, trial: Trial) -> Row:
 
 
 def declared_by(command: str, data: Path) -> Experiment:
-    """Declare the experiment of a command line. Raises DataError as ``made_again`` does."""
+    """Declare the experiment of a command line. Raises DataError like ``made_again``."""
     words = shlex.split(command)
     if words[:2] != ["tallystick", "bench"] or ";" in command.split('"')[0]:
         raise DataError(f"{command}: is not one command of tallystick bench")
@@ -95,7 +95,7 @@ def declared_by(command: str, data: Path) -> Experiment:
 
 
 def _found(value: Any, data: Path) -> Any:
-    """Find paths below the folder of data: DATA stands for the folder itself."""
+    """Replace paths by files below the folder of data. DATA is the folder itself."""
     if isinstance(value, list | tuple):
         return [_found(each, data) for each in value]
     if not isinstance(value, Path):
@@ -109,7 +109,7 @@ def _found(value: Any, data: Path) -> Any:
 
 
 def _numbers(value: Any, name: str = "") -> dict[str, float]:
-    """List all numbers of a row by where they stand."""
+    """List all numbers of a row by their place in it."""
     if isinstance(value, Mapping):
         parts = ((str(key), each) for key, each in value.items() if key not in UNLIKE)
     elif isinstance(value, list):
@@ -120,7 +120,7 @@ def _numbers(value: Any, name: str = "") -> dict[str, float]:
 
 
 def main(words: Sequence[str]) -> None:
-    """Print what comes out again, as the module says."""
+    """Print the rows made again, as the module describes."""
     if len(words) < 2 or not words[1].isdigit():
         raise ConfigError("wanted: DATA COUNT [NAME ...], a folder, how many rows of each, and names under experiments/runs")
     data, count, names = Path(words[0]), int(words[1]), words[2:]

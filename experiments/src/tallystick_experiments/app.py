@@ -1,7 +1,7 @@
-"""bench: the figures that the documentation quotes, each by one command.
+"""Define bench: one command for each figure that the documentation quotes.
 
-A command's options are the parameters of its function, which stands with what it measures. Only the command that is asked for is
-loaded: a list of all need not wait for their modules.
+A command's options are the parameters of its function. Only the requested command is loaded, so that a list of all commands need
+not wait for their modules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -157,9 +157,9 @@ def command_line(wanted: Sequence[str]) -> typer.Typer:
 
 
 def _not_loaded() -> None:
-    """Stand in the list of commands for one that is not loaded."""
+    """Replace a command that is not loaded in the list of commands."""
 
 
 def app(*, args: Sequence[str], prog_name: str) -> None:
-    """Run the command that the arguments begin with."""
+    """Run the command that the first argument names."""
     command_line(args[:1])(args=list(args), prog_name=prog_name)

@@ -1,4 +1,4 @@
-"""A simulated job of a table that two parties share, with ``audit: true``: what attackers find in all that crossed the cut."""
+"""Simulate an audited job of a table that two parties share: what attackers find in everything that crosses the cut."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,14 +29,14 @@ def audited(
     """Run the job of a label party and a feature party.
 
     Args:
-        frame: both parties' columns, a row each; joined again on the row's number.
+        frame: both parties' columns, one row each; the job joins them again by the number of the row.
         label: the column to predict.
-        columns: of ``label`` and of ``feature``, the parties.
-        contract: target, seed and whatever is not the default.
-        party: what both party files say besides.
-        has_partner: the rows that the feature party has too; all if left out.
-        sequences: of the parties, their columns of lists; none if left out.
-        folder: where the run folders go; a temporary one if left out.
+        columns: the columns of the parties ``label`` and ``feature``.
+        contract: target, seed and everything that differs from the defaults.
+        party: further keys of both party files.
+        has_partner: which rows the feature party has too; by default all.
+        sequences: the parties' columns of lists; by default none.
+        folder: the place of the run folders; by default a temporary one.
     """
     numbered = frame.with_row_index(KEY)
     agreed = {
@@ -72,7 +72,7 @@ def audited(
 def audited_table(
     table: PublicTable, seed: int, *, folder: Path | None = None, party: Mapping[str, Any] | None = None, **more: Any
 ) -> Result:
-    """Audit a run on a public table whose columns a seed shares out. ``more`` is what the contract says besides."""
+    """Audit a run on a public table, with columns divided by a seed. ``more`` has further keys of the contract."""
     own, partner_columns = table.halves(seed)
     contract = {"target": table.contract_target, "seed": seed, **more}
     return audited(

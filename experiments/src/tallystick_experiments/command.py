@@ -1,4 +1,4 @@
-"""A command made of an experiment's function: its parameters are the options, and what all commands share is added to them."""
+"""Make commands from experiments' functions: their parameters are the options, and the options of all commands are added."""
 
 import importlib
 import inspect
@@ -31,15 +31,15 @@ RayOption = Annotated[str | None, typer.Option(help="On a Ray cluster: auto, hos
 
 
 class Command(NamedTuple):
-    """A command that is not loaded yet.
+    """Name a command that is not loaded yet.
 
     Its function has an option for each parameter that is annotated with ``typer.Option`` or ``ReadOption``, and for each such
-    field of a ``GROUP``. One that declares an Experiment gets --out, --resume, --workers and --ray; one that gives an
-    ExperimentResult gets --out and, if it takes ``keeping``, the others. ``progress`` and ``keeping`` are handed to it.
+    field of a ``GROUP``. A function that declares an Experiment gets --out, --resume, --workers and --ray. One that returns an
+    ExperimentResult gets --out and, if it takes ``keeping``, the others. The command passes ``progress`` and ``keeping`` to it.
     """
 
     place: str  # module:function
-    says: str  # what it measures, in a sentence
+    says: str  # the measurement in a sentence
 
     def load(self) -> Callable[..., None]:
         """Import its module, and make the command."""
@@ -56,7 +56,7 @@ def automatic_watcher() -> "Watcher":
 
 
 def keeping_in(out: Path | None, *, resume: bool, made: "Maker | None" = None) -> "Keeping":
-    """Keep a sweep's rows in ``out``, if it is given. Progress shows as the terminal allows."""
+    """Keep a sweep's rows in ``out``, if that is given. Progress shows as the terminal allows."""
     if resume and out is None:
         raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
     from tallystick_experiments.grid import Keeping, made_here
@@ -65,7 +65,7 @@ def keeping_in(out: Path | None, *, resume: bool, made: "Maker | None" = None) -
 
 
 def _made_on(workers: int | None, ray: str | None, work: Callable[..., Any], options: Mapping[str, Any]) -> "Maker | None":
-    """Return what makes a sweep's cases in other processes, or None if ``--workers`` does not ask for any."""
+    """Return the maker of a sweep's cases in other processes, or None without ``--workers``."""
     if workers is None:
         if ray is not None:
             raise ConfigError(f"--ray {ray}: needs --workers N, how many runs to make at a time")
@@ -80,7 +80,7 @@ def _made_on(workers: int | None, ray: str | None, work: Callable[..., Any], opt
 
 
 def command_of(work: Callable[..., Any]) -> Callable[..., None]:
-    """Make a command of an experiment's function, or of one that gives figures, which are printed."""
+    """Make a command from an experiment's function, or from one that returns figures, which are printed."""
     from tallystick_experiments.page import ExperimentResult
 
     parameters, options, declares = parameters_of(work), options_of(work), is_declaration(work)
@@ -120,7 +120,7 @@ def command_of(work: Callable[..., Any]) -> Callable[..., None]:
 
 
 def is_declaration(work: Callable[..., Any]) -> bool:
-    """Tell whether a function declares an experiment, which others can then make row by row."""
+    """Tell whether a function declares an experiment, which other code can then make row by row."""
     from tallystick_experiments.experiment import Experiment
 
     return inspect.signature(work).return_annotation is Experiment
@@ -138,9 +138,9 @@ def _shown(parameter: inspect.Parameter, option: Any) -> inspect.Parameter:
 
 
 def finish_bench(found: "ExperimentResult", *, out: Path | None, as_json: bool) -> None:
-    """Print what an experiment found, as JSON or as its page's tables, and write both files if a folder is given.
+    """Print the result of an experiment, as JSON or as its page's tables, and write both files if a folder is given.
 
-    Raises TallystickError then, where it found what must not be.
+    Raises TallystickError after that if the experiment failed.
     """
     from tallystick_experiments.output import command, write_folder
 

@@ -1,4 +1,4 @@
-"""An experiment is a declaration: its cases, the trial that makes a row of each, and the page that shows the rows."""
+"""Declare an experiment: its cases, the trial that makes a row of each, and the page that shows the rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from tallystick_experiments.stats import Row
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """An experiment whose options are chosen: nothing of it has run yet.
+    """Hold an experiment whose options are chosen, before any of it has run.
 
     Args:
-        name: among results.PAGES, where committed rows find their page.
-        cases: what tells each run from the others, as plain data: the first fields of its row; all have the same.
-        trial: takes a case's fields by their names and makes the rest of its row.
-        page: makes the page of what no row says, and of the rows.
-        setting: what the rows of one log have to agree on.
+        name: its key in results.PAGES, by which committed rows find their page.
+        cases: the fields that distinguish the runs, as plain data; they come first in a row, and all cases have the same fields.
+        trial: takes a case's fields by their names, and makes the rest of its row.
+        page: makes the page from ``about`` and the rows.
+        setting: what the rows of one log must agree on.
         usual: values of fields that older logs leave out.
-        about: what no row says, as plain data; a function of nothing, where it is measured once the rows are made.
+        about: facts that are in no row, as plain data, or a function that measures them after the rows are made.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Experiment:
     about: Row | Callable[[], Row] = field(default_factory=dict)
 
     def run(self, keeping: Keeping = NOWHERE) -> ExperimentResult:
-        """Make the rows that the log lacks, on one thread each. Raises as ``run_cases`` and the trial do."""
+        """Make the rows that the log lacks, on one thread each. Raises the errors of ``run_cases`` and of the trial."""
         rows = run_cases(self.cases, self.trial, keeping, self.setting, usual=self.usual)
         about = self.about() if callable(self.about) else self.about
         return ExperimentResult(experiment=self.name, about=about, rows=rows, page_of=self.page)

@@ -1,4 +1,4 @@
-"""How well `tallystick explore` foretells: the gain on a sample beside that of the default run on all rows, table by table."""
+"""Measure how well `tallystick explore` predicts: the gain on a sample next to that of the default run on all rows, by table."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ USUAL = (
     *("baseball", "casp", "compactiv", "crashes", "grid", "happiness"),
     *("hotels", "hours", "incomes", "lending", "packages", "votes"),
 )
-"""Of the reporting half, with 8,000 rows and more: all of two classes, and the first by name."""
+"""The first tables by name among those of the reporting half with two classes and 8,000 rows or more."""
 MOST_ROWS = 12_000
 SAMPLE: int = ExploreConfig.model_fields["rows"].default
 
@@ -41,9 +41,9 @@ def explore_experiment(
     sample: Annotated[int, Option(help="Ids of the sample, about.", min=500)] = SAMPLE,
     seeds: Annotated[Sequence[int], seeds_option("Seeds per table.")] = range(1, 2),
 ) -> Experiment:
-    """Share each table's columns out at random, explore on a sample, and train with the default settings on all rows.
+    """Divide each table's columns at random, explore on a sample, and train with the default settings on all rows.
 
-    Raises ConfigError for an unknown table, DataError for one that is not there.
+    Raises ConfigError for an unknown table, DataError for one that is missing.
     """
     if unknown := [name for name in tables if name not in TABLES]:
         raise ConfigError(f"--tables {', '.join(unknown)}: must be of {', '.join(TABLES)}")
@@ -64,7 +64,7 @@ def explore_experiment(
 
 
 def _gain(table: PublicTable, seed: int, **sections: Mapping[str, Any]) -> Row:
-    """Run or explore a contract with these sections, and return own columns, both sides' and the gain, with its interval."""
+    """Run or explore a contract with these sections. Return the figures of own columns, of both sides' and of the gain."""
     explores = "explore" in sections
     roles = {LABEL: "label", FEATURE: "feature"} | ({HELPER: "helper"} if explores else {})
     contract = parse_contract(
@@ -111,7 +111,7 @@ def figures_of(result: Result) -> Row:
 
 
 def gain_in_points(target: TargetType, figures: Row) -> Spread:
-    """Return a gain in points: .01 of a metric that is better where it is higher, or a tenth of an error of own columns."""
+    """Return a gain in points: .01 of a metric if higher is better, or else a tenth of the error with own columns."""
     metric = METRICS[target][figures["metric"]]
     value, low, high = figures["gain"]
     if metric.higher_is_better:
@@ -128,7 +128,7 @@ def _holds(spread: Spread, value: float) -> bool:
 
 
 def explore_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show both gains table by table, how well one ranks as the other, and by how much the estimate is off."""
+    """Show both gains for each table, how well one ranks like the other, and the error of the estimate."""
     pairs = [(gain_in_points(row["target"], row["estimate"]), gain_in_points(row["target"], row["final"])) for row in rows]
     estimated, final = (np.array([pair[side].value for pair in pairs]) for side in (0, 1))
     lines: list[Sequence[Cell]] = [

@@ -1,1 +1,1 @@
-"""The data sets of the experiments, each read in one place. Who holds which columns is said with them."""
+"""Read the data sets of the experiments, each in one place, and say which party holds which columns."""

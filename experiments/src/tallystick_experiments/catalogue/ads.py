@@ -1,8 +1,10 @@
-"""Tables of clicks and purchases that two parties share: who holds which columns, which rows are tests, and the encoding.
+"""Read tables of clicks and purchases that two parties share: who holds which columns, which rows are for tests, and the
+encoding.
 
-FedAds' own files (a folder with sample_train_aligned.csv, sample_test.csv and, of rows that the label party alone has,
-sample_train_nonaligned.csv; every cell written as ['value'], a column in which some cell lists several a sequence), the IJCAI-18
-purchases that resemble them, Kaggle's Criteo and Avazu files, or the credit-card data that FATE split.
+The tables are: FedAds' own files (a folder with sample_train_aligned.csv, sample_test.csv and sample_train_nonaligned.csv, which
+has rows that only the label party has; every cell is written as ['value'], and a column in which some cell lists several values
+is a sequence); the IJCAI-18 purchases, which resemble them; Kaggle's Criteo and Avazu files; and the credit-card data that FATE
+split.
 """
 
 from dataclasses import replace
@@ -25,23 +27,23 @@ from tallystick_experiments.catalogue.clicks import (
 from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable, encode_split, split_columns
 
 TRAINING_FILE, UNALIGNED_FILE, TEST_FILE = "sample_train_aligned.csv", "sample_train_nonaligned.csv", "sample_test.csv"
-OTHER_NAMES = {UNALIGNED_FILE: "sample_train_unaligned.csv", TEST_FILE: "test.csv"}  # that others who have the files read
-USER, ITEM = "l_u_fea_1", "l_i_fea_1"  # the first columns of the user's and of the item's profile: taken for their ids
-LABEL_PARTY_COLUMNS = 16  # FedAds' number; the rest is the feature party's
+OTHER_NAMES = {UNALIGNED_FILE: "sample_train_unaligned.csv", TEST_FILE: "test.csv"}  # which other readers of the files use
+USER, ITEM = "l_u_fea_1", "l_i_fea_1"  # the first columns of the user's and of the item's profile, taken as their ids
+LABEL_PARTY_COLUMNS = 16  # FedAds' number; the feature party has the rest
 IJCAI_NUMERIC = ("shop_review_positive_rate", "shop_score_service", "shop_score_delivery", "shop_score_description")
 IJCAI_TEST = "te_8k"
 CREDIT = ("default_credit_hetero_guest.csv.gz", "default_credit_hetero_host.csv.gz")
 
 
 def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> TwoPartyTable:
-    """Read a data set and share its columns out as FedAds does: item, shop and user profile to the label party.
+    """Read a data set and divide its columns as FedAds does: the label party gets item, shop and user profile.
 
     Args:
         path: a folder with FedAds' two files, or FATE's, or one file of any of the formats.
-        limit: draw so many rows of each file at random, always the same ones; they keep their order and their part.
+        limit: how many rows of each file to draw at random, always the same ones; they keep their order and their part.
         swapped: give each party the other's columns, so that the better ones cross the cut.
 
-    Raises DataError for a file that is absent or of another format.
+    Raises DataError for a missing file, or one of another format.
     """
     if path.is_dir() and (path / TRAINING_FILE).exists():
         table = _read_fedads(path, limit)
@@ -81,7 +83,7 @@ def _read_fedads(folder: Path, limit: int | None) -> TwoPartyTable:
     if not (label_party and feature_party):
         raise DataError(f"{folder}: {TRAINING_FILE} has no columns l_i_*, l_u_* and f_*; has {', '.join(frame.columns)}")
     listed = [name for name in (*label_party, *feature_party) if frame.get_column(name).str.contains(",", literal=True).any()]
-    # Only the label party has a column of the row's item.
+    # Only the label party has a column for the row's item.
     of_label = SequenceConfig(separator=",", target=ITEM if ITEM in label_party and ITEM not in listed else None)
     # l_c_fea stays out: the paper describes the label party's context as the time of the conversion, which is the label
     return TwoPartyTable(
@@ -99,7 +101,7 @@ def _read_fedads(folder: Path, limit: int | None) -> TwoPartyTable:
 
 
 def _named(folder: Path, name: str) -> Path:
-    """Return a file by its own name, or by the other one if that is there."""
+    """Return a file by its usual name, or by the other name if only that exists."""
     other = folder / OTHER_NAMES.get(name, name)
     return other if other.exists() and not (folder / name).exists() else folder / name
 
@@ -149,9 +151,9 @@ def _read_credit(folder: Path, limit: int | None) -> TwoPartyTable:
 
 
 def read_by_kind(path: Path, *, limit: int | None = None) -> TwoPartyTable:
-    """Read a data set as ``read_ads`` does. Of Kaggle's Criteo file the label party has C1-C26, the feature party I1-I13.
+    """Read a data set as ``read_ads`` does. For Kaggle's Criteo file the label party has C1-C26 and the feature party I1-I13.
 
-    Raises DataError for one that is absent or of another format.
+    Raises DataError for a missing data set, or one of another format.
     """
     table = read_ads(path, limit=limit)
     if table.name != "criteo":
@@ -163,7 +165,7 @@ def read_by_kind(path: Path, *, limit: int | None = None) -> TwoPartyTable:
 def read_pair(data: Path, partner: Path | None, *, limit: int | None = None) -> TwoPartyTable:
     """Read two parties' CSV files (columns id and, in the label party's, y), or one file of the FedAds benchmark's formats.
 
-    Raises DataError for a file that is absent or of another format.
+    Raises DataError for a missing file, or one of another format.
     """
     if partner is None:
         return read_ads(data, limit=limit)
@@ -186,7 +188,7 @@ def read_pair(data: Path, partner: Path | None, *, limit: int | None = None) -> 
 
 
 def _check_pair(label: pl.DataFrame, feature: pl.DataFrame, data: Path, partner: Path) -> None:
-    """Raise DataError for what the join would get through and no figure should be made of."""
+    """Raise DataError for rows that the join would accept, but that no figure should come from."""
     for path, frame in ((data, label), (partner, feature)):
         if twice := frame.filter(pl.col("id").is_duplicated()).get_column("id").head(1).to_list():
             raise DataError(f"{path}: id {twice[0]} is there more than once; a row per id was expected")
@@ -195,9 +197,9 @@ def _check_pair(label: pl.DataFrame, feature: pl.DataFrame, data: Path, partner:
 
 
 def encode_ads(table: TwoPartyTable, *, seed: int, min_count: int, aligned: float = 1.0) -> SplitData:
-    """Encode the rows that are for training and for tests, which the seed draws where the data does not say.
+    """Encode the rows for training and for tests. The seed draws them if the data does not say which are which.
 
-    Only the share ``aligned`` of the training rows is kept: those that both parties have.
+    Only the share ``aligned`` of the training rows is kept. These are the rows that both parties have.
     """
     rows = table.frame.height
     if table.test_N is not None:

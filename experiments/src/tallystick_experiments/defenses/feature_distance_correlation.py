@@ -1,4 +1,4 @@
-"""A loss on the distance correlation of own columns and cut embeddings. Shapes: B rows, D cut width, F, G columns."""
+"""Add the distance correlation of own columns and cut embeddings to the loss. Shapes: B rows, D cut width, F, G columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 from tallystick.defenses.checks import check_embeddings, check_positive
 from tallystick.defenses.defense import Defense, Guarantee, Stage, Strength
 
-MOST_ROWS = 512  # of a batch: the first ones, which the schedule's shuffle chose
+MOST_ROWS = 512  # of a batch: the first ones, in the random order of the schedule
 _FLOOR = 1e-8
 
 
@@ -20,17 +20,17 @@ _FLOOR = 1e-8
 class FeatureDistanceCorrelation(Defense):
     """Adds weight * dCor^2 of a batch's raw columns and cut embeddings to the feature party's share of the loss.
 
-    Vepakomma et al. 2020 (NoPeek: Information leakage reduction to share activations in distributed deep learning), equation 1,
-    by the feature party itself: its columns never leave. The penalty joins the cut gradient that comes back, so nothing else
-    crosses. Rows' columns are as far apart as their standardised numbers, and each category that differs counts as two
-    numbers one deviation apart.
+    This is Vepakomma et al. 2020 (NoPeek: Information leakage reduction to share activations in distributed deep learning),
+    equation 1, computed by the feature party itself, so its columns never leave. The penalty is added to the cut gradient that
+    comes back, so nothing else crosses. The distance of two rows' columns is that of their standardised numbers, and a category
+    that differs counts like two numbers that are one deviation apart.
 
     Threat model: an honest-but-curious label party. Guarantee: no formal guarantee; dCor is 0 for independent vectors only, but
-    on the first 512 rows of a batch, in training, as far as the optimiser goes. Not protected: whatever the label needs of the
-    columns. Narrow cuts need small weights.
+    it is taken on the first 512 rows of a batch, in training, as far as the optimiser goes. Not protected: information of the
+    columns that the label needs. Narrow cuts need small weights.
 
     Args:
-        weight: of the penalty beside the mean loss, above 0.
+        weight: the penalty's weight, relative to the mean loss; above 0.
 
     Raises ConfigError for a weight out of range, DataError for embeddings that are not finite.
     """
@@ -46,13 +46,13 @@ class FeatureDistanceCorrelation(Defense):
         check_positive("feature-distance-correlation: weight", self.weight)
 
     def __call__(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor:
-        """Return the scalar penalty, or 0 without a gradient where a batch's rows or embeddings are all the same."""
+        """Return the scalar penalty, or 0 without a gradient if all rows or embeddings of a batch are the same."""
         check_embeddings(cut_BD)
         cut_BD, numeric_BF, codes_BG = cut_BD[:MOST_ROWS], numeric_BF[:MOST_ROWS], codes_BG[:MOST_ROWS]
         return self.weight * correlation_of_distances(_distances(cut_BD), column_distances(numeric_BF, codes_BG))
 
     def guarantee(self) -> Guarantee:
-        """Say that there is none."""
+        """State that there is no formal guarantee."""
         return Guarantee(
             text=f"no formal guarantee: distance correlation of columns and cut embeddings in the loss, weight {self.weight:g}"
         )
@@ -67,7 +67,7 @@ def column_distances(numeric_BF: Tensor, codes_BG: Tensor) -> Tensor:
 
 
 def correlation_of_distances(a_BB: Tensor, b_BB: Tensor) -> Tensor:
-    """Return dCor^2 (V-statistic, Szekely et al. 2007) of two distance matrices. It is 0 where one of them is constant."""
+    """Return dCor^2 (V-statistic, Szekely et al. 2007) of two distance matrices. It is 0 if one of them is constant."""
     a_BB, b_BB = _centred(a_BB), _centred(b_BB)
     product = (a_BB.square().mean() * b_BB.square().mean()).sqrt()
     if not bool(product > 0):
@@ -86,7 +86,7 @@ def _squared(x_BD: Tensor) -> Tensor:
 
 
 def _distances(x_BD: Tensor) -> Tensor:
-    """Return distances whose gradient stays finite where rows coincide: there, and on the diagonal, it is 0."""
+    """Return distances whose gradient stays finite if rows are equal: for these, and on the diagonal, it is 0."""
     squared_BB = _squared(x_BD)
     scale = squared_BB.detach().mean()
     apart_BB = squared_BB > _FLOOR * scale

@@ -1,4 +1,4 @@
-"""Gradient compression: only the largest coordinates of a batch's cut gradients. Shapes: B batch, D cut width."""
+"""Send only the largest coordinates of a batch's cut gradients. Shapes: B batch, D cut width."""
 
 import math
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ READ_BY = ReadBy(attack="surrogate-top", auc=0.999)
 class GradientCompression(Defense):
     """Sends the coordinates of a batch's cut gradients that are largest in size, and 0 for all others.
 
-    Aji and Heafield 2017 (sparse communication), without what they carry over to the next step, for a row comes once an epoch.
-    Fu et al. 2022 (Label inference attacks against vertical federated learning) try it as a defence of labels; here as in their
-    published code, but for a share of coordinates that is rounded up.
+    This is Aji and Heafield 2017 (sparse communication) without the residual that they carry over to the next step, because a row
+    comes once an epoch. Fu et al. 2022 (Label inference attacks against vertical federated learning) test it as a defence of
+    labels. It is as in their published code, except that the number of coordinates is rounded up.
 
-    Threat model: a feature party that follows the protocol and studies small gradients. Guarantee: no formal guarantee; it
-    draws nothing, so what it leaves is the same whenever it is looked at. Not protected: the rows with the largest gradients,
-    those that the model gets wrong and so often the rarer class's, keep their direction and most of their norm; cut embeddings.
+    Threat model: a feature party that follows the protocol and studies small gradients. Guarantee: no formal guarantee; it draws
+    nothing, so it leaves the same information each time. Not protected: the rows with the largest gradients, which the model gets
+    wrong and which are often of the rarer class, keep their direction and most of their norm; cut embeddings.
 
-    Labels are not read, so any target will do. Coordinates of equal size are sent or withheld together.
+    It does not read labels, so it works with any target. Coordinates of equal size are sent or withheld together.
 
     Args:
-        keep: share of coordinates that is sent, above 0 and below 1, at least one.
+        keep: the share of coordinates that is sent, above 0 and below 1; at least one is sent.
 
     Raises ConfigError for a share out of range, DataError for gradients that are not finite.
     """
@@ -58,7 +58,7 @@ class GradientCompression(Defense):
         return torch.where(size_BD >= least, grad_BD, 0.0)
 
     def guarantee(self) -> Guarantee:
-        """Say that there is none."""
+        """State that there is no formal guarantee."""
         return Guarantee(
             text=f"no formal guarantee: of each batch's cut gradients the largest coordinates are sent, {self.keep:g} of all; "
             f"{READ_BY.sentence}"

@@ -1,4 +1,4 @@
-"""LADSG: soft labels, cut gradients along those of similar rows, limited norms. Shapes: N rows, B batch, D cut width."""
+"""Train on soft labels, replace cut gradients by those of similar rows, and limit norms. Shapes: N rows, B batch, D cut width."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,37 +17,37 @@ from tallystick.defenses.noise import Randomness
 from tallystick.errors import DataError
 
 READ_BY = ReadBy(attack="surrogate-top", auc=0.998)
-_ROWS = 1024  # that are compared with all others of a batch at a time
+_ROWS = 1024  # rows compared with all others of a batch at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ladsg(Defense):
-    """Trains on labels mixed with a teacher's answers, and sends of each cut gradient what lies along the most similar row's.
+    """Trains on labels mixed with a teacher's answers, and sends the part of each cut gradient along the most similar row's.
 
-    Yan et al. 2025 (LADSG: Label-Anonymized Distillation and Similar Gradient Substitution for Label Privacy in Vertical
-    Federated Learning, arXiv 2506.06742). Of that text only the abstract could be read. Of the abstract are the three parts and
-    their order: true labels give way to soft ones by distillation, each gradient to a semantically similar one, and a check of
-    gradient norms comes last. All detail is our own reading, and figures of it are none of that paper's:
+    This is Yan et al. 2025 (LADSG: Label-Anonymized Distillation and Similar Gradient Substitution for Label Privacy in Vertical
+    Federated Learning, arXiv 2506.06742), of which only the abstract could be read. The abstract gives the three parts and their
+    order: distillation replaces true labels by soft ones, each gradient is replaced by a semantically similar one, and a check of
+    gradient norms comes last. All details are our own reading, so its figures are not those of the paper:
 
-    - the teacher knows the label party's own columns (cross-fitted boosting in a job, so that no row's label is in its own
-      answer; without columns the training rows' share of positives), and enters the label with weight ``soft``, as in Hinton et
-      al. 2015, whose two losses are one for the mixed target;
+    - the teacher knows the label party's own columns (in a job, cross-fitted boosting, so that no row's label is in its own
+      answer; without columns, the training rows' share of positives). It enters the label with weight ``soft``, as in Hinton et
+      al. 2015, where the two losses equal one loss on the mixed target;
     - a row's gradient is projected on that of the other row of the batch with the highest cosine to it;
-    - a row whose norm lies over the batch's mean by more than ``limit`` standard deviations is scaled down to there.
+    - a row whose norm is more than ``limit`` standard deviations above the batch's mean is scaled down to that.
 
     Threat model: a feature party that follows the protocol and studies norms and directions of the cut gradients. Guarantee: no
-    formal guarantee. Not protected: a soft label still tells its label, which moves it by 1 - ``soft``; the most similar row is
-    mostly of the same class, so the projection keeps what tells classes apart; it changes nothing at all where all gradients
-    lie on one line, as below a linear top model, or where a row has a twin; cut embeddings. It draws nothing, so there is
-    nothing to average away. A batch of one row, which has no other, is sent as zeros. It is refused on a union, and where a half
-    of the training rows lacks a class.
+    formal guarantee. Not protected: a soft label still reveals its label, which changes it by 1 - ``soft``; the most similar row
+    is mostly of the same class, so the projection keeps the difference of the classes; it changes nothing if all gradients lie on
+    one line, as below a linear top model, or if a row has a twin; cut embeddings. It draws nothing, so nothing can be averaged
+    away. A batch of one row is sent as zeros, because it has no other row. It is refused on a union, and if a half of the
+    training rows lacks a class.
 
     Args:
         soft: the teacher's weight in a label, above 0 and below 1.
-        limit: standard deviations over the mean norm that are allowed, 1e-6 to 1e6.
+        limit: the standard deviations above the mean norm that are allowed, 1e-6 to 1e6.
         teacher: see ``Teacher``; None answers with the share of positives.
 
-    Raises ConfigError for values out of range, DataError for labels other than 0 and 1, answers that are no probabilities, or
+    Raises ConfigError for values out of range, DataError for labels other than 0 and 1, answers that are not probabilities, or
     gradients that are not finite.
     """
 
@@ -77,7 +77,7 @@ class Ladsg(Defense):
         return replace(self, teacher=teacher)
 
     def parts(self) -> tuple[Defense, ...]:
-        """Return the labels' part, and the gradients'."""
+        """Return the part for labels and the part for gradients."""
         return (self, SimilarGradients(limit=self.limit, text=self.guarantee().text))
 
     def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:  # noqa: ARG002
@@ -90,7 +90,7 @@ class Ladsg(Defense):
         return torch.lerp(label_N, answer_N.to(label_N.device), self.soft).to(dtype)
 
     def guarantee(self) -> Guarantee:
-        """Say that there is none."""
+        """State that there is no formal guarantee."""
         return Guarantee(
             text=f"no formal guarantee: labels with a share of {self.soft:g} of a teacher's answers, cut gradients projected on "
             f"the most similar row's, norms at most {self.limit:g} standard deviations over the mean; {READ_BY.sentence}"
@@ -99,11 +99,11 @@ class Ladsg(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarGradients(Defense):
-    """The part of ``Ladsg`` that gradients go through.
+    """Hold the part of ``Ladsg`` that changes gradients.
 
     Args:
-        limit: standard deviations over the mean norm that are allowed.
-        text: what the whole says of its guarantee.
+        limit: the standard deviations above the mean norm that are allowed.
+        text: the text of the whole defence's guarantee.
     """
 
     method: ClassVar[str] = Ladsg.method
@@ -113,7 +113,7 @@ class SimilarGradients(Defense):
     text: str
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:  # noqa: ARG002
-        """Return the gradients along the most similar rows', none of an anomalous norm."""
+        """Return the gradients along the most similar rows', without anomalous norms."""
         check_gradients(grad_BD, labels_B)
         if len(grad_BD) < 2:
             return torch.zeros_like(grad_BD)
@@ -127,12 +127,12 @@ class SimilarGradients(Defense):
         return (scale_B[:, None] * substituted_BD).to(grad_BD.dtype)
 
     def guarantee(self) -> Guarantee:
-        """Return the promise of the whole."""
+        """Return the guarantee of the whole defence."""
         return Guarantee(text=self.text)
 
 
 def _most_similar(unit_BD: Tensor) -> Tensor:
-    """Find which other row has the highest cosine to each row, the first of several. It takes time B^2 D."""
+    """Find the other row with the highest cosine to each row, the first if there are several. It takes time B^2 D."""
     nearest = []
     for part in torch.split(torch.arange(len(unit_BD), device=unit_BD.device), _ROWS):
         cosine = unit_BD[part] @ unit_BD.T

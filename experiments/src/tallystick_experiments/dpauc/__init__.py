@@ -1,1 +1,1 @@
-"""DPAUC's tables."""
+"""Make DPAUC's tables."""

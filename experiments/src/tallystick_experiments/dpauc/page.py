@@ -1,4 +1,6 @@
-"""The DPAUC benchmark's page: the paper's Tables 1 to 5 beside ours, and what the other mechanisms give for the same epsilon."""
+"""Build the DPAUC benchmark's page: the paper's Tables 1 to 5 next to ours, and the results of other mechanisms at the same
+epsilon.
+"""
 
 from collections.abc import Sequence
 
@@ -93,7 +95,7 @@ def _named(row: Row) -> str:
 
 
 def _table(name: str, note: str, rows: Sequence[Row], *settings: str) -> ResultTable:
-    """Show means and sds beside the paper's, where it has any."""
+    """Show means and sds next to the paper's, if it has any."""
     columns: dict[str, Shown] = {"scores": "scenario"}
     if len({_named(row) for row in rows}) > 1:
         columns |= {"mechanism": _named}
@@ -105,5 +107,5 @@ def _table(name: str, note: str, rows: Sequence[Row], *settings: str) -> ResultT
 
 
 def _in_words(field: str) -> Shown:
-    """Show a setting, which is no figure."""
+    """Show a setting that is not a figure."""
     return lambda row: row[field] if isinstance(row[field], str) else f"{row[field]:g}"

@@ -1,4 +1,4 @@
-"""DPAUC's printed numbers, as data: its setting and Tables 1 to 5."""
+"""List DPAUC's printed numbers: its setting and Tables 1 to 5."""
 
 PAPER_ROWS = 458_407
 PAPER_POSITIVES = 117_317

@@ -1,12 +1,12 @@
-"""``tallystick bench dpauc``: Tables 1 to 5 of DPAUC beside its numbers, and what the other mechanisms give for the same epsilon.
+"""Measure ``tallystick bench dpauc``: Tables 1 to 5 of DPAUC, next to its numbers, and other mechanisms at the same epsilon.
 
-Scores come from a file with columns ``score`` and ``label``, from a network that is trained on a public table, or from the
-paper's setting as a binormal simulation: M = 458,407 rows, P = 117,317 positives, and the AUC of its three epochs. The data are
-fixed and the noise is drawn anew in every repeat, as in the paper.
+Scores come from a file with columns ``score`` and ``label``, from a network that is trained on a public table, or from a binormal
+simulation of the paper's setting: M = 458,407 rows, P = 117,317 positives, and the AUC of its three epochs. As in the paper, the
+data are fixed and every repeat draws new noise.
 
-A mechanism's noise is drawn from the distribution of its sum over the clients (mechanism.simulate), so a thousand clients
-cost what one does. Rows are dealt to clients as the paper says and their counts added up again: IID and non-IID differ in nothing
-but their seeds.
+A mechanism's noise is drawn from the distribution of its sum over the clients (mechanism.simulate), so a thousand clients cost as
+much as one. Rows are dealt to clients as in the paper and their counts are added up again, so IID and non-IID differ only in
+their seeds.
 """
 
 import time
@@ -58,24 +58,24 @@ DENSITY_BINS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredSet:
-    """One test set: scores and labels in the order of the score, their exact AUC, and bin edges from a public sample."""
+    """Hold one test set: scores and labels in the order of the score, their exact AUC, and bin edges from a public sample."""
 
     name: str
     epoch: int | None
-    """Which of the paper's epochs this stands for, or None for a file."""
+    """The epoch of the paper that it reproduces, or None for a file."""
     labels_N: NDArray[np.bool_]
     scores_N: Floats
     auc: float
     population: Population
     public_edges: tuple[float, ...]
-    """Nearly equal masses of an independent sample of the same kind, for the record-level histogram."""
+    """Edges of nearly equal mass in an independent sample of the same kind, for the record-level histogram."""
     grid: ScoreBins
     """The fine grid with the number of rows in each bin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One row of a table, before it is measured."""
+    """Describe one row of a table, before it is measured."""
 
     table: str
     scenario: ScoredSet
@@ -101,11 +101,11 @@ def measure_dpauc(
     workers: int = 2,
     progress: Progress = no_progress,
 ) -> ExperimentResult:
-    """Measure every row: of Tables 1 to 5 and of the table of mechanisms, and how far the predictions are off.
+    """Measure every row of Tables 1 to 5 and of the table of mechanisms, and how far the predictions are from the measurements.
 
-    Means and standard deviations are over ``repeats`` draws. The prediction is compared with a standard deviation over
-    ``check_repeats`` draws, which is itself within 5 % (2 sd) for 1,000. The scores are those of ``data``, or of the test rows
-    of a ``table`` that two parties share. Raises DataError for a file without usable scores and labels.
+    Means and standard deviations are over ``repeats`` draws. A prediction is compared with a standard deviation over
+    ``check_repeats`` draws, which is itself within 5 % (2 sd) for 1,000. The scores are those of ``data``, or of the test rows of
+    a ``table`` that two parties share. Raises DataError for a file without usable scores and labels.
     """
     started = time.perf_counter()
     seeds = iter(np.random.SeedSequence(seed).spawn(2000))
@@ -164,7 +164,7 @@ def coverage(
     with TemporaryDirectory() as folder:
         for index in range(runs):
             ledger = Ledger.create(Path(folder) / f"{index}.ledger", party="label party")
-            noise = SimulatedNoise(np.random.default_rng([seed, index, 1]))  # [0, 0] would be the interval's own stream
+            noise = SimulatedNoise(np.random.default_rng([seed, index, 1]))  # [0, 0] would be the interval's own random stream
             results.append(release_private_auc(labels, scores, epsilon=epsilon, ledger=ledger, dataset="test", rng=noise))
     covered = sum(result.interval[0] <= exact <= result.interval[1] for result in results)
     return {
@@ -206,7 +206,7 @@ def _source(data: Path | None, table: PublicTable | None) -> str:
 
 
 def _trained(table: PublicTable, seed: int) -> tuple[NDArray[np.bool_], Floats]:
-    """Train on a table that two parties share, and give its test rows' labels and scores."""
+    """Train on a table that two parties share, and return the labels and scores of its test rows."""
     if table.target != "binary":
         raise ConfigError(f"--table {table.name}: its label is {table.target}; an AUC needs two classes")
     with TemporaryDirectory() as folder:
@@ -218,7 +218,7 @@ def _trained(table: PublicTable, seed: int) -> tuple[NDArray[np.bool_], Floats]:
 def _scenarios(scored: tuple[NDArray[np.bool_], Floats] | None, seeds: Iterator[np.random.SeedSequence]) -> list[ScoredSet]:
     if scored is not None:
         labels, scores = scored
-        # A public sample is what a file does not have: the population's own model stands in for it.
+        # A file has no public sample, so the population's own model replaces it.
         rate = float(labels.mean())
         population = Population(rows=len(labels), positive_rate=rate, auc=min(max(_exact_auc(labels, scores), 0.01), 0.99))
         return [_scenario("given", None, labels, scores, population, _draw(population, np.random.default_rng(next(seeds)))[1])]
@@ -293,7 +293,7 @@ def _cases(scenario: ScoredSet, epsilons: Sequence[float]) -> Iterator[Case]:
             )
         for clients in (10, 1000):
             for partition in ("IID", "non-IID"):
-                # What else the same epsilon buys
+                # Other uses of the same epsilon
                 ranks = COUNTING["two-statistics"].tuned(epsilon, scenario.population)
                 for mechanism in [
                     counting("thresholds", epsilon=epsilon),
@@ -307,7 +307,7 @@ def _cases(scenario: ScoredSet, epsilons: Sequence[float]) -> Iterator[Case]:
 
 
 def _gaussian(scenario: ScoredSet, epsilon: float, clients: int) -> Case:
-    """Return the published mechanism with Gaussian noise in place of Laplace's."""
+    """Return the published mechanism with Gaussian noise instead of Laplace noise."""
     mechanism = counting("thresholds", epsilon=epsilon, kind="gaussian", delta=GAUSSIAN_DELTA)
     return Case(table="mechanisms", scenario=scenario, mechanism=mechanism, clients=clients)
 
@@ -342,7 +342,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
         "bias": float(draws.mean() - scenario.auc),
         "sd_many": sd_many,
         "predicted_sd": predicted,
-        "predicted_ratio": predicted / sd_many if sd_many > 0 else None,  # few draws at a large epsilon may all be free of noise
+        "predicted_ratio": predicted / sd_many if sd_many > 0 else None,  # at a large epsilon, few draws may all lack noise
         "paper_mean": paper_mean,
         "paper_sd": paper_sd,
     }
@@ -357,7 +357,7 @@ def accounting_of(mechanism: CountingMechanism) -> str | None:
 
 
 def _dealt_counts(scenario: ScoredSet, bins: ScoreBins, case: Case, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Deal rows to clients, count per client and bin, and add the counts up (what the server's sum holds without noise)."""
+    """Deal rows to clients, count per client and bin, and add up the counts, which gives the server's sum without noise."""
     rows = len(scenario.labels_N)
     contiguous = np.arange(rows) * case.clients // rows  # rows are in the order of their scores
     owner = rng.integers(0, case.clients, rows) if case.partition == "IID" else contiguous
@@ -370,7 +370,7 @@ def _dealt_counts(scenario: ScoredSet, bins: ScoreBins, case: Case, rng: np.rand
 
 
 def _measure_noisy_scores(scenario: ScoredSet, repeats: int, rng: np.random.Generator) -> list[Row]:
-    """Measure a column of Table 3: every repeat's noise is drawn once and scaled for each epsilon."""
+    """Measure a column of Table 3. Every repeat's noise is drawn once and scaled for each epsilon."""
     mechanisms = [NoisyScores(epsilon=float(epsilon)) for epsilon in paper.SCORE_EPSILONS]
     aucs = np.empty((repeats, len(mechanisms)))
     for repeat in range(repeats):
@@ -393,7 +393,7 @@ def _measure_noisy_scores(scenario: ScoredSet, repeats: int, rng: np.random.Gene
 
 
 class _OneDraw(SimulatedNoise):
-    """Gives the same Laplace draw at every scale: NOT for releases."""
+    """Give the same Laplace draw at every scale. This is NOT for releases."""
 
     def __init__(self, rng: np.random.Generator, rows: int) -> None:
         super().__init__(rng)
@@ -406,17 +406,19 @@ class _OneDraw(SimulatedNoise):
 
 
 def _pool_predictions(rows: list[Row]) -> None:
-    """Compare predictions with the root mean square of the scenarios' sds per epsilon: 100 repeats alone are 14 % uncertain
-    (2 sd)."""
+    """Compare predictions with the root mean square of the scenarios' sds per epsilon.
+
+    The sd of 100 repeats alone is 14 % uncertain (2 sd).
+    """
     for row in rows:
         alike = [other for other in rows if other["epsilon"] == row["epsilon"]]
         measured = np.sqrt(np.mean([other["sd"] ** 2 for other in alike]))
         predicted = np.sqrt(np.mean([other["predicted_sd"] ** 2 for other in alike]))
-        row["predicted_ratio"] = float(predicted / measured) if measured > 0 else None  # well separated: noise changes nothing
+        row["predicted_ratio"] = float(predicted / measured) if measured > 0 else None  # well separated: noise has no effect
 
 
 def _densities(scenario: ScoredSet) -> list[Row]:
-    """Draw Figure 3: how each class's scores are spread."""
+    """Draw Figure 3: the distribution of each class's scores."""
     of_class = {"negatives": scenario.scores_N[~scenario.labels_N], "positives": scenario.scores_N[scenario.labels_N]}
     rows = list[Row]()
     for name, scores_N in of_class.items():

@@ -1,1 +1,1 @@
-"""Training by partners that are far apart: ``tallystick bench far``."""
+"""Measure training by partners that are far apart: ``tallystick bench far``."""

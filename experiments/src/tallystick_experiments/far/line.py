@@ -1,7 +1,7 @@
-"""Steps a second through a line between two companies, beside the same on one machine.
+"""Measure the steps a second through a line between two companies, and on one machine.
 
-Two processes over mutual TLS train batches of 64 rows over a cut of 128, as ``bench training`` does, with a relay between them
-that has the line's rate and delay.
+Two processes over mutual TLS train batches of 64 rows over a cut of 128, as ``bench training`` does. A relay between them has the
+line's rate and delay.
 """
 
 import contextlib
@@ -47,13 +47,13 @@ SCENARIO = SpeedScenario(
     turns=1,
 )
 WAITING_STEPS, WAITING_WARM_UP = 120, 20
-"""Of synchronous training through a long line, whose every step waits for it."""
+"""For synchronous training through a long line, where every step waits for the line."""
 EPOCH_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongLine:
-    """A line of so many Mbit/s each way with this round trip. None stands for the machine's own line."""
+    """Describe a line by its Mbit/s each way and its round trip. None is the machine's own line."""
 
     mbit_per_s: float | None = None
     round_trip_ms: float = 0.0
@@ -70,7 +70,7 @@ class LongLine:
         return cls(mbit_per_s=mbit_per_s, round_trip_ms=round_trip_ms)
 
     def __str__(self) -> str:
-        """Write the line as an option of the command has it."""
+        """Write the line like the command's option."""
         return f"{self.round_trip_ms:g}:{self.mbit_per_s:g}"
 
     @property
@@ -81,7 +81,7 @@ class LongLine:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingWay:
-    """Way of training: batches in flight, 0 for synchronous and None for as many as fit the line, and how they are written."""
+    """Describe a way of training: batches in flight (0 is synchronous, None as many as fit the line), and their compression."""
 
     staleness: int | None
     compression: CompressionName = "none"
@@ -93,7 +93,7 @@ class TrainingWay:
 
 
 class NextTraining(Message, frozen=True):
-    """The label party's: what is trained next."""
+    """Sent by the label party: what is trained next."""
 
     staleness: int
     compression: CompressionName
@@ -124,7 +124,7 @@ def measure_lines(
     progress: Progress = no_progress,
     timeout_s: float = 900,
 ) -> ExperimentResult:
-    """Measure steps a second of every way on one machine and through these lines, in turns."""
+    """Measure the steps a second of every way, on one machine and through these lines, in turns."""
     rows, everywhere = list[Row](), [LongLine(), *lines]
     for turn in range(turns):
         for number, line in enumerate(everywhere):
@@ -134,7 +134,7 @@ def measure_lines(
 
 
 def line_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``run``: medians over turns."""
+    """Show the rows of ``measure_lines``: medians over turns."""
     by_line, cells = groups(rows, "line", "way", "compression"), list[list[Cell]]()
     alone = median(row["steps_per_s"] for row in by_line[LongLine().name, "synchronous", "none"])
     for (line, way, compression), of in by_line.items():
@@ -164,7 +164,7 @@ def line_page(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def _epochs(rows: Sequence[Row]) -> list[list[Cell]]:
-    """List what a million rows take through each line."""
+    """List how long a million rows take through each line."""
     cells = list[list[Cell]]()
     steps = EPOCH_ROWS / SCENARIO.batch_size
     for name, of_line in groups([row for row in rows if row["most_steps_per_s"] is not None], "line").items():
@@ -177,7 +177,7 @@ def _epochs(rows: Sequence[Row]) -> list[list[Cell]]:
 
 
 def _row_bytes(compression: CompressionName) -> int:
-    """Count the bytes of a row's cut embedding, or of its gradient."""
+    """Return the bytes of a row's cut embedding, or of its gradient."""
     written, width = COMPRESSIONS[compression], SCENARIO.bottom[-1]
     return written.row_bytes(width) if written is not None else 4 * width
 
@@ -199,7 +199,7 @@ def _measure(line: LongLine, *, timeout_s: float) -> list[Row]:
 
 
 def most_steps(line: LongLine, way: TrainingWay) -> float | None:
-    """Bound the steps a second that the line's rate allows, by the bytes of a batch one way."""
+    """Return the most steps a second that the line's rate allows, by the bytes of a batch one way."""
     if line.mbit_per_s is None:
         return None
     return line.mbit_per_s * 1e6 / 8 / (SCENARIO.batch_size * _row_bytes(way.compression))
