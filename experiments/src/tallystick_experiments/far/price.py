@@ -29,7 +29,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "int8-in-flight-64": {"compression": "int8", "mode": "pipelined", "staleness": 64},
     "no-gradients": {"gradients": "none"},
 }
-"""What each contract's ``training`` says that is not the default's."""
+"""The keys of each contract's ``training`` that differ from the default."""
 
 
 LEAKS = (
@@ -44,7 +44,7 @@ LEAKS = (
         "The mean over columns, by an attacker who knows most rows: 0 is a guess.",
     ),
 )
-"""Tables of what was found, their figures' names in a row, and what they say."""
+"""Tables of findings: their names, the figures in a row, and their notes."""
 
 
 def price_experiment(
@@ -56,7 +56,7 @@ def price_experiment(
     rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=100)] = 12_000,
     audit: Annotated[bool, Option(help="Attack each run as well.")] = False,
 ) -> Experiment:
-    """Train each table with each of these by simulated jobs. ``audit`` has each run attacked as well.
+    """Train each table in each of these ways by simulated jobs. With ``audit``, each run is attacked as well.
 
     Raises ConfigError for an unknown training.
     """
@@ -81,7 +81,7 @@ def price_experiment(
 
 
 def _found(result: Result) -> Row:
-    """Return what the strongest attacks found: of labels 0.5 is a guess and 1 all, of columns 0 and 1."""
+    """Return what the strongest attacks found: for labels 0.5 is a guess and 1 all, for columns 0 and 1."""
     labels = [strength(attack) for attack in result.label_audit.attacks if not attack.upper_bound]
     columns = [mean for each in result.sections.features for mean in each.means]
     most_known = max((mean.known for mean in columns), default=0)
@@ -93,7 +93,7 @@ def _found(result: Result) -> Row:
 
 
 def price_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``experiment``."""
+    """Show the rows of ``price_experiment``."""
     metric: dict[str, LineCell] = {"metric": lambda of: about["metrics"][of[0]["table"]]}
     return Benchmark(
         title="What fewer bytes and more batches in flight cost",

@@ -1,4 +1,4 @@
-"""Tables for the feature-leakage benchmark: two parties' files joined by id, or one file whose columns are shared out.
+"""Make tables for the feature-leakage benchmark: two parties' files joined by id, or one file with its columns divided.
 
 Shapes: N training rows, T test rows, A own columns as numbers.
 """
@@ -22,9 +22,7 @@ AID_CODES = 16
 
 
 def split_and_encode(table: TwoPartyTable, *, seed: int) -> tuple[SplitData, ColumnValues]:
-    """Split by a seed where the table has no test rows of its own, and encode, and return the feature party's columns by
-    name, too.
-    """
+    """Split by a seed if the table has no test rows of its own, and encode. Also return the feature party's columns by name."""
     if table.test_N is None:
         drawn_N = np.random.default_rng([seed, 8]).random(table.frame.height) < TEST_SHARE
         table = replace(table, test_N=pl.Series(drawn_N))

@@ -1,4 +1,4 @@
-"""Compare what a feature party's audit keeps of a training with all of it: how much of the columns does either give back?
+"""Compare the data that a feature party's audit keeps of a training with all of it: how well do they reveal the columns?
 
 Shapes: N rows, D cut width.
 """
@@ -36,15 +36,15 @@ DEFENSES: Mapping[str, tuple[Defense, ...]] = {
     "none": (),
     "gaussian-embeddings 100": (GaussianEmbeddings(epsilon=100.0, delta=1e-6, clip=1.0),),
 }
-ATTACKS = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.own_columns}  # which no party knows at home
-ALL_ROWS = 25_000  # that stand for all where there are more: a mean of so many is exact to the second decimal
+ATTACKS = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.own_columns}  # these no party knows at home
+ALL_ROWS = 25_000  # as a sample of all rows if there are more: a mean of so many is exact to the second decimal
 STRONGEST = "the strongest per column"
 
 
 def split_experiment(
     table: TwoPartyTable, plan: TrainingPlan, *, seed: int, defense: tuple[Defense, ...] = ()
 ) -> tuple[ObservedTraining, ColumnValues, int]:
-    """Build a contract's default network on a table, untrained, the feature party's columns, and the width of the cut."""
+    """Build a contract's untrained default network on a table, the feature party's columns, and the width of the cut."""
     data, columns = split_and_encode(table, seed=seed)
     model = NetworkModel()
     bottom: nn.Module = build_bottom(model, "feature", data.shape, seed=seed)
@@ -57,28 +57,28 @@ def split_experiment(
 
 @dataclass(kw_only=True)
 class KeptEmbeddings:
-    """Embeddings that the product's recorder keeps of those that were sent, and those of somebody who drops nothing."""
+    """Hold the sent embeddings that the product's recorder keeps, and those of a recorder that drops nothing."""
 
     chosen: RowSums
     every: RowSums
 
     @classmethod
     def of(cls, train_N: Tensor, *, width: int, epochs: int) -> "KeptEmbeddings":
-        """Begin with nothing."""
+        """Start without embeddings."""
         received: Received = "cut_embedding"
         rows_N = chosen_rows(train_N, most=most_rows(received, width))
         all_N = torch.unique(torch.cat([rows_N, chosen_rows(train_N, most=ALL_ROWS)]))
         return cls(chosen=RowSums.zero(received, rows_N, width), every=RowSums.zero(received, all_N, width, looks=epochs))
 
     def leaks(self, columns: ColumnValues, *, seed: int) -> dict[str, FeatureLeaks]:
-        """Attack both. Who has everything is told the rows that the audit's attackers are told."""
+        """Attack both. Attackers who have everything know the same rows as the audit's attackers."""
         return {
             "audit": _leaks(self.chosen, columns, seed=seed),
             "everything": _leaks(self.every, columns, known=self.told(seed=seed), seed=seed),
         }
 
     def told(self, *, seed: int) -> KnownRows:
-        """Return the rows that the audit tells, as places among all."""
+        """Return the rows that the audit's attackers know, as positions among all rows."""
         kept_N, all_N = self.chosen.seen_rows, self.every.seen_rows
         attacked_N = kept_N[attacked_rows(len(kept_N))]
         known_draws = draws_of_known(len(kept_N), seed=seed)
@@ -91,7 +91,7 @@ def _leaks(sums: RowSums, columns: ColumnValues, **told: Any) -> FeatureLeaks:
 
 
 def embeddings_kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
-    """Train once, and attack what the feature party's audit kept and everything. Return means over the columns by attack."""
+    """Train once, and attack the audit's data and all data. Return means over the columns, by attack."""
     experiment, columns, width = split_experiment(table, plan, seed=seed, defense=DEFENSES[defense])
     network = experiment.network(NO_DEFENSE)
     recorders = KeptEmbeddings.of(network.schedule.train_N, width=width, epochs=plan.epochs)
@@ -103,9 +103,9 @@ def embeddings_kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPl
 
 
 def _figures(leaks: FeatureLeaks) -> dict[str, float]:
-    """Average by attack and number of known rows over columns, and the strongest attack of each column.
+    """Average over columns by attack and number of known rows, and take the strongest attack of each column.
 
-    An attack that could not be made, as one that needs the weights that were started from, is left out.
+    An attack that could not be made is left out, such as one that needs the starting weights.
     """
     counts = sorted({known for _, known in leaks.by_attack})
     figures = {f"{name}, {known} rows": value for (name, known), value in leaks.by_attack.items()}

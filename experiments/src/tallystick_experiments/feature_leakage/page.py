@@ -1,4 +1,4 @@
-"""The feature-leakage benchmark's page: what each setting costs, how much of the columns comes back, and the frontiers."""
+"""Build the feature-leakage benchmark's page: the cost of each setting, how well columns are rebuilt, and the frontiers."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Ser
 from tallystick_experiments.stats import Figure, Row, Spread, at, change, groups, over_seeds, read, spread
 
 MOST = max(KNOWN)
-HALF, PRICE = 0.5, 0.01  # what a recommendation has to reach
+HALF, PRICE = 0.5, 0.01  # which a recommendation must reach
 READS = {
     f"{reads}, {known} rows": at("mean", reads, str(known))
     for reads, known in ((EMBEDDINGS, 20), (EMBEDDINGS, MOST), (AIDED, 20), (AIDED, MOST), (ANY, MOST))
@@ -58,14 +58,14 @@ def final_auc(row: Row) -> float:
 
 
 def rebuilt(rows: Sequence[Row], figure: Figure) -> Spread | None:
-    """Average over seeds, or None if it could not be measured with one of them: without it the mean would be of other
+    """Average over seeds. It is None if one of the seeds could not be measured, because the mean would then be of other
     trainings.
     """
     return over_seeds(rows, figure) if all(read(row, figure) is not None for row in rows) else None
 
 
 def share_of_default(rows: Sequence[Row], default: Sequence[Row]) -> Spread | None:
-    """Return the share of what the default gives away to all attacks, or None where that is nothing, or was not measured."""
+    """Return the share of the default's leakage to all attacks, or None if that is nothing or was not measured."""
     whole = {row["seed"]: row["mean"][ANY][str(MOST)] for row in default}
     both = [(row["mean"][ANY][str(MOST)], whole[row["seed"]]) for row in rows if row["seed"] in whole]
     if not both or not all(mine is not None and base for mine, base in both):
@@ -96,7 +96,7 @@ def _prices(found: dict[str, list[Row]]) -> ResultTable:
 
 
 def _strongest(rows: Sequence[Row]) -> str | None:
-    """Return the attack on embeddings alone with most known rows that rebuilds most on average, or None if none could be run."""
+    """Return the attack on embeddings alone, with most known rows, that rebuilds most on average, or None if there is none."""
     means: dict[str, float] = {
         name: float(np.mean([row["attacks"][name] for row in rows]))
         for name in rows[0]["attacks"]
@@ -107,7 +107,7 @@ def _strongest(rows: Sequence[Row]) -> str | None:
 
 
 def _by_column(found: dict[str, list[Row]], reads: str) -> list[ResultTable]:
-    """Show what came back of every column, and of categories, which have one, the accuracy beside a guess's."""
+    """Show how well every column was rebuilt. For categories, show the accuracy next to that of a guess."""
 
     def spread_of(rows: Sequence[Row], column: str, what: str) -> Spread | None:
         return over_seeds(rows, at("columns", reads, str(MOST), column, what))
@@ -128,7 +128,7 @@ def _by_column(found: dict[str, list[Row]], reads: str) -> list[ResultTable]:
 
 
 def _frontier(found: dict[str, list[Row]], reads: str) -> Curve:
-    """Return the settings of each family that none of it beats in test AUC and in what comes back, from the default on."""
+    """Return the settings of each family that no other of it beats in both test AUC and leakage, starting with the default."""
     families = {setting.name: setting.family for setting in settings()}
     places = {
         name: (leak.value, spread(map(final_auc, rows)).value)
@@ -151,7 +151,7 @@ def _frontier(found: dict[str, list[Row]], reads: str) -> Curve:
 
 
 def unbeaten(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points (leak, utility) beside which no other leaks less at as much utility. The least leak comes first."""
+    """Return the points (leak, utility) for which no other leaks less at the same utility or more. The least leak comes first."""
     frontier: list[tuple[float, float]] = []
     for leak, utility in sorted(points, key=lambda point: (point[0], -point[1])):
         if not frontier or utility > frontier[-1][1]:

@@ -1,9 +1,9 @@
-"""Replay of a bottom model's training from the gradients that the label party itself sent, beside the audit's attacks.
+"""Replay a bottom model's training from the gradients that the label party sent, and compare this with the audit's attacks.
 
-The label party knows every gradient that it sent, every embedding that it received, which rows were in which batch, and the
-contract's optimizer. The weights of all steps then follow from two unknowns: the weights before the first step, and the columns.
-Both are fitted together, so that the training played again embeds each batch as it was embedded; the known rows' columns are
-fixed, and the others begin at what the attack *weighted-mean* guesses. For a bottom of one layer that reads numbers alone.
+The label party knows every gradient that it sent, every embedding that it received, the rows of each batch, and the contract's
+optimizer. So the weights of all steps follow from two unknowns: the weights before the first step, and the columns. Both are
+fitted together, so that the replayed training embeds each batch as it was embedded. The known rows' columns are fixed, and the
+others start at the guess of the attack *weighted-mean*. The bottom has one layer and reads only numbers.
 
 Shapes: N rows, K known rows, F columns, B rows of a batch, D cut width.
 """
@@ -41,7 +41,7 @@ from tallystick_experiments.stats import Row
 
 KNOWN = (20, 200)
 WEIGHT_RATE, COLUMN_RATE, PULL, KNOWN_COUNT = 2e-3, 2e-2, 1e-4, 5.0
-BETAS, EPSILON = (0.9, 0.999), 1e-8  # of PyTorch's Adam, as the contract's
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # of PyTorch's Adam, as in the contract
 
 
 def replay_experiment(
@@ -56,9 +56,9 @@ def replay_experiment(
     steps: Annotated[int, Option(help="Of the fit: each plays the training once.", min=1)] = 2000,
     batch_size: int = 128,
 ) -> Experiment:
-    """Train behind narrow cuts, attack by the table's attacks, and by the replay.
+    """Train behind narrow cuts, and attack with the table's attacks and with the replay.
 
-    Raises DataError for columns that are no numbers.
+    Raises DataError for columns that are not numbers.
     """
     table = read_pair(data, partner, limit=limit)
     plan = TrainingPlan(epochs=epochs, batch_size=batch_size, learning_rate=5e-3)
@@ -72,7 +72,7 @@ def replay_experiment(
 
 
 def replay_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``experiment``."""
+    """Show the rows of ``replay_experiment``."""
     replay = Pivot(
         name="Mean R² over the feature party's columns",
         rows={"case": "case"},
@@ -141,7 +141,7 @@ def _told(truth_NF: Tensor, guess_NF: Tensor) -> float:
 def replayed(
     crossed: Sequence[CrossedStep], start_NF: Tensor, known_K: Tensor, columns_KF: Tensor, *, rate: float, steps: int
 ) -> Tensor:
-    """Fit the start of the bottom and the columns (N, F) that are not known to all that crossed. The training is Adam's.
+    """Fit the bottom's starting weights and the unknown columns (N, F) to everything that crossed. The training uses Adam.
 
     ``start_NF`` is the first guess at the columns.
     """
@@ -167,7 +167,7 @@ def replayed(
 
 
 def _first_weights(crossed: Sequence[CrossedStep], x_NF: Tensor, known_N: Tensor) -> Tensor:
-    """Solve for the layer that embeds the known rows as they were first embedded, beside its bias, (D, F + 1)."""
+    """Solve for the layer, with its bias, that embeds the known rows as they were first embedded, (D, F + 1)."""
     first: dict[int, Tensor] = {}
     for step in crossed:
         for row, cut_D in zip(step.batch.index_B.tolist(), step.embeddings_BD[0], strict=True):
@@ -201,6 +201,6 @@ def _mismatch(
         gradient = (answer_BD * is_open_BD).T @ x_BF1
         mean = BETAS[0] * mean + (1 - BETAS[0]) * gradient
         square = BETAS[1] * square + (1 - BETAS[1]) * gradient.square()
-        root = (square / (1 - BETAS[1] ** number) + 1e-20).sqrt()  # whose slope is finite at 0
+        root = (square / (1 - BETAS[1] ** number) + 1e-20).sqrt()  # its slope is finite at 0
         weight_DF1 = weight_DF1 - rate * (mean / (1 - BETAS[0] ** number)) / (root + EPSILON)
     return total / len(crossed)

@@ -1,4 +1,4 @@
-"""One training of the feature-leakage benchmark: what it is worth, and how much of each column comes back.
+"""Run one training of the feature-leakage benchmark, and measure its AUC and how well each column is rebuilt.
 
 Shapes: N training rows, D cut width.
 """
@@ -36,17 +36,17 @@ EMBEDDINGS, AIDED, ANY = "embeddings", "embeddings and own columns", "strongest 
 
 @dataclass(frozen=True, kw_only=True)
 class CutSetting:
-    """A row of the table: how wide the cut is, and what defends it. ``depth`` layers below it."""
+    """Define a row of the table: the width of the cut, the ``depth`` of the bottom in layers, and the defence."""
 
     name: str
     cut_width: int = WIDTH
     depth: int = 1
     defense: tuple[Defense, ...] = ()
-    partner: bool = True  # without one, the label party trains on its own columns alone
+    partner: bool = True  # without a partner, the label party trains on its own columns alone
 
     @property
     def family(self) -> str:
-        """Return the picture's line it belongs to: its defences, or what hides without one."""
+        """Return the setting's line in the picture: its defences, or without one the way in which it hides."""
         if not self.partner:
             return ALONE
         methods = " and ".join(defense.method for defense in self.defense)
@@ -57,9 +57,11 @@ def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, pla
     """Train once, and attack what the label party received in all epochs.
 
     Returns:
-        test AUC by epoch, seconds; by number of known rows the mean over columns of what the strongest attack
-        rebuilt, with and without the label party's own columns and of all attacks, and every column's; the same means of rows
-        that the weights are compared on once in an epoch, for which the test rows stand.
+        test AUC by epoch, and seconds; by number of known rows, the mean over columns of what the strongest attack rebuilt, with
+        and
+        without the label party's own columns and of all attacks, and every column's; and the same means for rows that the
+        attacker
+        compares once in an epoch, for which the test rows are used.
     """
     started = time.perf_counter()
     assert data.own_shape is not None
@@ -85,7 +87,7 @@ def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, pla
         for rows_B, cut_BD in network.embed(test=True):
             compared.add(rows_B, cut_BD, torch.zeros_like(cut_BD))
         compared.epoch_ended(epoch)
-        compared.looks_at_LN[-1] = 0  # one pass, by weights that stand still
+        compared.looks_at_LN[-1] = 0  # one pass, with fixed weights
     trained = time.perf_counter() - started
     leaks = _leaks(sums, columns, data.own_training, seed=seed)
     features = data.test.rows(torch.arange(len(data.test)))
@@ -102,7 +104,7 @@ def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, pla
 
 
 class _Silent(torch.nn.Module):
-    """Sends zeros: what the label party's own columns are worth."""
+    """Send zeros, to measure the value of the label party's own columns."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -113,7 +115,9 @@ class _Silent(torch.nn.Module):
 
 
 def _leaks(sums: RowSums, columns: ColumnValues, own_columns: FeatureSource, *, seed: int) -> dict[str, FeatureLeaks]:
-    """Measure what comes back from embeddings alone, as a feature party's audit does, and with the label party's own columns."""
+    """Measure what embeddings alone reveal, as a feature party's audit does, and embeddings with the label party's
+    own columns.
+    """
     (step,) = sums.view().steps
     own_NA = as_numbers(own_columns(step.rows_B))
     aided = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
@@ -124,7 +128,7 @@ def _leaks(sums: RowSums, columns: ColumnValues, own_columns: FeatureSource, *, 
 
 
 def _strongest_of(*found: FeatureLeaks) -> FeatureLeaks:
-    """Take for every column the attack that rebuilt most of it: whoever has own columns can also leave them out."""
+    """Take for every column the attack that rebuilt most of it. An attacker who has own columns can also ignore them."""
     best: dict[tuple[str, int], RebuiltColumn] = {}
     for column in (column for each in found for column in each.columns):
         place = (column.name, column.known)

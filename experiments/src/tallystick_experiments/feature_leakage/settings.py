@@ -1,4 +1,4 @@
-"""Every setting of the feature-leakage benchmark: cut widths, depths of the cut, and defences."""
+"""List every setting of the feature-leakage benchmark: cut widths, depths of the cut, and defences."""
 
 from tallystick.defenses.defense import Defense
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings

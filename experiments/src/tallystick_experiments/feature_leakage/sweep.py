@@ -1,7 +1,7 @@
-"""The feature-leakage benchmark: cut widths and defences, each trained with several seeds.
+"""Declare the feature-leakage benchmark: cut widths and defences, each trained with several seeds.
 
-What it must show: at most half of the default's mean R² for at most .01 of test AUC, or that this cannot be had; by the strongest
-attack of all, those that read the label party's own columns included.
+It must show a setting with at most half of the default's mean R² for at most .01 of test AUC, or that there is none. This holds
+for the strongest of all attacks, including those that read the label party's own columns.
 """
 
 from collections.abc import Sequence
@@ -37,14 +37,14 @@ def feature_leakage_experiment(
 ) -> Experiment:
     """Train every setting once per seed, on one thread, and attack what the label party received.
 
-    Raises DataError for data that is absent or of another format, ConfigError for an unknown setting.
+    Raises DataError for data that is missing or of another format, ConfigError for an unknown setting.
     """
     plan = TrainingPlan(epochs=epochs, batch_size=batch_size)
     setting_of = {setting.name: setting for setting in settings()}
     if unknown := [name for name in only if name not in setting_of]:
         raise ConfigError(f"--only {unknown[0]}: is no setting; known are: {'; '.join(setting_of)}")
     table = read_pair(data, partner, limit=limit)
-    # A log of runs that noted fewer figures is not gone on with.
+    # A log of runs with fewer figures is not continued.
     about = {"figures": 2, "data": table.name, "rows": table.frame.height, "epochs": epochs}
     about |= {"batch": batch_size, "rate": plan.learning_rate}
     encoded = Latest(split_and_encode)

@@ -1,1 +1,1 @@
-"""FedAds' tables."""
+"""Make FedAds' tables."""

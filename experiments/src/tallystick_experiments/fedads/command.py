@@ -1,4 +1,4 @@
-"""bench fedads: which of the tables, and the options that go with it."""
+"""Choose one of the tables in bench fedads, and check the options that belong to it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from tallystick_experiments.options import GROUP, seeds_option, several
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """Options of one table or of two. Each is refused beside another."""
+    """Hold options of one table or two. An option is refused with another table."""
 
     epochs: Annotated[int, Option(help="Table 4: of every training run.", min=1)] = 1
     swapped: Annotated[bool, Option("--swapped", help="Table 4: give each party the other's columns.")] = False
@@ -61,7 +61,7 @@ def fedads_experiment(
     options: Annotated[TableOptions, GROUP] = USUAL,
     limit: Annotated[int | None, Option(help="Draw so many rows of each file at random.")] = None,
 ) -> Experiment:
-    """Declare the table. Raises ConfigError for an option of another one."""
+    """Declare the table. Raises ConfigError for an option of another table."""
     aligned, paper_networks = options.aligned, options.paper_networks
     if table not in ("3", "4", "leaks"):
         raise ConfigError(f"--table {table}: expected 3, 4 or leaks")

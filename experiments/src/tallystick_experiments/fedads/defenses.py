@@ -1,12 +1,12 @@
-"""FedAds' Table 4: what DP, Marvell and MixPro do to a label inference attack, beside the paper's numbers.
+"""Make FedAds' Table 4: the effect of DP, Marvell and MixPro on a label inference attack, next to the paper's numbers.
 
-Section 5.2. After training, the attacker clusters the cut embeddings of all training rows in two and takes the smaller cluster
-for the positives; LeakAUC is the AUC of these hard labels. The paper gives relative changes only. The greatest, -24.7 %, means
-that its LeakAUC without a defence is at least .664, more than its model's test AUC of .620: absolute values stand here too.
-Where positives are not rare the smaller cluster can be the negatives'; changes are therefore of max(a, 1 - a).
+Section 5.2. After training, the attacker clusters the cut embeddings of all training rows in two and takes the smaller cluster as
+the positives. LeakAUC is the AUC of these hard labels. The paper gives only relative changes. The largest, -24.7 %, means that
+its LeakAUC without a defence is at least .664, more than its model's test AUC of .620. So this page has absolute values too. If
+positives are not rare, the smaller cluster can be the negatives'. So changes are of max(a, 1 - a).
 
-One strength of each defence, as the paper has it, compares nothing: each hides more at a higher price. So each is tried at
-several, and all are compared where they cost as much test AUC as the paper's did.
+The paper has one strength of each defence, which allows no comparison, because each hides more at a higher price. So each is
+tried at several strengths, and all are compared at the test AUC that the paper's cost.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +38,8 @@ from tallystick_experiments.stats import Row, Spread, at, groups, over_seeds, pa
 
 _LEAK = "clusters-embedding"
 BESIDE = ("spectral-embedding", "completion", "norm", "direction-1", "spectral-gradient", "completion-gradient")
-"""On the last epoch's steps; *completion* is told 40 labels, *direction-1* one positive row per batch."""
-PRICE = 0.018  # test AUC that the paper's defences cost
+"""On the steps of the last epoch. *completion* knows 40 labels, *direction-1* one positive row per batch."""
+PRICE = 0.018  # the test AUC that the paper's defences cost
 NONE = "no defence"
 ON_TOP = {"linear": "a single linear layer, as in the paper", "one layer": "one hidden layer of 64"}
 FUSIONS = {"linear": (), "one layer": (64,)}  # widths between [h_N, h_L] and the output; the paper has none
@@ -49,14 +49,14 @@ FEATURE_BOTTOM, LABEL_BOTTOM = (128, 32), (256, 128)
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """A defence at several strengths, weak to strong.
+    """Define a defence at several strengths, weak to strong.
 
     Args:
-        name: as the table shows it, with a place for the strength.
-        strengths: of ``key``.
-        key: what is varied; the key that the defence's class names, if empty.
-        defense: by the contract's name; the ladder's own name, if empty.
-        also: its other keys.
+        name: its name in the table, with a place for the strength.
+        strengths: the values of ``key``.
+        key: the key that varies; if empty, the strength of the defence's class.
+        defense: the contract's name of the defence; if empty, the ladder's own name.
+        also: values of its other keys.
         paper: the paper's change of LeakAUC in percent and its test AUC; it does not give the strengths of DP and Marvell.
     """
 
@@ -84,13 +84,13 @@ LADDERS: Mapping[str, Ladder] = MappingProxyType(
         "distance-correlation": Ladder(name="distance correlation, {:g}", strengths=(0.3, 1.0, 3.0, 10.0)),
     }
 )
-"""By the contract's names, but for what is varied beside a strength; the paper has the first three, at one strength each."""
+"""By the contract's names, unless another key varies. The paper has the first three, at one strength each."""
 PAIRS = "mixpro-pairs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DefenseRow:
-    """A row of table 4: a defence at one strength, or none."""
+    """Define a row of table 4: a defence at one strength, or none."""
 
     name: str
     family: str = ""
@@ -100,7 +100,7 @@ class DefenseRow:
 
 
 def methods() -> tuple[DefenseRow, ...]:
-    """Return all rows, each defence's from weak to strong, and MixPro by the classes of its pairs."""
+    """Return all rows: each defence's from weak to strong, and MixPro by the classes of its pairs."""
     rows = [DefenseRow(name=NONE, paper_auc=0.620)]
     for family, ladder in LADDERS.items():
         of_class = DEFENSES[ladder.defense or family]
@@ -116,15 +116,16 @@ def methods() -> tuple[DefenseRow, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Setting of a training.
+    """Define the setting of a training.
 
-    The batch of 256 rows is the paper's; one pass is usual for such models, and the paper names neither passes nor optimiser.
+    The batch of 256 rows is the paper's. One pass is usual for such models; the paper names neither passes nor optimiser.
 
     Args:
-        plan: passes, rows of a batch, step size.
-        swapped: give each party the other's columns.
-        aligned: share of the training rows that both parties have, above 0; the paper's is .2.
-        normalised: batch normalisation in both bottoms, whose place the paper does not give, and a linear layer on top alone.
+        plan: passes, batch size and step size.
+        swapped: whether to give each party the other's columns.
+        aligned: the share of the training rows that both parties have, above 0; the paper's is .2.
+        normalised: whether both bottoms have batch normalisation, whose place the paper does not give, and the top is one linear
+            layer.
     """
 
     plan: TrainingPlan = field(default_factory=lambda: TrainingPlan(epochs=1, batch_size=256))
@@ -138,11 +139,11 @@ class Setting:
 
     @property
     def fusions(self) -> tuple[str, ...]:
-        """Return what can be on top."""
+        """Return the possible tops."""
         return ("linear",) if self.normalised else tuple(FUSIONS)
 
     def facts(self) -> Row:
-        """Return what differs from the usual setting."""
+        """Return the facts that differ from the usual setting."""
         return ({"aligned": self.aligned} if self.aligned < 1 else {}) | ({"normalised": True} if self.normalised else {})
 
 
@@ -161,8 +162,8 @@ def fedads_defenses_experiment(
     """Train every method, or those of ``only``, in each fusion, once per seed, on one thread.
 
     Raises:
-        DataError: data that is absent or of another format.
-        ConfigError: a defence that there is not, or a share of data that says itself which rows both parties have.
+        DataError: the data is missing or of another format.
+        ConfigError: a defence does not exist, or a share is given for data that says which rows both parties have.
     """
     if unknown := sorted(set(only) - {*LADDERS, PAIRS}):
         raise ConfigError(f"--only {unknown[0]}: is no defence of the table; it has {', '.join((*LADDERS, PAIRS))}")
@@ -190,7 +191,7 @@ def fedads_defenses_experiment(
 
 
 def _network(data: SplitData, fusion: tuple[int, ...], setting: Setting, seed: int) -> ObservedTraining:
-    """Describe FedAds' network (section 5.1.4)."""
+    """Build FedAds' network (section 5.1.4)."""
     assert data.own_shape is not None
     normalised = setting.normalised
     with seeded(seed, "fedads"):
@@ -209,12 +210,12 @@ def _run(network: ObservedTraining, method: DefenseRow, seed: int) -> Row:
         "test_auc": last.test_auc,
         "leak_auc": leaks[_LEAK]["balanced_accuracy"],
         "leak_folded": max(leaks[_LEAK]["balanced_accuracy"], 1 - leaks[_LEAK]["balanced_accuracy"]),
-        "attacks": {name: figures["auc"] for name, figures in leaks.items()},  # oriented by the attacker: .5 is a guess
+        "attacks": {name: figures["auc"] for name, figures in leaks.items()},  # the attacker orients them: .5 is a guess
     }
 
 
 def _all_rows(network: ObservedTraining) -> tuple[StepView]:
-    """Embed the training rows once more after training, as the feature party: all, or of a large file a quarter of a million."""
+    """Embed the training rows once more after training, as the feature party: all, or a quarter of a million of a large file."""
     rows_N, cut_ND = (torch.cat(parts) for parts in zip(*network.embed(most=KEPT_ROWS), strict=True))
     nothing_ND: Tensor = cut_ND[:, :0]
     own_N = torch.ones(len(rows_N), dtype=torch.bool)
@@ -243,7 +244,7 @@ ByMethod = dict[str, list[Row]]
 
 
 def fedads_defenses_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``experiment`` beside the paper's table."""
+    """Show the rows of ``fedads_defenses_experiment`` next to the paper's table."""
     fusions = {fusion: groups(of, "method") for fusion, of in groups(rows, "fusion").items()}
     own, partner_count = about["label_party_columns"], about["feature_party_columns"]
     return Benchmark(
@@ -272,7 +273,7 @@ def fedads_defenses_page(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def strongest_leak(row: Row) -> float:
-    """Return the best attack's figure of a run: the attacker need not know which it is."""
+    """Return the figure of a run's best attack. The attacker need not know which attack that is."""
     return float(max(max(auc, 1 - auc) for auc in (row["leak_folded"], *row["attacks"].values())))
 
 
@@ -281,11 +282,11 @@ FIGURES: Mapping[str, Callable[[Row], float]] = {
     **{name: at("attacks", name) for name in BESIDE},
     "strongest": strongest_leak,
 }
-"""Of a run: what an attack got of the labels."""
+"""Figures of a run: how well an attack inferred the labels."""
 
 
 def price(rows: Sequence[Row], base: Sequence[Row]) -> Spread:
-    """Test AUC given up against no defence, same seed."""
+    """Return the loss of test AUC against no defence, with the same seed."""
     return spread(paired(base, rows, "test_auc"))
 
 
@@ -296,7 +297,7 @@ def _table(fusion: str, found: ByMethod) -> ResultTable:
         if method.name not in found:
             continue
         rows_of_method = found[method.name]
-        # the change of the means: a ratio of each seed's would divide by noise
+        # the change of the means, because a ratio for each seed would divide by noise
         changed = 100 * float(np.mean([row["leak_folded"] for row in rows_of_method]) / before - 1)
         leaks = [method.paper_change, changed, over_seeds(rows_of_method, "leak_auc"), over_seeds(rows_of_method, "leak_folded")]
         utility = [method.paper_auc, over_seeds(rows_of_method, "test_auc"), price(rows_of_method, base)]
@@ -317,10 +318,10 @@ def _at_price(fusion: str, found: ByMethod) -> ResultTable:
 
 
 def at_price(found: ByMethod, family: str, *, price: float = PRICE) -> list[Cell]:
-    """Return what a defence leaves to find if it costs ``price`` of test AUC: on a line between the two strengths around it.
+    """Return a defence's figures if it costs ``price`` of test AUC, interpolated between the two strengths around it.
 
-    From weak to strong, by the means over seeds. Gives the two strengths and each figure; where no strength tried costs that
-    much the highest price, and no figure.
+    The strengths go from weak to strong, by the means over seeds. The cells are the two strengths and each figure. If no strength
+    costs that much, they are the highest price and no figures.
     """
     steps = [(name, {row["seed"]: row for row in found[name]}) for name in _ladder(family)]
     base = steps[0][1]
@@ -343,7 +344,7 @@ def _families(found: ByMethod) -> list[str]:
 
 
 def _ladder(family: str) -> list[str]:
-    """List a defence's rows, from none to its strongest."""
+    """List a defence's rows, from none to the strongest."""
     return [method.name for method in methods() if method.family in ("", family)]
 
 

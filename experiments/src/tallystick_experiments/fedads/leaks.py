@@ -1,8 +1,8 @@
-"""Measure what unaligned rows add to what a feature party can tell of the labels, and what they take away: both runs audited.
+"""Measure how unaligned rows change what a feature party can infer about the labels, with both runs audited.
 
-The runs are the product's: simulated jobs with ``audit: true`` by a contract's defaults, which differ in ``unaligned.method``
-alone. The feature party has the same rows in both, so the attackers score the same labels. Without a defence gradients tell all
-labels either way, so each is also run behind Marvell, where a difference can be seen.
+The runs are the product's: simulated jobs with ``audit: true`` and a contract's defaults, which differ only in
+``unaligned.method``. The feature party has the same rows in both, so the attackers score the same labels. Without a defence,
+gradients reveal all labels in either run, so each is also run behind Marvell, where a difference can be seen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ def fedads_leaks_experiment(
     aligned: float = ALIGNED,
     limit: int | None = None,
 ) -> Experiment:
-    """Train and attack by every method once per seed, with and without a defence.
+    """Train and attack with every method once per seed, with and without a defence.
 
-    Raises DataError for data that is absent or of another format.
+    Raises DataError for data that is missing or of another format.
     """
     table = read_by_kind(data, limit=limit)
     about = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
@@ -58,8 +58,8 @@ def fedads_leaks_experiment(
             has_partner=pl.Series(np.random.default_rng(seed).random(frame.height) < aligned),
             sequences={"label": table.label_sequences, "feature": table.feature_sequences},
         )
-        # A run's figures: each attack's symmetric AUC, the strongest without those that know half of all labels, and the model's
-        # AUC
+        # A run's figures: each attack's symmetric AUC, the strongest of those that do not know half of all labels, and the
+        # model's AUC
         assert result.training is not None
         attacks = result.label_audit.attacks
         figures = {attack.name: attack.symmetric_auc for attack in attacks if attack.symmetric_auc is not None}
@@ -73,7 +73,7 @@ def fedads_leaks_experiment(
 
 
 def fedads_leaks_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show each figure that every run has, by method and defence, and how far it is from the first method's."""
+    """Show each figure that every run has, by method and defence, and its difference from the first method's."""
     tables, first = [], rows[0]["method"]
     for defense, of in groups(rows, "defense").items():
         shared = [name for name in of[0]["figures"] if all(name in row["figures"] for row in of)]

@@ -1,4 +1,4 @@
-"""MixPro with partners chosen by class, which FedAds names its weak point (section 5.2.4). Shapes: B batch."""
+"""Choose MixPro's partners by class, which FedAds calls its weak point (section 5.2.4). Shapes: B batch."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,19 @@ from tallystick.defenses.noise import Randomness, uniform
 
 @dataclass(frozen=True, kw_only=True)
 class PairedByClass(MixPro):
-    """MixPro that mixes every row with one of its own class alone, or with one of the other class alone.
+    """Mixes every row only with rows of its own class, or only with rows of the other class.
 
-    A benchmark's probe of what pairs of one class give away; threat model and guarantee are MixPro's. Not protected: which
-    rows were paired follows from the labels, whose party draws the pairs.
+    This is a benchmark's probe of the leakage through pairs of one class. Threat model and guarantee are MixPro's. Not protected:
+    the pairing depends on the labels, because the label party draws the pairs.
 
     Args:
-        own_class: the partner is of the row's own class; otherwise of the other one. Where there is none, any other row is.
+        own_class: whether the partner is of the row's own class, or of the other. If there is none, the partner is any other row.
     """
 
     own_class: bool
 
     def partners(self, labels_B: Tensor, generator: Randomness) -> Tensor:
-        """Return a row of the class that is asked for, drawn for each row by itself."""
+        """Return a row of the required class, drawn for each row independently."""
         usual_B, drawn_B = super().partners(labels_B, generator), uniform(len(labels_B), generator)
         positive_B, found_B = labels_B > 0.5, usual_B.clone()
         for row, is_positive in enumerate(positive_B.tolist()):

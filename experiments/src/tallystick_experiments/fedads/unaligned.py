@@ -1,9 +1,9 @@
-"""FedAds' Table 3: what rows are worth that only the label party has, method by method, beside the paper's numbers.
+"""Make FedAds' Table 3: the value of rows that only the label party has, by method, next to the paper's numbers.
 
 Section 5.1. The steps and methods of a job (training/single_process.py, training/unaligned/) train every network. All methods of
-a seed see the same rows, start from the same weights where they have the same modules, and are stopped by the same validation
-rows, which are looked at several times an epoch: VanillaVFL is at its best after a few hundred steps, and one that is looked at
-once an epoch loses more than the methods differ by.
+a seed see the same rows, start from the same weights if they have the same modules, and are stopped by the same validation rows,
+which are evaluated several times an epoch. VanillaVFL is at its best after a few hundred steps, and one evaluation an epoch would
+lose more than the difference between the methods.
 """
 
 import tempfile
@@ -45,17 +45,17 @@ from tallystick_experiments.page import Benchmark, Cell, seeds_of
 from tallystick_experiments.pivot import LineCell, Pivot, mean
 from tallystick_experiments.stats import Row, at, change, groups, spread
 
-CHECKS = 4  # looks at the validation rows for each pass over the joint batches
-PATIENCE = 12  # looks without a better loss
+CHECKS = 4  # evaluations of the validation rows for each pass over the joint batches
+PATIENCE = 12  # evaluations without a better loss
 MOST_EPOCHS = 60
-PASS = 4096  # rows of a pass that trains nothing
+PASS = 4096  # rows of a pass without training
 BINS = 20
 TRAINING = TrainingConfig(epochs=MOST_EPOCHS, batch_size=256, learning_rate=1e-3, patience=2, checkpoint_every=1_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Networks:
-    """Both parties' networks, and what they are in words."""
+    """Hold both parties' networks, and a description of them."""
 
     label: NetworkModel
     feature: NetworkModel
@@ -77,15 +77,15 @@ PAPER = Networks(
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRow:
-    """A row of the table: how it trains, and FedAds' AUC and NLL where it has the row.
+    """Define a row of the table: its training, and FedAds' AUC and NLL if it has the row.
 
     Args:
-        name: as the table shows it.
-        settings: the contract's for unaligned rows; the default leaves them out.
-        joint: which training rows have both parties' columns; "none" for the label party alone, "all" for the bound.
+        name: its name in the table.
+        settings: the contract's settings for unaligned rows; the default leaves them out.
+        joint: which training rows have both parties' columns; "none" is the label party alone, "all" the bound.
         paper: AUC and NLL.
-        kind: of the paper's rows, an ablation that it leaves out, ours, or a probe, which is trained only where it is named.
-        frozen: joint training leaves the label party's bottom as it was at the start.
+        kind: a row of the paper, an ablation that the paper leaves out, ours, or a probe, which is trained only if it is named.
+        frozen: whether joint training keeps the label party's bottom as it was at the start.
     """
 
     name: str
@@ -98,16 +98,17 @@ class MethodRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen(StepRule):
-    """Another step_rule, whose label party's bottom learns nothing: a top over it finds what was in it at the start.
+    """Apply another step rule without training the label party's bottom, so that the top finds what it knew at the start.
 
-    A benchmark's probe of what came before joint training; a run's threat model and guarantees are those of ``step_rule``.
+    This is a benchmark's probe of the time before joint training. Threat model and guarantees of a run are those of
+    ``step_rule``.
     """
 
     step_rule: StepRule
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Return None for the bottom, the step_rule's own for the rest."""
+        """Return rate 0 for the bottom, and the step rule's own rates for the rest."""
         return {**self.step_rule.rates, "bottom": 0.0}
 
     def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
@@ -127,7 +128,7 @@ def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, ki
 
 PROBE = "probe"
 PRETRAINING: Mapping[str, Mapping[str, Any]] = {
-    "30 passes": {"epochs": 300},  # self-supervision takes a tenth
+    "30 passes": {"epochs": 300},  # self-supervision uses a tenth
     "100 passes": {"epochs": 1000},
     "a tenth hidden": {"masked": 0.1},
     "six tenths hidden": {"masked": 0.6},
@@ -136,20 +137,20 @@ PRETRAINING: Mapping[str, Mapping[str, Any]] = {
     "rate x 0.1": {"self_supervision_rate": 0.1},
     "rate x 10": {"self_supervision_rate": 10.0},
 }
-"""What else self-supervision is tried with: Table 3 has 3 passes, views that hide .3 of the cells, and the usual rate."""
+"""Other settings of self-supervision. Table 3 has 3 passes, views that hide .3 of the cells, and the usual rate."""
 SAMPLING: Mapping[str, Mapping[str, Any]] = {
     "100 steps": {"evaluations": 100},
     "1,000 steps": {"evaluations": 1000},
     "1,000 steps of DDPM": {"evaluations": 1000, "sampling": "ddpm"},  # FedAds'
 }
-"""How else Diffu-AT makes embeddings up; Table 3 has 20 steps of DDIM."""
+"""Other ways in which Diffu-AT makes embeddings up. Table 3 has 20 steps of DDIM."""
 
 
 def rows(*, group: str | None = None) -> tuple[MethodRow, ...]:
     """Make all rows. FedAds draws a branch with the odds of its rows, so its methods have four local steps for each joint one.
 
-    Probes ask what a label party's bottom knows that starts at random, or from self-supervision, and is left as it is; and
-    whether other settings of self-supervision, or more steps of diffusion, bring more.
+    Probes test what a label party's bottom knows if it starts at random or from self-supervision and is then frozen. Others test
+    whether other settings of self-supervision, or more steps of diffusion, gain more.
     """
     four: dict[str, Any] = {"local_steps": 4}
     return (
@@ -195,15 +196,15 @@ def unaligned_rows_experiment(
 ) -> Experiment:
     """Train every row of the table once per seed, on one thread.
 
-    Raises DataError for data that is absent or of another format, ConfigError for a row or users that there are not, or an
-    ``aligned`` that is no share.
+    Raises DataError for data that is missing or of another format, ConfigError for a row or users that do not exist, or an
+    ``aligned`` that is not a share.
     """
     if not 0 < aligned < 1:
         raise ConfigError(f"--aligned {aligned}: expected a share of the training rows, above 0 and below 1")
     table = read_by_kind(data, limit=limit)
     methods = chosen_of(table, only)
     networks = PAPER if paper_networks or table.name == "fedads" else SMALL
-    # what runs must agree on to be in one log; what is unusual is named only if it is there
+    # the facts that runs of one log must agree on; unusual ones are named only if they apply
     setting: Row = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
     setting |= ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
     shared = Latest(share_out)
@@ -224,27 +225,27 @@ def unaligned_rows_experiment(
 
 
 def chosen_of(table: TwoPartyTable, only: Sequence[str]) -> dict[str, MethodRow]:
-    """Return the rows of these names, or all but probes for none. Leave out the bound if the data cannot tell it.
+    """Return the rows of these names, or all but probes if there are no names. The bound is left out if the data has none.
 
-    Raises ConfigError for a name that there is not.
+    Raises ConfigError for an unknown name.
     """
     group = GROUPS.get(table.name)
     everything = {row.name: row for row in rows(group=group)}
     if unknown := [name for name in only if name not in everything]:
         raise ConfigError(f"--only {unknown[0]}: is no row of the table; it has {', '.join(everything)}")
     selected = {name: row for name, row in everything.items() if (name in only if only else row.kind != PROBE)}
-    # what the feature party has of unaligned rows is what the bound trains on
+    # the bound trains on the feature party's columns of unaligned rows
     bound = table.has_partner_N is None
     return {name: row for name, row in selected.items() if bound or row.joint != "all"}
 
 
 GROUPS = {"criteo": "C9", "fedads": USER, "ijcai18": "shop_id"}
-"""What stands for a user in HeuristicVFL; without one it takes the mean of all rows."""
+"""The column that identifies a user in HeuristicVFL. Without one it takes the mean of all rows."""
 
 
 @dataclass(kw_only=True)
 class MethodTrial:
-    """One row of the table, trained once."""
+    """Train one row of the table once."""
 
     rows: Rows
     row: MethodRow
@@ -310,7 +311,7 @@ class MethodTrial:
             validation = rows.validation_N
             method.prepare(model, objective, self._part(rows.own.rows, rows.unaligned_N, validation, Path(folder)))
             everything_N = torch.cat([rows.aligned_N, rows.unaligned_N])
-            for bottom in bottoms:  # the feature party has rows of its own too; here they are the same people's
+            for bottom in bottoms:  # the feature party has rows of its own too; here they belong to the same people
                 method.prepare_bottom(bottom, self._part(rows.theirs.rows, everything_N, validation, Path(folder)))
 
     def _part(self, source: FeatureSource, train_N: Tensor, validation_N: Tensor, folder: Path) -> OwnPart:
@@ -326,7 +327,7 @@ class MethodTrial:
 
 
 def _train(network: SplitNetwork, rows: Rows, bottoms: Sequence[nn.Module]) -> Row:
-    """Train with early stopping, and put the best weights back. Return how long it took."""
+    """Train with early stopping, and restore the best weights. Return how long it took."""
     schedule = network.schedule
     labels_V = rows.labels_N[rows.validation_N]
     joint = -(-len(schedule.train_N) // schedule.batch_size)
@@ -369,7 +370,9 @@ def measured(labels_T: Tensor, logits_T: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def _alone(model: BranchedModel, rows: Rows, logits_T: Tensor) -> Row:
-    """Measure rows without a partner's row, by the own columns' branch, and both kinds where every other test row has none."""
+    """Measure rows without a partner's row with the own columns' branch, and both kinds if every other test row has
+    no partner.
+    """
     model.train(False)
     alone_V, alone_T = (
         torch.cat([model.local(rows.own.rows(index_B)) for index_B in torch.split(part_N, PASS)])
@@ -393,7 +396,7 @@ def _alone(model: BranchedModel, rows: Rows, logits_T: Tensor) -> Row:
 
 
 def unaligned_rows_page(about: Row, found: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``experiment`` beside the paper's table, in its order."""
+    """Show the rows of ``unaligned_rows_experiment`` next to the paper's table, in its order."""
     by_name, row_of = groups(found, "method"), {row.name: row for row in rows()}
     printed = {row: by_name[name] for name, row in row_of.items() if name in by_name}
     order, vanilla = order_like_the_papers(printed), by_name.get("VanillaVFL", [])
@@ -447,7 +450,7 @@ def unaligned_rows_page(about: Row, found: Sequence[Row]) -> Benchmark:
         },
         note="Every other test row is scored without its partner's row, by own columns, calibrated on validation rows.",
     )
-    usual = {name: name.partition(", ")[0] for name in by_name}  # a row's name begins with the method's
+    usual = {name: name.partition(", ")[0] for name in by_name}  # a row's name begins with that of the method
     return Benchmark(
         title=f"FedAds, Table 3, on {about['name']}: {about['rows']:,} rows, {about['share_of_positives']:.2%} positive",
         tables=[
@@ -479,8 +482,9 @@ def unaligned_rows_page(about: Row, found: Sequence[Row]) -> Benchmark:
 
 
 def order_like_the_papers(chosen: Mapping[MethodRow, Sequence[Row]]) -> float | None:
-    """Compute Spearman's rank correlation of AUCs here with the paper's, over its methods for unaligned rows, or None below
-    three.
+    """Compute Spearman's rank correlation of AUCs here with the paper's, over its methods for unaligned rows.
+
+    It is None for fewer than three methods.
     """
     bounds = ("Local", "VanillaVFL", "ORALE")
     compared = [(row.paper, mine) for row, mine in chosen.items() if row.paper and row.name not in bounds]

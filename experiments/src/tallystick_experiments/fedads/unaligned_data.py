@@ -1,4 +1,4 @@
-"""Rows for FedAds' Table 3: which of them are aligned, whose columns are whose, both encoded. Shapes: N rows of the table."""
+"""Choose and encode rows for FedAds' Table 3: which are aligned, and whose columns are whose. Shapes: N rows of the table."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,15 @@ from tallystick.tables.features import FeatureShape, PackedFeatures
 from tallystick_experiments.catalogue.table import TwoPartyTable
 
 MIN_COUNT = 4
-ALIGNED = 0.2  # share of training rows, FedAds'
-TEST, VALIDATION = 0.2, 0.1  # shares of rows where the data has no test rows of its own; validation is of the rest
+ALIGNED = 0.2  # share of training rows, as in FedAds
+TEST, VALIDATION = 0.2, 0.1  # shares of rows if the data has no test rows of its own; validation is of the rest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Encoded rows by their place in the table.
+    """Hold encoded rows, by their position in the table.
 
-    Test and validation rows have both parties' columns, as in FedAds; of the training rows only ``aligned_N`` have.
+    Test and validation rows have both parties' columns, as in FedAds. Of the training rows, only ``aligned_N`` have.
     """
 
     own: PackedFeatures
@@ -38,15 +38,16 @@ class Rows:
 
 
 def share_out(table: TwoPartyTable, *, seed: int, aligned: float = ALIGNED, by_users: bool = False) -> Rows:
-    """Draw test, validation and aligned rows, and encode: the label party by all its training rows, the other by aligned ones.
+    """Draw test, validation and aligned rows, and encode the label party's columns on all training rows, the other's on aligned
+    ones.
 
     Args:
         table: the rows.
-        seed: of what is drawn.
-        aligned: share of the training rows that have both parties' columns, where the data does not say which have.
-        by_users: keep all rows of a user together, in one of these parts, whichever rows the data has for tests.
+        seed: the seed of the draws.
+        aligned: the share of the training rows with both parties' columns, if the data does not say which rows have them.
+        by_users: whether to keep all rows of a user in one of these parts, even if the data has its own test rows.
 
-    Raises DataError for too few rows, ConfigError where the data names no users.
+    Raises DataError for too few rows, ConfigError if the data has no column of users.
     """
     random = np.random.default_rng(seed)
     test, validation, both, lone = (_parts_by_users if by_users else _parts)(table, random, aligned)
@@ -75,9 +76,9 @@ Parts = tuple[Numbers, Numbers, Numbers, Numbers]  # test, validation, aligned a
 
 
 def _parts(table: TwoPartyTable, random: np.random.Generator, aligned: float) -> Parts:
-    """Test, validation, aligned and unaligned rows, each row drawn by itself.
+    """Draw test, validation, aligned and unaligned rows independently.
 
-    Where the data says which rows the feature party has, validation rows are of those, and all others of them are aligned.
+    If the data says which rows the feature party has, validation rows are among these, and all others of them are aligned.
     """
     rows = table.frame.height
     order_N = random.permutation(rows)
@@ -97,10 +98,10 @@ def _parts(table: TwoPartyTable, random: np.random.Generator, aligned: float) ->
 
 
 def _parts_by_users(table: TwoPartyTable, random: np.random.Generator, aligned: float) -> Parts:
-    """Split as _parts does, in the same shares of users: a user of the test rows is met in no other part.
+    """Split as _parts does, in the same shares of users, so that a user of the test rows is in no other part.
 
-    Where the data says which rows the feature party has, all of them are aligned that are for training; rows that it has not are
-    left out where their user is for test or validation.
+    If the data says which rows the feature party has, all its training rows are aligned. Rows that it lacks are left out if their
+    user is for test or validation.
     """
     if table.user is None:
         raise ConfigError(f"--by-users: {table.name} has no column that tells users apart; FedAds' folder and IJCAI-18 have")

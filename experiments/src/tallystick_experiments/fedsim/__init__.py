@@ -1,1 +1,1 @@
-"""FedSim's tables and figures."""
+"""Make FedSim's tables and figures."""

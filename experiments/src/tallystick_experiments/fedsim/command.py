@@ -1,4 +1,4 @@
-"""bench linkage: it measures one of several things."""
+"""Run bench linkage, which measures one of several things."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ def linkage(
     texts: Annotated[Path | None, Option(help="Folder of dblp_acm and fodors_zagats: recall of true matches instead.")] = None,
     places: Annotated[Path | None, Option(help="Folder of FedSim's hdb: what attackers locate instead.")] = None,
 ) -> Figures:
-    """Measure the speed of linking by similar keys, recall of texts, or what attackers locate by noise."""
+    """Measure the speed of linking by similar keys, the recall of texts, or what attackers locate under noise."""
     if places is not None:
         return located.measure_noise_settings(places, neighbors=neighbors)
     if texts is not None:

@@ -1,6 +1,6 @@
-"""Measure what sending each distinct candidate once saves, between two processes over mutual TLS, with the same weights.
+"""Measure the saving when each distinct candidate is sent once, between two processes over mutual TLS, with the same weights.
 
-Both processes read the set, link it and take their half of the same network; the label party also trains it in one process.
+Both processes read the set, link it and take their half of the same network. The label party also trains it in one process.
 """
 
 import tempfile
@@ -26,14 +26,14 @@ from tallystick_experiments.fedsim.runs import RECIPES, link_pair, network_of
 from tallystick_experiments.speed.lossless import keep_weights, kept_weights, largest_difference
 
 FORMS = {"distinct rows": DistinctCandidates, "every link": AllCandidates}
-"""What crosses for a batch."""
+"""The data that crosses for a batch."""
 BATCH = 128  # the paper's for hdb
 
 
 def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int) -> list[dict[str, Any]]:
-    """Train ``steps`` steps in either form.
+    """Train ``steps`` steps in both forms.
 
-    Return a row for each: bytes a step, steps a second, the largest difference to one process.
+    Return a row for each: bytes a step, steps a second, and the largest difference to one process.
     """
     rows = []
     for form in FORMS:
@@ -42,7 +42,7 @@ def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int) -> list[
             results = run_parties(Path(scratch), cut_party, PAIR, arguments, timeout_s=900).results
             weights_by_role = {role: kept_weights(Path(scratch) / role) for role in results}
         network, _ = _network(arguments, FORMS["distinct rows"])
-        with limited_threads(1):  # as the parties train: more threads add up in another order
+        with limited_threads(1):  # like the parties: more threads add up in another order
             for _ in network.epoch(0):
                 pass
         here = {role: dict((network.model if role == LABEL else network.bottoms[0]).state_dict()) for role in results}

@@ -1,4 +1,4 @@
-"""Look inside a trained network of FedSim: which outputs of a bottom are dead, and which links its merge reads.
+"""Look inside a trained FedSim network: which outputs of a bottom are dead, and which links its merge reads.
 
 Shapes: B test rows, K links in the order in which the merge reads them, L width of a link's output.
 """
@@ -18,10 +18,10 @@ STEPS = 32  # of the integral
 
 
 def looked_into(network: SplitNetwork, index_B: Tensor) -> dict[str, Any]:
-    """Count dead outputs of the first feature party, and say of FedSim's merge what each place of the links counts, or
-    nothing without links.
+    """Count dead outputs of the first feature party, and say how much each place of the links counts for FedSim's merge.
 
-    ``dead`` is how many of the bottom's outputs are 0 for every row that these test rows are linked to.
+    ``dead`` is the number of the bottom's outputs that are 0 for every row to which these test rows are linked. Without links
+    there are no figures.
     """
     if not network.bottoms:
         return {}
@@ -39,10 +39,10 @@ def looked_into(network: SplitNetwork, index_B: Tensor) -> dict[str, Any]:
 
 
 def attributions(network: SplitNetwork, cuts: Sequence[Tensor], index_B: Tensor, link: LinkModel) -> Tensor:
-    """Compute integrated gradients of the prediction in what the merge is given, from nothing to that (FedSim, Figure 10)
-    (B, K, L).
+    """Compute integrated gradients of the prediction with respect to the merge's input, starting at zero (FedSim, Figure 10) (B,
+    K, L).
 
-    They add up to the prediction less that of a merge which is given zeros.
+    They add up to the prediction minus that of a merge whose input is zeros.
     """
     own, total, merge_inputs = network.own(index_B), torch.zeros(()), torch.zeros(())
     for step in range(STEPS):
@@ -57,7 +57,7 @@ def attributions(network: SplitNetwork, cuts: Sequence[Tensor], index_B: Tensor,
 
 @contextmanager
 def _scaled(merge: nn.Module, share: float) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Scale the links' outputs that the merge gets within this block. The list is of those and of what it got."""
+    """Scale the links' outputs that the merge gets in this block. The list has the unscaled outputs and the scaled ones."""
     observations: list[tuple[Tensor, Tensor]] = []
 
     def scale(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

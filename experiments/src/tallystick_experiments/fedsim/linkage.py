@@ -1,6 +1,6 @@
 """Measure linking by similar keys: speed, size, exactness over three processes and TLS, and the true matches that text finds.
 
-Places are generated over a city: clusters around centres, more of them in the middle. Shapes: N, M rows, D dimensions, K
+Places are generated over a city, in clusters around centres, with more of them in the middle. Shapes: N, M rows, D dimensions, K
 neighbours.
 """
 
@@ -34,13 +34,13 @@ Figures = dict[str, Any]
 
 PARTY_TIMEOUT_S = 1800.0
 CITY = ((115.6, 117.4), (39.4, 41.0))
-"""Longitude and latitude of the generated city: of the size of Beijing and its suburbs."""
+"""Longitude and latitude of the generated city, which has the size of Beijing and its suburbs."""
 PUBLISHED = 0.03
-"""FEDERAL's epsilon and delta of the paper's house: filters of more than a million bits a dimension."""
+"""FEDERAL's epsilon and delta for the paper's house: filters have more than a million bits a dimension."""
 COARSE = 0.5
 """The same for filters that are small enough to compare all rows bit by bit."""
 TEXTS = {"dblp_acm": ("title",), "fodors_zagats": ("name",)}
-"""Public pairs of tables with labelled matches, and the text that they are linked by."""
+"""Public pairs of tables with labelled matches, and the text that links them."""
 
 
 def city_places(rows: int, *, seed: int) -> Floats:
@@ -64,12 +64,12 @@ def city_terms(neighbors: int, *, deviation: float = PUBLISHED) -> SimilarityCon
 def linkage_speed(*, rows: int = 141_000, others: int = 28_000, neighbors: int = 100, sample: int = 1000) -> Figures:
     """Link generated places through a helper over TLS, time it, and check a sample of rows by brute force.
 
-    The clock runs from the word go, once all three processes are connected and hold their keys, to the last one's result.
-    Beside it stands what the same search takes in the clear. The sample is checked three times: against all pairs by the ranks
-    of the run itself; and against true filters, bit by bit: with a sample of the other rows at the run's own size of filters,
-    with all of them where filters are coarse enough for it.
+    The time starts when all three processes are connected and hold their keys, and ends at the last result. The same search in
+    the clear is timed as well. The sample is checked three times: against all pairs, with the ranks of the run itself; and
+    against true filters, bit by bit, once with a sample of the other rows and the run's own size of filters, and once with all of
+    them and filters that are coarse enough.
 
-    Raises DataError if a sampled row's links are not those of brute force.
+    Raises DataError if a sampled row's links differ from those of brute force.
     """
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         job = {"rows": rows, "others": others, "neighbors": neighbors, "folder": folder}
@@ -126,7 +126,7 @@ def linkage_party(stage: PartyContext, job: Figures) -> Figures:
 
 
 class _Overheard:
-    """A channel that notes the halves of the secret, so that the check after the run can make the same filters."""
+    """Wrap a channel and note the halves of the secret, so that the check after the run can make the same filters."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self.peer, self.traffic = channel, channel.peer, channel.traffic
@@ -160,7 +160,7 @@ def _keys(job: Figures) -> tuple[SimilarKeys, SimilarKeys]:
 
 
 def clear_cpu_seconds(job: Figures) -> float:
-    """Measure the processor seconds of finding the same number of nearest places where nothing is hidden, in one process."""
+    """Measure the processor seconds of the same search for nearest places in one process, without any protection."""
     own, their_keys = (keys.numbers_RD for keys in _keys(job))
     started = time.process_time()
     nearest(own, their_keys, neighbors=job["neighbors"])
@@ -189,7 +189,7 @@ def _check_run(folder: Path, job: Figures, *, sample: int) -> Figures:
 
 
 def _check_filters(job: Figures, *, sample: int, others: int, deviation: float) -> Figures:
-    """Compare the search by ranks, and the distances it finds, with all pairs of true filters, bit by bit."""
+    """Compare the search by ranks, and the distances that it finds, with all pairs of true filters, bit by bit."""
     terms = city_terms(min(job["neighbors"], others), deviation=deviation)
     random = np.random.default_rng(3)
     some = [
@@ -211,7 +211,7 @@ def _check_filters(job: Figures, *, sample: int, others: int, deviation: float) 
 
 
 def _filters(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> list[Packed]:
-    """Make FEDERAL's filters as they are defined, a bit per pivot within the window, and not by way of ranks."""
+    """Make FEDERAL's filters by their definition, one bit per pivot in the window, without ranks."""
     filters = []
     for place, dimension in enumerate(terms.numbers):
         pivots, values_N = Pivots.of(terms, dimension, secret), keys.scaled(terms)[:, place]
@@ -230,10 +230,10 @@ RECALL_AT = (1, 5, 20)
 
 
 def text_recall(folder: Path) -> list[Figures]:
-    """Share of the labelled matches that are among the K most similar rows, by Bloom filters and by edit distance in the clear.
+    """Return the share of the labelled matches among the K most similar rows, by Bloom filters and by edit distance in the clear.
 
     Args:
-        folder: with dblp_acm and fodors_zagats, as public benchmarks of entity matching lay them out.
+        folder: the folder with dblp_acm and fodors_zagats, in the layout of public benchmarks of entity matching.
     """
     figures = []
     for name, columns in TEXTS.items():

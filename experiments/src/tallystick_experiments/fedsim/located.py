@@ -1,6 +1,6 @@
-"""Measure how near attackers come to keys that are linked by similarity: noise from tau beside noise on keys.
+"""Measure how near attackers come to keys that are linked by similarity, with noise from tau and with noise on keys.
 
-Unlike an audit, which no party can make with the other's truth, this has both tables, and measures each attacker as it is.
+No party can make such an audit, because it lacks the other's truth. This has both tables, and measures each attacker as it is.
 
 Shapes: N rows of the label party, M rows of the feature party, D dimensions of a key.
 """
@@ -31,16 +31,16 @@ from tallystick_experiments.catalogue.pairs import Pair, read_hdb
 from tallystick_experiments.fedsim.runs import LinkedPair, SplitKind, linked_pair, split_rows
 
 METRES_A_DEGREE = 111_195.0
-"""Of latitude; of longitude times the cosine of the latitude."""
+"""Metres of a degree of latitude; of longitude after multiplication by the cosine of the latitude."""
 TAUS = (1.0, 0.1, 0.01, 0.001)
 FINE_TAUS = (*TAUS, 0.0005, 0.0001, 0.00005)
-"""Of the paper's Figure 6."""
+"""The values of the paper's Figure 6."""
 WINDOW = 0.01
 """Degrees that FEDERAL's filters reach to either side of a place: the paper's for house and hdb."""
 WINDOWS = {"bike": 0.02}
-"""The same where a set has another."""
+"""The same for a set with another value."""
 WIDE_FILTERS, WIDE_WINDOW = "tau 1, window 0.2", 0.2
-"""Filters that reach further than the paper's: places that differ by more than twice a window are equally far."""
+"""Filters that reach further than the paper's. Places that differ by more than twice a window are equally far."""
 PLACE_NAMES = ("lon", "lat", "end lon", "end lat")
 KEY_NOISE_METRES = (30.0, 100.0, 300.0, 1000.0)
 """Mean displacements of planar Laplace noise, 2 radius / epsilon."""
@@ -48,14 +48,14 @@ KEY_NOISE_METRES = (30.0, 100.0, 300.0, 1000.0)
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedPlaces:
-    """A linkage of two tables, as both parties have it."""
+    """Hold a linkage of two tables, as both parties have it."""
 
     numbers_NK: Rows  # the most similar first
-    similarity_NK: Similarities  # noisy; the label party's alone
-    own_rows: Rows  # the feature party's row of each number, which it alone knows
+    similarity_NK: Similarities  # noisy; only the label party has them
+    own_rows: Rows  # the feature party's row of each number, which only it knows
     scale: SimilarityScale
-    sent: tuple[SimilarKeys, SimilarKeys]  # with noise where the contract asks for it: each side knows its own
-    noise: str  # in words
+    sent: tuple[SimilarKeys, SimilarKeys]  # with noise if the contract requires it: each side knows its own
+    noise: str  # a description
 
 
 def place_terms(own_ND: Floats, their_MD: Floats, *, neighbors: int, **changes: Any) -> SimilarityConfig:
@@ -71,7 +71,7 @@ def place_terms(own_ND: Floats, their_MD: Floats, *, neighbors: int, **changes: 
 
 
 def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: SecureRandom) -> LinkedPlaces:
-    """Link two tables as the three parties would, without the network between them."""
+    """Link two tables as the three parties would, without a network between them."""
     own, their_keys = (noisy_keys(SimilarKeys(numbers_RD=keys), terms, secret=rng.bytes(32)) for keys in (own_ND, their_MD))
     secret, number_M = rng.bytes(32), rng.permutation(len(their_keys))
     by_number = np.argsort(number_M)
@@ -92,7 +92,7 @@ def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: Secu
 def located(
     own_ND: Floats, their_MD: Floats, linked: LinkedPlaces, terms: SimilarityConfig, *, seed: int = 0
 ) -> dict[str, LocatedKeys]:
-    """Locate true keys as label party (greedy, trilateration) and feature party (cells) do, in metres."""
+    """Locate true keys in metres, as the label party (greedy, trilateration) and the feature party (cells) do."""
     places_ND, places_MD = (places_of(SimilarKeys(numbers_RD=keys), terms) for keys in (own_ND, their_MD))
     sent_ND, sent_MD = (places_of(keys, terms) for keys in linked.sent)
     metric, rows, (units_D, _) = metric_of(terms, linked.scale), linked.own_rows, units_of(terms)
@@ -104,7 +104,7 @@ def located(
 
 
 def noise_settings(taus: Sequence[float] = TAUS, metres: Sequence[float] = KEY_NOISE_METRES) -> dict[str, dict[str, Any]]:
-    """Return the contract's ``noise`` for every setting of the frontier, by a name to show."""
+    """Return the contract's ``noise`` for every setting of the frontier, by the name that is shown."""
     settings: dict[str, dict[str, Any]] = {f"tau {tau:g}": {"tau": tau} for tau in taus}
     for move in metres:  # epsilon 1 within half the mean displacement
         radius = move / 2 / METRES_A_DEGREE
@@ -120,7 +120,7 @@ def located_frontier(
     rng: SecureRandom,
     **changes: Any,
 ) -> dict[str, dict[str, Any]]:
-    """Locate by every setting of noise: attack to its figures, and what the noise is. A setting that is not feasible says so."""
+    """Locate with every setting of noise, and return each attack's figures and the noise. An infeasible setting has a problem."""
     rows: dict[str, dict[str, Any]] = {}
     for name, noise in noise_settings().items():
         terms = place_terms(own_ND, their_MD, neighbors=neighbors, noise=noise, **changes)
@@ -147,11 +147,11 @@ def link_places(
 
     Args:
         pair: the set.
-        noise: one of ``noise_settings``, or filters that reach further.
+        noise: one of ``noise_settings``, or the filters that reach further.
         neighbors: K.
-        seed: of the split, the secret and the noise: a job draws the last two from the operating system.
-        kind: of split.
-        locates: whether attackers locate keys; these must be one place then.
+        seed: the seed of the split, the secret and the noise; a job draws the last two from the operating system.
+        kind: the kind of split.
+        locates: whether attackers locate keys; each key must then be one place.
     """
     own_ND, their_MD = pair.own_key_NP, pair.their_key_MP
     window, settings = WINDOWS.get(pair.name, WINDOW), noise_settings(FINE_TAUS)
@@ -172,12 +172,12 @@ def located_from_own_keys(keys_ND: Floats, terms: SimilarityConfig) -> dict[str,
 
 
 def located_figures(found: LocatedKeys) -> dict[str, Any]:
-    """Return what a row keeps of a finding."""
+    """Return the part of a finding that a row keeps."""
     return {name: getattr(found, name) for name in ("placed", "median", "low", "high", "tenth", "chance", "bounds")}
 
 
 def measure_noise_settings(folder: Path, *, neighbors: int, window: float = WINDOW) -> dict[str, Any]:
-    """Locate on FedSim's hdb geography by every setting of noise, and what the helper locates of the flats' places."""
+    """Locate on FedSim's hdb geography with every setting of noise, and say what the helper locates of the flats' places."""
     pair = read_hdb(folder)
     own_ND, their_MD = pair.own_key_NP, pair.their_key_MP
     helper: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The methods that FedSim's tables compare. A row is a way of linking and a way of merging.
+"""Define the methods that FedSim's tables compare. A row is a way of linking and a way of merging.
 
 All get the same columns, the same optimizer and the same number of epochs. Shapes: N rows, K candidates.
 """
@@ -24,21 +24,21 @@ _PLAIN: dict[str, Any] = {
     "own_columns": False,
     "top": (),
 }
-"""Of the baselines: a prediction from each link by itself, linear in the aggregator's last layer as in the paper."""
+"""Settings of the baselines: one prediction from each link, linear in the aggregator's last layer as in the paper."""
 _PUBLISHED: dict[str, Any] = {"width": 10, "activation": "sigmoid", "similarity_input": False, "own_columns": False, "top": ()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedMethod:
-    """One row of the paper's tables.
+    """Define one row of the paper's tables.
 
     Args:
-        merge: how links are merged; None where nothing is linked.
-        links: to link the K most similar rows, the most similar alone, the row that is the same thing, or none.
+        merge: how links are merged; None if nothing is linked.
+        links: which rows to link: the K most similar, the most similar alone, the row that is the same thing, or none.
         own_columns: whether the label party's own columns take part.
-        shuffles: hands over an example's links in random order, as without the sort gate.
-        sees_keys: whether the label party's keys are columns of its own as well, as in the paper.
-        by_contract: trained as a contract does that says nothing of its network and training, in place of the set's recipe.
+        shuffles: whether an example's links come in random order, as without the sort gate.
+        sees_keys: whether the label party's keys are also its columns, as in the paper.
+        by_contract: whether to train with a contract's defaults of network and training, and not by the set's recipe.
         paper: its name in the paper's tables, if it is there.
     """
 
@@ -51,7 +51,7 @@ class ComparedMethod:
     paper: str | None = None
 
     def merged(self, published: CNNMergeConfig) -> MergeConfig | None:
-        """Return the merge with the sizes that the paper gives for a set."""
+        """Return the merge with the paper's sizes for a set."""
         if self.merge is None:
             return None
         if not isinstance(self.merge, CNNMergeConfig | MLPMergeConfig):
@@ -90,4 +90,4 @@ METHODS: Mapping[str, ComparedMethod] = {
     "FedSim averaging": ComparedMethod(merge=AverageMergeConfig(method="average", **_PUBLISHED)),
     "Combine": ComparedMethod(merge=Top1MergeConfig(method="top1", **_PLAIN), links="same row", paper="Combine"),
 }
-"""A method's name to what it does."""
+"""Each method by its name."""

@@ -1,4 +1,4 @@
-"""The FedSim benchmark's page: its tables and figures, ours beside the paper's numbers."""
+"""Build the FedSim benchmark's page: its tables and figures, with ours next to the paper's numbers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -37,12 +37,12 @@ _NOTES = (
     "files, and its Solo saw the coordinates, so its numbers stand beside ours for their order, not their size.",
     "Boosted trees see the joined table, which no partner would allow: own columns, K rows side by side, similarities.",
 )
-NOISES = {"noise on keys": "keys", "noise from tau": "tau"}  # how the names of their settings begin
+NOISES = {"noise on keys": "keys", "noise from tau": "tau"}  # the beginning of their settings' names
 
 
 def fedsim_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``sweep.run``. ``about`` says which of them each part is made of."""
-    rows = [{"recipe": "ours", **row} for row in rows]  # older rows have no other
+    """Show the rows of ``sweep.run``. ``about`` says which rows belong to each part."""
+    rows = [{"recipe": "ours", **row} for row in rows]  # older rows have no other recipe
     parts = {part: [rows[place] for place in dict.fromkeys(places)] for part, places in about["parts"].items()}
     trained = f"on {', '.join(about['sets'])}: {counted(len(about['seeds']), 'seed')}, {about['split']} split"
     synthetic = {"rows of the synthetic tables": f"{about['rows']:,}"} if "rows" in about else {}
@@ -123,13 +123,13 @@ def of_paper(row: Row) -> float | None:
 
 
 def _of_table_11(row: Row) -> float | None:
-    """Return the paper's figures by either distance, which are both at its own K."""
+    """Return the paper's figures with either distance, both at its own K."""
     printed = {"": paper.TABLE_1[row["set"]]["FedSim"][0], "tau 1": paper.TABLE_11[row["set"]]}
     return printed.get(row["noise"]) if row["method"] == "FedSim" else None
 
 
 def _noise_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
-    """Show what noise costs beside what it hides."""
+    """Show the cost of noise next to what it hides."""
     return Pivot(
         name=f"{PARTS[part].title}: {name}",
         note=f"K = {rows[0]['neighbors']}. Median metres from the truth that each attack came to, and RMSE by method.",
@@ -142,13 +142,13 @@ def _noise_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
 
 
 def _metres(rows: Sequence[Row], attack: str) -> float:
-    """Return how near an attack came over seeds, which is the same whatever method is trained."""
+    """Return how near an attack came, as a mean over seeds. It is the same for every trained method."""
     of_method = next(iter(groups(rows, "method").values()))
     return float(sum(row["located"][attack] for row in of_method) / len(of_method))
 
 
 def _time_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
-    """Show what an epoch takes by method, and its ratio to the most similar link alone, seed by seed."""
+    """Show the time of an epoch by method, and its ratio to that with the most similar link alone, seed by seed."""
     alone = {row["seed"]: row["epoch_s"] for row in rows if row["method"] == "Top1Sim"}
     return Pivot(
         name=f"{PARTS[part].title}: {name}",
@@ -163,7 +163,7 @@ def _time_table(part: str, name: str, rows: Sequence[Row]) -> ResultTable:
     ).table(rows)
 
 
-_TABLES = {"frontier": _noise_table, "table-8": _time_table}  # of what a part shows; else _table
+_TABLES = {"frontier": _noise_table, "table-8": _time_table}  # the table of a part, by default _table
 
 
 def _frontiers(rows: Sequence[Row]) -> Iterator[Curve]:
@@ -188,7 +188,7 @@ def _frontiers(rows: Sequence[Row]) -> Iterator[Curve]:
 
 
 def method_differences(rows: Sequence[Row]) -> list[list[Cell]]:
-    """Show differences of methods on the same split, by set: as wide as methods differ, not as test rows do."""
+    """Show differences of methods on the same split, by set. Their spread is that of the methods, not of the test rows."""
     cells: list[list[Cell]] = []
     for name, of in groups(rows, "set").items():
         metric, by_method = paper.METRIC[name], groups(of, "method")
@@ -204,7 +204,7 @@ def _differences(rows: Sequence[Row]) -> ResultTable:
 
 
 def _setting_differences(part: str, rows: Sequence[Row]) -> ResultTable:
-    """Return what a part's setting changes on the same split: each of its values less the first, by set and method."""
+    """Return the effect of a part's setting on the same split: each value minus the first, by set and method."""
     setting, cells = PARTS[part].varies, list[list[Cell]]()
     for (name, method), of in groups(rows, "set", "method").items():
         metric = PARTS[part].figures_of(name)[0]
@@ -311,7 +311,7 @@ MEASURED: Mapping[str, tuple[str, Mapping[str, Shown], str]] = {
         "combinations of the paper's widths (50, 100, 200, 400) were tried.",
     ),
 }
-"""Of what is measured without runs: the table's name, its columns and its note."""
+"""Measurements without runs: each table's name, its columns and its note."""
 
 
 def _by_neighbors(rows: Sequence[Row]) -> Iterator[Curve]:
@@ -346,7 +346,7 @@ def _tau(noise: str) -> float:
 
 
 def _importances(rows: Sequence[Row]) -> Iterator[Curve]:
-    """Draw Figure 10: what each link counts for FedSim's merge, of the first seed of each set and method, at the largest K."""
+    """Draw Figure 10: the share of each link in FedSim's merge, for the first seed of each set and method, at the largest K."""
     plain = [row for row in rows if not row["noise"] and not row["parties"]]
     for name, of in groups(plain, "set").items():
         count = max(row["neighbors"] for row in of)
@@ -362,7 +362,7 @@ def _importances(rows: Sequence[Row]) -> Iterator[Curve]:
 
 
 def _weights(rows: Sequence[Row]) -> Iterator[Curve]:
-    """Draw Figure 10: what the weight gate learnt, once per set and method."""
+    """Draw Figure 10: the function that the weight gate learnt, once per set and method."""
     for name, of in groups(rows, "set").items():
         yield Curve(
             name=f"{name}: learnt weight by similarity, of the first seed",

@@ -1,4 +1,4 @@
-"""FedSim's own numbers: Table 1, Figure 9 and Figure 5, the latter two as the authors' logs have them (means of five runs)."""
+"""List FedSim's own numbers: Table 1, Figure 9 and Figure 5, the latter two from the authors' logs (means of five runs)."""
 
 TABLE_1: dict[str, dict[str, tuple[float, float]]] = {
     "house": {
@@ -50,7 +50,7 @@ TABLE_6: dict[str, float] = {
     "2": 0.9114,
     "3": 0.9457,
 }
-"""R-squared of FedSim on house by the feature parties that take part; Solo has .8989."""
+"""R-squared of FedSim on house, by the feature parties that take part. Solo has .8989."""
 
 TABLE_10: dict[str, dict[int, float]] = {
     "Solo": {30: 0.6076},
@@ -58,7 +58,7 @@ TABLE_10: dict[str, dict[int, float]] = {
     "FedSim": {30: 0.9280, 50: 0.8779},
     "Combine": {30: 0.9470},
 }
-"""Accuracy where the keys say nothing but which rows are one thing, by K."""
+"""Accuracy if the keys show only which rows are one thing, by K."""
 
 TABLE_7: dict[str, tuple[float, float]] = {
     "house": (3.48, 145.20),
@@ -74,7 +74,7 @@ TABLE_8: dict[str, dict[str, str]] = {
     "hdb": {"Top1Sim": "below 1", "FeatureSim": "5", "AvgSim": "4", "FedSim": "6"},
     "bike": {"Top1Sim": "1", "FeatureSim": "51", "AvgSim": "35", "FedSim": "38"},
 }
-"""Seconds of an epoch on four A100 by set and method; game and company stand there too."""
+"""Seconds of an epoch on four A100, by set and method. The paper also has game and company."""
 
 TABLE_9: dict[str, dict[str, int]] = {
     "Exact": {"game": 63_301, "company": 85_401},
@@ -83,16 +83,16 @@ TABLE_9: dict[str, dict[str, int]] = {
     "Top1Sim": {"house": 76_001, "taxi": 11_971, "hdb": 76_001, "game": 63_301, "company": 170_601},
     "FedSim": {"house": 3_469_806, "taxi": 1_846_490, "hdb": 1_869_806, "game": 1_826_506, "company": 494_474},
 }
-"""Numbers of weights by method and set; taxi is what the text elsewhere calls bike."""
+"""Numbers of weights by method and set. The paper elsewhere calls taxi bike."""
 
 TABLE_11 = {"house": 50.03, "hdb": 28.29, "bike": 238.81}
-"""FedSim's RMSE by the distances of filters; by those of keys it is Table 1's."""
+"""FedSim's RMSE with the distances of filters. With those of keys it is in Table 1."""
 
 NEIGHBORS = {"house": 100, "hdb": 50, "bike": 50}
 """K."""
 
 DELTA = {"house": 34.05, "hdb": 20.69, "bike": 14.26}
-"""Table 1's estimate of what FedSim brings over Top1Sim, without training."""
+"""Table 1's estimate of FedSim's gain over Top1Sim, without training."""
 
 FIGURE_9: dict[str, dict[int, float]] = {
     "house": {5: 48.04, 10: 46.74, 20: 44.36, 40: 43.09, 60: 42.64, 80: 42.25, 100: 42.12},
@@ -127,7 +127,7 @@ FIGURE_5: dict[str, dict[str, tuple[float, float, float]]] = {
     "frogs": {"FedSim averaging": (0.955, 0.956, 0.907), "Top1Sim": (0.918, 0.900, 0.839), "Combine": (0.982, 0.984, 0.984)},
     "synthetic": {"FedSim averaging": (0.915, 0.891, 0.772), "Top1Sim": (0.897, 0.876, 0.743)},
 }
-"""Accuracy where the keys carry noise of deviation 0, 0.1 and 0.2."""
+"""Accuracy if the keys have noise of deviation 0, 0.1 and 0.2."""
 
 METRIC = {
     "house": "rmse",
@@ -137,4 +137,4 @@ METRIC = {
     "synthetic": "accuracy",
     "synthetic-random": "accuracy",
 }
-"""What a set is measured by."""
+"""The metric of each set."""

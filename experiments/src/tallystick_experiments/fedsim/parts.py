@@ -1,4 +1,4 @@
-"""The parts of FedSim's experiments: of each table and figure the runs that it is made of, and what it shows."""
+"""Define the parts of FedSim's experiments: the runs of each table and figure, and the figures that it shows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,28 +10,28 @@ from tallystick_experiments.fedsim.methods import BY_CONTRACT, TREES
 
 LINKED = ("house", "hdb", "bike")
 PLACES = ("hdb",)
-"""Sets whose keys are one longitude and latitude: what attackers locate is in metres."""
+"""Sets whose keys are one longitude and latitude. Attackers locate them in metres."""
 
 
 class Compared(NamedTuple):
-    """Methods that are compared, at each of these values of what the part varies. A set may have values of its own."""
+    """List methods that are compared at each of these values of the part's setting. A set may have its own values."""
 
     methods: Sequence[str]
-    values: Sequence[Any] | Mapping[str, Sequence[Any]] = (None,)  # None: as the set has it
+    values: Sequence[Any] | Mapping[str, Sequence[Any]] = (None,)  # None: the set's own value
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperPart:
-    """A table or figure.
+    """Define a table or figure.
 
     Args:
-        title: of its table; none where it has no runs.
-        runs: which runs it has; none where it is measured without training.
-        varies: the setting that is varied besides the method.
-        sets: those that it is of.
-        always: settings that differ from a plain run's.
-        at_papers_k: at the paper's K, not at ours.
-        figures: what it shows, of a set that is measured by RMSE that and R-squared if left out.
+        title: the title of its table; empty if it has no runs.
+        runs: its runs; empty if it is measured without training.
+        varies: the setting that varies in addition to the method.
+        sets: its sets.
+        always: settings that differ from those of a plain run.
+        at_papers_k: whether it uses the paper's K and not ours.
+        figures: the figures that it shows; by default the set's metric, with R-squared if that is RMSE.
     """
 
     title: str = ""
@@ -44,16 +44,16 @@ class PaperPart:
 
     @property
     def needs_files(self) -> bool:
-        """Tell whether it is of sets that lie in files alone."""
+        """Tell whether all its sets need files."""
         return self.sets == LINKED or self.sets == PLACES
 
     def figures_of(self, name: str) -> Sequence[str]:
-        """Return what it shows of a set. The first is what methods are compared by."""
+        """Return the figures that it shows for a set. Methods are compared by the first."""
         metric = paper.METRIC[name]
         return self.figures or ((metric, "r2") if metric == "rmse" else (metric,))
 
     def settings(self, sets: Sequence[str]) -> Iterator[tuple[str, dict[str, Any], Sequence[str]]]:
-        """Yield a set, what differs from a plain run of it, and the methods, of ``sets`` and of those that need no files."""
+        """Yield a set, its differences from a plain run, and the methods, for ``sets`` and for sets that need no files."""
         for compared in self.runs:
             for name in [*(each for each in sets if each in self.sets), *(each for each in self.sets if "synthetic" in each)]:
                 always = dict(self.always) | ({"neighbors": paper.NEIGHBORS[name]} if self.at_papers_k else {})
@@ -93,7 +93,7 @@ PARTS: Mapping[str, PaperPart] = {
     "neighbors": PaperPart(
         title="Figure 9: by the number of links K",
         runs=[
-            Compared(("Top1Sim",)),  # whatever K is
+            Compared(("Top1Sim",)),  # at any K
             Compared(
                 ("AvgSim", "FeatureSim", "FedSim", "attention"),
                 {"house": (5, 10, 20, 40), "hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)},
