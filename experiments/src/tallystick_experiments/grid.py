@@ -1,6 +1,6 @@
-"""One loop for all experiments: each case with each seed, kept in a log as it comes, and taken from there where it was made.
+"""Run the cases of all experiments: each case with each seed, logged when it is done, and read from the log if it is there.
 
-A case is plain data: its fields tell it from the others of the sweep, and its line of the log from the others there.
+A case is plain data. Its fields distinguish it from the others of the sweep, and its line from the others in the log.
 """
 
 import json
@@ -36,17 +36,17 @@ def run_cases(
     *,
     usual: Mapping[str, Any] | None = None,
 ) -> list[Row]:
-    """Make every case that the log lacks, on one thread each, and give the rows of all in the order of the cases.
+    """Make every case that the log lacks, on one thread each, and return the rows of all cases in their order.
 
     Args:
-        cases: what tells each run from the others, as plain data: the first fields of its row; all have the same.
-        trial: takes a case's fields by their names and makes the rest of its row.
-        keeping: of the rows, and who makes them.
-        setting: what the rows of one log have to agree on.
+        cases: the fields that distinguish the runs, as plain data; they come first in a row, and all cases have the same fields.
+        trial: takes a case's fields by their names, and makes the rest of its row.
+        keeping: where rows are kept, and how they are made.
+        setting: what the rows of one log must agree on.
         usual: values of fields that older logs leave out.
 
-    Raises ConfigError for a case that is declared twice, DataError for a log that lacks a field or holds a run twice, and as
-    SweepLog and the trial do.
+    Raises ConfigError for a case that is declared twice, DataError for a log that lacks a field or holds a run twice, and the
+    errors of SweepLog and of the trial.
     """
     cases, log = list(cases), keeping.open(setting)
     logged = _by_key(log, tuple(cases[0]), usual or {}) if log is not None and cases else {}
@@ -74,12 +74,12 @@ def made_here(trial: Trial, cases: Sequence[Row], missing: Sequence[int], _setti
 
 
 def place_of(case: Row) -> str:
-    """Return a key that tells a case from the others of its sweep."""
+    """Return a key that identifies a case in its sweep."""
     return json.dumps(list(case.values()))
 
 
 def _by_key(log: "SweepLog", fields: tuple[str, ...], usual: Mapping[str, Any]) -> dict[str, Row]:
-    """Return the log's rows by what tells them apart."""
+    """Return the log's rows by their keys."""
     by_place: dict[str, Row] = {}
     lines: dict[str, int] = {}
     for number, row in enumerate(log.runs, start=2):  # 1 is the setting
@@ -102,38 +102,38 @@ def _in_words(key: Mapping[str, Any]) -> str:
 
 
 class Latest(Generic[Given, Made]):
-    """A function that keeps what it made last: cases in a row share a split or a training, and two at once are too large."""
+    """Keep the last result of a function. Cases in a row share a split or a training, and two results at once are too large."""
 
     def __init__(self, make: Callable[Given, Made]) -> None:
         self._make = make
         self._kept: list[tuple[Any, Made]] = []
 
     def __call__(self, *given: Given.args, **named: Given.kwargs) -> Made:
-        """Return what the function gives, made anew unless it was the last that was asked for."""
+        """Return the function's result, computed again unless the last call had the same arguments."""
         arguments = (given, named)
         if not self._kept or self._kept[0][0] != arguments:
-            self._kept.clear()  # before the next is made
+            self._kept.clear()  # before the next result is made
             self._kept.append((arguments, self._make(*given, **named)))
         return self._kept[0][1]
 
 
 class SweepLog:
-    """An append-only file: its first line is the setting, every other line one finished run.
+    """Append-only file: the first line is the setting, and every other line is one finished run.
 
-    A last line that a crash cut short is dropped; its run is made again.
+    A last line that a crash cut short is dropped, and its run is made again.
     """
 
     def __init__(self, path: Path, *, setting: Row, resume: bool) -> None:
         """Start the file, or read it back.
 
         Raises:
-            ConfigError: the file is there and ``resume`` is not asked for, or it is of another setting or version.
-            DataError: a line is damaged, or the file holds something else; it is left as it was.
+            ConfigError: the file exists without ``resume``, or it has another setting or version.
+            DataError: a line is damaged, or the file holds something else; it stays as it was.
             StorageError: it cannot be read or written.
         """
         self.path = path
         self.runs: list[Row] = []
-        setting = {**setting, "tallystick": __version__}  # another version may note other figures
+        setting = {**setting, "tallystick": __version__}  # another version may log other figures
         if not path.exists():
             self._append(setting)
             return
@@ -186,7 +186,7 @@ class SweepLog:
 
 
 def make_output_folder(folder: Path) -> Path:
-    """Make the output folder if it is not there, once all that is asked for was checked and before what takes long."""
+    """Make the output folder if it does not exist, after all checks and before long work."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -196,13 +196,13 @@ def make_output_folder(folder: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """Keeping of a sweep's runs as they come.
+    """Say how a sweep's runs are kept.
 
     Args:
-        log: the file; nowhere if left out.
-        resume: take the runs that it already holds from there.
+        log: the log file; None keeps no log.
+        resume: whether to take the runs that the log already holds.
         progress: called after every run.
-        made: makes the cases of these numbers, and gives each with its row as it is done.
+        made: makes the cases of these numbers, and yields each number with its row when it is done.
     """
 
     log: Path | None = None
@@ -211,7 +211,7 @@ class Keeping:
     made: Maker = made_here
 
     def open(self, setting: Row, *, mark: str = "") -> SweepLog | None:
-        """Start the log, or read it back. ``mark`` tells those of one folder apart. Raises as SweepLog does."""
+        """Start the log, or read it back. ``mark`` distinguishes logs of one folder. Raises the errors of SweepLog."""
         if self.log is None:
             return None
         make_output_folder(self.log.parent)

@@ -1,7 +1,7 @@
-"""Audits where there is nothing to find: how often do they say that something leaks, and do their intervals cover?
+"""Audit runs in which there is nothing to find: how often audits report a leak, and whether their intervals cover.
 
-The truth is shuffled among the rows of a recorded run, so labels and columns have nothing to do with what crossed. Run and audit
-are the product's. Shapes: N rows.
+The truth is shuffled among the rows of a recorded run, so labels and columns are unrelated to what crossed. Run and audit are the
+product's. Shapes: N rows.
 """
 
 import shutil
@@ -48,7 +48,7 @@ PROMISED = {"yes": 0.01, "a little": 0.05}
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSetting:
-    """Setting of an audited run: its target, and what the contract says besides."""
+    """Set an audited run: its target, and further keys of the contract."""
 
     target: str = "binary"
     contract: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ SETTINGS: Mapping[str, AuditSetting] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """Scores of two normal classes, each row has one in every epoch, and those of a row are correlated."""
+    """Describe scores of two normal classes. Each row has a score in every epoch, and the scores of a row are correlated."""
 
     rows: int
     batch: int
@@ -96,7 +96,7 @@ def null_audits_experiment(
     epochs: Annotated[int, Option(help="Of every training run.", min=1)] = 4,
     draws: Annotated[int, Option(help="Of each kind of simulated scores, for coverage.", min=10)] = 400,
 ) -> Experiment:
-    """Make so many audits, in turn of all settings, and so many draws of each kind of simulated scores."""
+    """Make ``audits`` audits, in turn of all settings, and ``draws`` draws of each kind of simulated scores."""
     places = ((name, training, shuffle) for training in count() for name in SETTINGS for shuffle in range(SHUFFLES))
     trained = Latest(partial(_trained, rows=rows, epochs=epochs))
 
@@ -119,12 +119,12 @@ def null_audits_experiment(
 
 
 GROUPS = (None, "validation", "test")
-"""Groups of rows that cross, each of which an audit judges: training rows first."""
+"""Groups of rows that cross. An audit judges each of them, training rows first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Records that a run left at both parties, and the truth as it was there before it was shuffled."""
+    """Hold the records that a run left at both parties, and the truth before it was shuffled."""
 
     bank: RunFolder
     shop: RunFolder
@@ -133,7 +133,7 @@ class Recorded:
     run_id: str
 
     def audited(self, training: int, shuffle: int) -> Row:
-        """Audit with the truth shuffled anew."""
+        """Audit with the truth shuffled again."""
         contract, rng = contract_of(self.bank.path), np.random.default_rng([training, shuffle, 99])
         labels = self.labels
         label_N = labels.label_N[torch.from_numpy(rng.permutation(len(labels.label_N)))]
@@ -144,7 +144,7 @@ class Recorded:
             other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
             save_columns(self.shop, contract, FEATURE, other, run_id=self.run_id, part=part)
         columns = audit_columns(RecordedColumns.load(self.shop, contract), watcher=Silent(), seed=shuffle)
-        judged = [each for each in leaks.attacks if each.auc is not None and each.chance == 0.5]  # no cluster that was named
+        judged = [each for each in leaks.attacks if each.auc is not None and each.chance == 0.5]  # without named clusters
         return {
             "labels": [headline_verdict(line) for line in leak_headline(leaks)],
             "columns": [headline_verdict(feature_headline(columns))],
@@ -169,7 +169,7 @@ def contract_of_setting(setting: AuditSetting, training: int, *, epochs: int) ->
 
 
 def _trained(name: str, training: int, *, rows: int, epochs: int) -> Recorded:
-    """Run the job, and read what it left in a folder that goes with what is given."""
+    """Run the job, and read its records from a folder that is removed with the result."""
     columns: dict[str, dict[str, Any]] = {
         party: {"keys": {"id": "id"}, "features": {"numeric": ["x", "noise"], "categorical": ["kind"]}}
         for party in (LABEL, FEATURE)
@@ -193,7 +193,7 @@ def _trained(name: str, training: int, *, rows: int, epochs: int) -> Recorded:
 
 
 def _tables(rows: int, rng: np.random.Generator, target: str) -> dict[str, pl.DataFrame]:
-    """Make two parties' columns, which both tell of the label."""
+    """Make two parties' columns, which both depend on the label's score."""
     signal = rng.normal(size=(rows, 2))
     score = signal.sum(axis=1) + 0.3 * rng.normal(size=rows)
     label = {"binary": (score > 0).astype(np.int64), "multiclass": np.digitize(score, [-0.7, 0.7]), "regression": score}[target]
@@ -212,13 +212,13 @@ def _tables(rows: int, rng: np.random.Generator, target: str) -> dict[str, pl.Da
 
 
 def headline_verdict(line: str) -> str:
-    """Return what a headline says: yes, a little, no, or that it was not measured."""
+    """Return the verdict of a headline: yes, a little, no, or that it was not measured."""
     (verdict,) = [name for name, words in VERDICTS.items() if words in line]
     return verdict
 
 
 def simulated_coverage(of: Simulated, *, draws: int) -> float:
-    """Return how often the evaluator's interval holds the AUC that the two classes have."""
+    """Return how often the evaluator's interval holds the true AUC of the two classes."""
     hits, exact, evaluator = 0, float(norm.cdf(of.gap / 2**0.5)), AttackEvaluator(replicates=1, level=LEVEL)
     for seed in range(draws):
         rng = np.random.default_rng([seed, of.rows, of.epochs])
@@ -241,7 +241,7 @@ def simulated_coverage(of: Simulated, *, draws: int) -> float:
 
 
 def null_audits_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show shares of false "yes" and "a little" beside what is promised, and coverage."""
+    """Show the shares of false "yes" and "a little" next to the promised ones, and the coverage."""
     shown: dict[str, LineCell] = {"audits": len}
     for side, said in ((side, said) for side in ("labels", "columns") for said in PROMISED):
         shown[f"{side}: {said}"] = partial(share_of, side=side, said=said)
@@ -271,7 +271,7 @@ def null_audits_page(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def share_of(audits: Sequence[Row], side: str, said: str) -> Spread:
-    """Return the share of audits whose headline says so, and its interval."""
+    """Return the share of audits whose headline gives this verdict, and its interval."""
     return proportion(sum(said in each[side] for each in audits), len(audits))
 
 
@@ -284,8 +284,9 @@ def proportion(times: int, of: int) -> Spread:
 
 
 def _held(audits: Sequence[Row]) -> float | None:
-    """Return the share of attacks' intervals that hold the AUC of a guess, which is the true one here, or None if none has
-    one.
+    """Return the share of attacks' intervals that hold the AUC of a guess, which is the true one here.
+
+    It is None if no attack has an interval.
     """
     hits = [low <= 0.5 <= high for each in audits for _, low, high in each["intervals"].values()]
     return float(np.mean(hits)) if hits else None

@@ -1,9 +1,9 @@
-"""One defended training of a split network, epoch by epoch, with what the feature party saw: for experiments on label leakage.
+"""Train a defended split network once, epoch by epoch, and give the feature party's view, for experiments on label leakage.
 
 Shapes: B rows of a batch, D cut width, N training rows, T test rows.
 
-The steps, the batches and the defences are those of a job (training/single_process.py, training/label_defense.py); seeds stand
-where a job draws from the operating system.
+The steps, the batches and the defences are those of a job (training/single_process.py, training/label_defense.py). Random values
+that a job draws from the operating system come from seeds.
 """
 
 import math
@@ -36,15 +36,17 @@ from tallystick_experiments.catalogue.table import SplitData
 from tallystick_experiments.stats import evenly
 
 PLAIN_ADAM: dict[str, Any] = {"optimizer": "adam", "schedule": "constant", "ema": None}
-"""Training as the papers have it: Adam at one rate, and the weights of the last step."""
+"""Training as in the papers: Adam at one rate, and the weights of the last step."""
 PLAIN_EVALUATOR = AttackEvaluator(replicates=1)
-PASS = 8192  # rows of a pass that trains nothing
+PASS = 8192  # rows of a pass without training
 KEPT_ROWS = 2**18  # of an epoch's steps, evenly spread: all of a sample's, and a bound on memory for a full file
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """Length and steps of a training: passes and rows per step, at least 1 and 2, and Adam's step size, above 0."""
+    """Set the length and the steps of a training: passes, at least 1, rows per step, at least 2, and Adam's step
+    size, above 0.
+    """
 
     epochs: int = 3
     batch_size: int = 512
@@ -60,24 +62,24 @@ class TrainingPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """Outcome of an epoch: the feature party's view of evenly spread steps, and the network's worth after it."""
+    """Hold the outcome of an epoch: the feature party's view of evenly spread steps, and the network's test AUC after it."""
 
     number: int
     steps: tuple[StepView, ...]
-    undefended: tuple[Tensor, ...]  # per step (B, D), the cut gradients before any noise: for attackers who are granted some
+    undefended: tuple[Tensor, ...]  # per step (B, D), the cut gradients before any noise: for attackers who get some
     loss: float
     test_auc: float
 
 
 def view_of_step(step: CrossedStep, *, epoch: int) -> StepView:
-    """Return what the feature party saw of a step: it has every row."""
+    """Return the feature party's view of a step. It has every row."""
     ((embedding_BD,), (gradient_BD,)), rows_B = (step.embeddings_BD, step.answer.grads_BD), step.batch.index_B
     own_B = torch.ones(len(rows_B), dtype=torch.bool)
     return StepView(epoch=epoch, rows_B=rows_B, own_B=own_B, received_BD=gradient_BD, sent_BD=embedding_BD)
 
 
 def summed_epoch(network: SplitNetwork, epoch: int, *sums: RowSums) -> Iterator[CrossedStep]:
-    """Train an epoch, step by step. All sums take in what crosses."""
+    """Train an epoch, step by step, and add everything that crosses to all sums."""
     for step in network.epoch(epoch):
         ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
         for each in sums:
@@ -90,9 +92,9 @@ def summed_epoch(network: SplitNetwork, epoch: int, *sums: RowSums) -> Iterator[
 def attack_figures(
     steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], *, seed: int, **granted: Any
 ) -> dict[str, dict[str, Any]]:
-    """Attack the labels by what the feature party saw. ``granted`` is what LabelInferenceEvaluation takes besides.
+    """Attack the labels with the feature party's view. ``granted`` has further arguments of LabelInferenceEvaluation.
 
-    Each attack's figures, without intervals, which come from seeds here.
+    Return each attack's figures without intervals, because those come from seeds here.
     """
     view = View(received="cut_gradient", steps=tuple(steps), own_model=granted.pop("own_model", None))
     attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
@@ -101,13 +103,13 @@ def attack_figures(
 
 
 class ObservedTraining:
-    """Both sides' models, trained on one data set."""
+    """Train both sides' models on one data set."""
 
     def __init__(self, bottom: nn.Module, label: LabelModel, data: SplitData, plan: TrainingPlan, *, seed: int) -> None:
         self.bottom, self.label, self.data, self.plan, self.seed = bottom, label, data, plan, seed
 
     def epochs(self, defenses: Defenses = NO_DEFENSE) -> Iterator[Epoch]:
-        """Train, and stop after each epoch to hand out what the feature party saw in it."""
+        """Train, and yield the feature party's view after each epoch."""
         network = self.network(defenses)
         count = network.schedule.steps_per_epoch
         chosen_steps = set(evenly(count, KEPT_ROWS // self.plan.batch_size))
@@ -127,10 +129,10 @@ class ObservedTraining:
             )
 
     def network(self, defenses: Defenses) -> SplitNetwork:
-        """Build the product's training with these defences. Labels are replaced and noise is drawn from the seed."""
+        """Build the product's training with these defences. Labels are replaced and noise is drawn by the seed."""
         random = np.random.default_rng([self.seed, 2])
         labels_N = defenses.defend_labels(self.data.training_labels_N, classes=2, random_bytes=random.bytes)
-        # Take all training rows, less one if it were left alone in the last batch: one row has no variance to normalise by
+        # Take all training rows, except one that would be alone in the last batch: one row has no variance to normalise by
         rows = len(self.data.training)
         train_N = torch.arange(rows - 1 if rows > 1 and rows % self.plan.batch_size == 1 else rows)
         schedule = Schedule(
@@ -170,9 +172,9 @@ class ObservedTraining:
 
     @torch.no_grad()
     def embed(self, *, most: int | None = None, test: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pass over the training rows, or the test rows, without training: rows and their cut embeddings, 8,192 at a time.
+        """Pass over the training rows, or the test rows, without training. Yield rows and their cut embeddings, 8,192 at a time.
 
-        With ``most`` over no more than so many, at least 8,192, evenly spread: for attacks that need them all at once.
+        ``most`` limits the pass to that many rows, at least 8,192, evenly spread, for attacks that need them all at once.
         """
         self._train(False)
         embedded = self.data.test if test else self.data.training
@@ -188,10 +190,10 @@ class ObservedTraining:
 def best_logits(network: SplitNetwork, test_T: Tensor, *, rows: int) -> tuple[Tensor, int, int]:
     """Train with the contract's patience, and return the test logits of the weights that validate best, as a run would keep them.
 
-    Of networks side by side, these are each one's own, and then their mean.
+    For networks side by side, each network has its own best weights, and the logits are their mean.
 
-    Gives how many epochs it took, too, and after how many steps weights were kept last. So many ``rows`` pass at a time where
-    nothing is trained.
+    Also return the number of epochs, and the step after which weights were last kept. ``rows`` is the size of a pass without
+    training.
     """
     training, schedule, networks = network.training, network.schedule, networks_in(network.model)
     lowest, of_each, epochs, best_epoch, best_step = math.inf, [math.inf] * networks, 0, 0, 0

@@ -1,4 +1,4 @@
-"""Options of a command, as its function's parameters state them."""
+"""Define options of a command, as its function's parameters state them."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -10,20 +10,20 @@ import typer
 from tallystick.errors import ConfigError
 
 GROUP = "the options that are fields of this dataclass"
-"""Annotates a parameter whose default says what they usually are."""
+"""Annotation of a parameter whose default holds the options' defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOption:
-    """An option whose value is made of what the command line says.
+    """Define an option whose value is read from the command line's text.
 
     Args:
-        help: of the option.
-        kind: what Typer takes.
-        read: makes the value; raises ValueError for what is none.
-        said: gives what would have said a value, which the help shows of the default.
-        wanted: what an error asks for.
-        least: of a number.
+        help: the option's help.
+        kind: the type for Typer.
+        read: makes the value; raises ValueError for unusable text.
+        said: turns a value back into text, which the help shows for the default.
+        wanted: the words of an error for what is expected.
+        least: the minimum of a number.
     """
 
     help: str
@@ -60,7 +60,7 @@ def seeds_option(help: str = "Runs per row.") -> ReadOption:
 
 
 def parameters_of(work: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a command's function, with the fields of its groups beside these."""
+    """Return the parameters of a command's function, together with the fields of its groups."""
     parameters: dict[str, inspect.Parameter] = {}
     for each in inspect.signature(work).parameters.values():
         parameters[each.name] = each
@@ -79,7 +79,7 @@ def called(work: Callable[..., Any], values: Mapping[str, Any]) -> Any:
 
 
 def _fields(parameter: inspect.Parameter) -> dict[str, Any]:
-    """Return the fields of a group of options, and what each is annotated with. Another parameter has none."""
+    """Return the fields of a group of options, and the annotation of each. Another parameter has none."""
     if GROUP not in getattr(parameter.annotation, "__metadata__", ()):
         return {}
     group = get_args(parameter.annotation)[0]

@@ -1,6 +1,6 @@
-"""One run of FedSim's experiments: a set, a method and a seed.
+"""Make one run of FedSim's experiments: a set, a method and a seed.
 
-Rows are linked, split, trained by the product's own step, and measured.
+It links rows, splits them, trains with the product's own step, and measures.
 
 Shapes: N rows of the label party, M rows of the feature party, K candidates, T test rows, C classes.
 """
@@ -39,7 +39,7 @@ from tallystick_experiments.observed_training import best_logits
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _PASS = 1024
-WARM_STEPS, TIMED_STEPS = 3, 12  # where an epoch's time is measured
+WARM_STEPS, TIMED_STEPS = 3, 12  # by which an epoch's time is measured
 FIXED_SPLIT = 0  # the seed of the paper's one split
 
 SplitKind = Literal["varied", "fixed"]
@@ -47,15 +47,15 @@ SplitKind = Literal["varied", "fixed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Training of a set's networks: the same for every method.
+    """Define the training of a set's networks, which is the same for every method.
 
     Args:
-        neighbors: K, unless a run asks for another.
-        hidden: widths of the layers; those of the bottoms first.
-        cut_after: how many of them are bottoms'.
-        epochs, batch_size, learning_rate, weight_decay, optimizer, schedule: of training.
-        clip: largest norm of a party's gradients. At hdb's rate it has to be bounded: a few large steps at the start leave
-            most units dead in some starts, and FedSim's merge does not recover.
+        neighbors: K, if a run does not give another.
+        hidden: widths of the layers, those of the bottoms first.
+        cut_after: how many of these layers belong to the bottoms.
+        epochs, batch_size, learning_rate, weight_decay, optimizer, schedule: settings of the training.
+        clip: largest norm of a party's gradients. At hdb's rate it must be bounded: in some starts, a few large steps at the
+            beginning leave most units dead, and FedSim's merge does not recover.
         published: the sizes of FedSim's merge for this set.
     """
 
@@ -74,11 +74,11 @@ class Recipe:
 
     @property
     def model(self) -> NetworkModel:
-        """Return the network as a contract would say it, without the merge: the paper's plain numbers and its widths."""
+        """Return the network as a contract describes it, without the merge: the paper's plain numbers and its widths."""
         return NetworkModel(embedding_width=4, embedding_scale=1.0, numeric="plain", hidden=self.hidden, cut_after=self.cut_after)
 
     def training(self, rows: int) -> TrainingConfig:  # noqa: ARG002
-        """Return the training as a contract would say it, whatever the number of training rows."""
+        """Return the training as a contract describes it, for any number of training rows."""
         return TrainingConfig(
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -94,14 +94,14 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class ContractRecipe:
-    """Training of a contract that says nothing of its network and training."""
+    """Define the training of a contract that leaves network and training out."""
 
     model: NetworkModel = field(default_factory=NetworkModel)
     published: CNNMergeConfig = field(default_factory=partial(CNNMergeConfig, method="cnn"))
 
     def training(self, rows: int) -> TrainingConfig:
-        """Resolve the training for so many training rows."""
-        return SynchronousTraining(folds=1).resolved(rows)  # which similarity has
+        """Resolve the training for this number of training rows."""
+        return SynchronousTraining(folds=1).resolved(rows)  # as similarity has
 
 
 RECIPES = {
@@ -128,7 +128,7 @@ RECIPES = {
         published=CNNMergeConfig(method="cnn", kernel=5, dropout=0.1),
     ),
 }
-"""A set's name to how its networks are trained."""
+"""The recipe of each set's networks."""
 RecipeKind = Literal["ours", "the paper's"]
 
 
@@ -167,18 +167,18 @@ PUBLISHED: dict[str, _Published] = {
         "published": CNNMergeConfig(method="cnn", kernel=5, dropout=0.1),
     },
 }
-"""What differs in the paper's recipe, by the authors' settings."""
+"""The values that differ in the paper's recipe, by the authors' settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedPair:
-    """A set split and linked: all that the methods of a seed share.
+    """Hold a set that is split and linked, which all methods of a seed share.
 
     Args:
-        their_encoders, theirs: per feature party; several hold columns of the same rows.
+        their_encoders, theirs: per feature party; several parties hold columns of the same rows.
         numbers_NK: candidates, the most similar first.
-        similarity_NK: standardised, with noise where they are linked as by a job that adds some.
-        located: what attackers located of keys, in metres, by the name of the attack, where that was measured.
+        similarity_NK: standardised, with noise if they are linked like a job that adds noise.
+        located: how near attackers came to keys, in metres, by the attack's name, if that was measured.
     """
 
     pair: Pair
@@ -196,11 +196,11 @@ class LinkedPair:
     located: Mapping[str, float] = field(default_factory=dict)
 
     def first(self, rows: int) -> "LinkedPair":
-        """Return the same pair with so many training rows."""
+        """Return the same pair with only this many training rows."""
         return replace(self, train_N=self.train_N[:rows], validation_N=self.validation_N[:0])
 
     def best(self) -> Ints:
-        """Return the most similar candidate by what the label party learns (N, 1)."""
+        """Return the most similar candidate by the similarities that the label party learns (N, 1)."""
         return np.take_along_axis(self.numbers_NK, self.similarity_NK.argmax(axis=1)[:, None], axis=1)
 
 
@@ -217,9 +217,9 @@ def link_pair(pair: Pair, *, neighbors: int, seed: int, kind: SplitKind = "varie
     Args:
         pair: the set.
         neighbors: K.
-        seed: of the split, unless that is fixed, and of noise.
-        kind: of split.
-        key_noise: standard deviation of noise on either side's keys, which this benchmark adds as its Figure 5 does.
+        seed: the seed of the noise, and of the split unless that is fixed.
+        kind: the kind of split.
+        key_noise: standard deviation of the noise that this benchmark adds to both sides' keys, as in its Figure 5.
     """
     train_N, validation_N, test_N = split_rows(len(pair.own), seed=seed, kind=kind)
     random = np.random.default_rng([seed, 7])
@@ -241,7 +241,7 @@ def linked_pair(
     *,
     numbers: Literal["auto"] | Numbers = "plain",
 ) -> LinkedPair:
-    """Encode a set that is split and linked. Encoders are fitted on training rows and on what these are linked to."""
+    """Encode a set that is split and linked. Encoders are fitted on training rows and on the rows to which these are linked."""
     train_N, validation_N, test_N = split
     own_encoder = Encoder.fit(pair.own, pair.own_columns, train_N, numbers=numbers)
     linked_M = np.unique(numbers_NK[train_N])
@@ -278,14 +278,14 @@ def with_keys(linked: LinkedPair) -> LinkedPair:
 
 
 def encoded_for(linked: LinkedPair, model: NetworkModel) -> LinkedPair:
-    """Encode numbers as the model wants them."""
+    """Encode numbers as the model requires."""
     split = (linked.train_N, linked.validation_N, linked.test_N)
     return linked_pair(linked.pair, split, linked.numbers_NK, linked.similarity_NK, numbers=model.numeric)
 
 
 @dataclass(kw_only=True)
 class TrainedMethod:
-    """A trained network and what it gives for the test rows."""
+    """Hold a trained network and its outputs for the test rows."""
 
     network: SplitNetwork
     figures: dict[str, Any]
@@ -293,7 +293,7 @@ class TrainedMethod:
 
 
 def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) -> TrainedMethod:
-    """Train one method and measure it on the test rows, at the epoch that is the best on validation rows."""
+    """Train one method and measure it on the test rows, at the epoch that is best on validation rows."""
     started, method = time.perf_counter(), METHODS[name]
     if method.sees_keys:
         linked = with_keys(linked)
@@ -313,9 +313,9 @@ def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) ->
 
 
 def epoch_cost(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) -> dict[str, float]:
-    """Measure the processor seconds of an epoch, by those of some steps after the first few, and how many steps it has.
+    """Measure the processor seconds of an epoch, from those of some steps after the first few, and the number of its steps.
 
-    On one thread, whatever else the machine does meanwhile; ``seconds`` is the time that measuring took.
+    It uses one thread, so other work of the machine does not count. ``seconds`` is the time of the measurement itself.
     """
     started = time.perf_counter()
     network = network_of(linked, METHODS[name], recipe, seed=seed)
@@ -390,7 +390,7 @@ def _links(linked: LinkedPair, method: ComparedMethod, seed: int) -> tuple[Ints,
 
 
 def score_outputs(linked: LinkedPair, outputs_T: Tensor) -> dict[str, float]:
-    """Compute RMSE and R-squared of a regression in the label's units, accuracy of classes."""
+    """Compute RMSE and R-squared of a regression in the label's units, or accuracy of classes."""
     labels_T = linked.labels_N[torch.from_numpy(linked.test_N)]
     if linked.pair.target == "regression":
         found_T, true_T = (linked.coder.in_units(values.numpy()) for values in (outputs_T, labels_T))
@@ -402,10 +402,9 @@ def score_outputs(linked: LinkedPair, outputs_T: Tensor) -> dict[str, float]:
 
 
 def boosted_trees(linked: LinkedPair, *, seed: int) -> dict[str, float]:
-    """Fit boosted trees on the joined table, which no partner would allow: own columns, and those of the K nearest rows side by
-    side.
+    """Fit boosted trees on the joined table: own columns, and those of the K nearest rows side by side.
 
-    Raises ConfigError without scikit-learn.
+    No partner would allow this. Raises ConfigError without scikit-learn.
     """
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor

@@ -1,7 +1,8 @@
-"""FedSim's Table 9: how many weights the networks of each set have, counted in networks that are built and never trained.
+"""Make FedSim's Table 9: the number of weights of each set's networks, counted in networks that are built and never trained.
 
-One to one, and where predictions are averaged over links, the network is an ordinary split one: a bottom of two layers on either
-side, a layer and the output above. FeatureSim gets the similarity as one more number; FedSim gets its gates and its merge.
+If links are one to one, or predictions are averaged over links, the network is an ordinary split one: a bottom of two layers on
+each side, and a layer and the output above. FeatureSim gets the similarity as one more number. FedSim gets its gates and its
+merge.
 """
 
 from collections.abc import Sequence
@@ -16,20 +17,20 @@ from tallystick_experiments.fedsim import paper
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.stats import Row
 
-Widths = tuple[int, int, int]  # of a bottom's two layers, and of the one above the cut
+Widths = tuple[int, int, int]  # of a bottom's two layers, and of the layer above the cut
 CHOICES = (50, 100, 200, 400)
-"""Widths that the paper names: 100, 200 and 400 of hidden layers, 50 of a bottom's last one."""
+"""Widths that the paper names: 100, 200 and 400 of hidden layers, 50 of a bottom's last layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedSizes:
-    """The network of a set, as the paper and its authors' code have it.
+    """Describe the network of a set, as the paper and its authors' code have it.
 
     Args:
-        columns: of the label party and of the feature party, their keys left out.
+        columns: the number of the label party's columns and of the feature party's, without keys.
         neighbors: K.
-        widths: of the layers.
-        merge: the sizes of FedSim's.
+        widths: the widths of the layers.
+        merge: the sizes of FedSim's merge.
     """
 
     columns: tuple[int, int]
@@ -68,7 +69,7 @@ def _numbers(count: int) -> FeatureShape:
 
 
 def table_9() -> list[Row]:
-    """Return a row per printed number: ours at the set's widths. If it differs, the widths that give the printed one."""
+    """Return a row per printed number: ours at the set's widths and, if it differs, the widths that give the printed one."""
     rows: list[Row] = []
     for method, printed_by_set in paper.TABLE_9.items():
         for name, printed in printed_by_set.items():

@@ -1,4 +1,4 @@
-"""FedSim's experiments: which runs each of its tables and figures needs, made one by one, with a log that resumes."""
+"""Declare FedSim's experiments: the runs of each table and figure, made one by one, with a log from which a sweep resumes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ from tallystick_experiments.stats import Row
 
 @dataclass(frozen=True, kw_only=True)
 class FedSimRun:
-    """Fields that tell a run from the others of a sweep."""
+    """Identify a run among the others of a sweep."""
 
     set: str
     method: str
@@ -47,10 +47,10 @@ class FedSimRun:
     seed: int
     key_noise: float = 0.0
     split: SplitKind = "varied"
-    noise: str = ""  # of located.noise_settings: linked as a job does it; "" is by the distances of the keys
-    locates: bool = False  # whether attackers locate the keys of a noise
-    parties: str = ""  # numbers of the feature parties, of three that share the columns out; "" is one that has all
-    timed: bool = False  # an epoch's time in place of training and its figures
+    noise: str = ""  # of located.noise_settings: linked as in a job; "" is by the distances of the keys
+    locates: bool = False  # whether attackers locate the keys under a noise
+    parties: str = ""  # numbers of the feature parties, out of three that divide the columns; "" is one with all columns
+    timed: bool = False  # measures an epoch's time and trains no further
     recipe: RecipeKind = "ours"
 
 
@@ -64,9 +64,9 @@ def fedsim_experiment(
     neighbors: Annotated[int | None, Option(help="K of table-1 and table-10, in place of ours.", min=1)] = None,
     fixed_split: Annotated[bool, Option("--fixed-split", help="The paper's one split for every seed.")] = False,
 ) -> Experiment:
-    """Declare the runs of the asked parts.
+    """Declare the runs of the requested parts.
 
-    Raises ConfigError for a part or a method that there is not, DataError for a folder of no known set.
+    Raises ConfigError for an unknown part or method, DataError for a folder that holds no known set.
     """
     for what, given, allowed in (("part", only, PARTS), ("method", methods, (*METHODS, TREES))):
         if unknown := sorted(set(given) - set(allowed)):
@@ -80,7 +80,7 @@ def fedsim_experiment(
             FedSimRun(
                 set=name, method=method, seed=seed, split=split, **{"neighbors": RECIPES[name].neighbors, **changed, **asked}
             )
-            for seed in seeds  # seed after seed, so that an interrupted sweep has all methods of some seeds
+            for seed in seeds  # seed by seed, so that an interrupted sweep has all methods of some seeds
             for name, changed, compared in PARTS[part].settings(list(folders))
             for method in compared
             if not methods or method in methods
@@ -122,18 +122,18 @@ def fedsim_experiment(
 
 
 class _Trials:
-    """Makes a case's row. Methods of one linking share it."""
+    """Make a case's row. Methods with the same linking share it."""
 
     def __init__(self, folders: Mapping[str, Path], rows: int) -> None:
         self.folders, self.rows, self.pairs = folders, rows, dict[str, Pair]()
         self.linked = Latest(self._link)
 
     def __call__(self, **case: Any) -> Row:
-        """Link, if the last case's linking was another, and train."""
+        """Link, unless the last case had the same linking, and train."""
         key = FedSimRun(**case)
         try:
             linked = self.linked(replace(key, method="", recipe="ours"))
-        except DataError as error:  # no noise brings a tau about that is too small for these distances
+        except DataError as error:  # no noise gives a tau that is too small for these distances
             if not key.noise:
                 raise
             return {"problem": str(error)}
@@ -145,7 +145,7 @@ class _Trials:
         return train_method(linked, key.method, recipe_of(key.set, key.recipe), seed=key.seed).figures | located
 
     def check(self, keys: Sequence[FedSimRun]) -> None:
-        """Raise ConfigError where a run asks for more links than there are rows to link to."""
+        """Raise ConfigError if a run wants more links than there are rows to link to."""
         for key in keys:
             if key.neighbors > (rows := len(self._read(key.set).theirs)):
                 raise ConfigError(
@@ -168,7 +168,7 @@ class _Trials:
 
 
 def _deltas(folders: Mapping[str, Path]) -> list[Row]:
-    """Compute FedSim's definition 1, with the K nearest by the keys in the clear, K as in the paper's Table 1."""
+    """Compute FedSim's definition 1, with the K nearest rows by the keys in the clear, with K as in the paper's Table 1."""
     rows = []
     for name in (name for name in folders if name in paper.DELTA):
         pair = READERS[name](folders[name])

@@ -1,7 +1,7 @@
-"""Measure what linking takes at the sizes of the paper's five sets (Table 7): by keys in the clear, and by a helper's view.
+"""Measure the time of linking at the sizes of the paper's five sets (Table 7): by keys in the clear, and as a helper sees them.
 
 Keys are generated: places of a city, trips between two of them, names of a few words. Both ways are timed in one process, from
-keys to links, without the network; three processes over TLS are ``bench linkage``.
+keys to links, without the network. ``bench linkage`` runs three processes over TLS.
 """
 
 import time
@@ -20,17 +20,17 @@ from tallystick_experiments.fedsim.located import place_terms
 from tallystick_experiments.stats import Row
 
 SYLLABLES = ("ka", "lo", "mi", "ra", "ten", "sor", "vel", "dan", "pri", "qu", "es", "ton", "gar", "bel", "ix", "um")
-WORDS = 4000  # of which names are made
+WORDS = 4000  # that make up names
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedSet:
-    """The size of a set's two tables, and of its keys.
+    """Give the size of a set's two tables, and of its keys.
 
     Args:
-        rows, others: of the label and the feature party.
-        places: places of a key; 0 where it is a name.
-        share: of either side's rows that are linked; where all pairs are compared, the time of all is reckoned from theirs.
+        rows, others: rows of the label party and of the feature party.
+        places: number of places in a key; 0 if it is a name.
+        share: the share of each side's rows that is linked; if all pairs are compared, the time for all follows from this share.
     """
 
     rows: int
@@ -51,7 +51,7 @@ WAYS = ("clear", "private")
 
 
 def table_7() -> list[Row]:
-    """Return a row for each set: processor seconds either way, and the paper's minutes."""
+    """Return a row for each set: processor seconds in both ways, and the paper's minutes."""
     rows = []
     for name, linked in SETS.items():
         keys = [

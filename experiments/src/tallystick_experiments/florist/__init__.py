@@ -1,1 +1,1 @@
-"""FLORIST's tables and curves."""
+"""Make FLORIST's tables and curves."""

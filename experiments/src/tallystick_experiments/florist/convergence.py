@@ -1,4 +1,4 @@
-"""Figure 2 h to j: losses and test AUC in the course of training on a union whose sides both lack rows."""
+"""Make Figure 2 h to j: losses and test AUC during training on a union whose sides both lack rows."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -23,9 +23,9 @@ from tallystick_experiments.pivot import Pivot, line_of_means, mean
 from tallystick_experiments.stats import Row, at, groups
 
 EVERY = 20
-"""Steps between two looks at the test rows."""
+"""Steps between two evaluations of the test rows."""
 NEAR = 0.002
-"""A test AUC is stable once it stays so near to its last value, or above."""
+"""A test AUC is stable from the step at which it stays this near to its last value, or above."""
 PANELS = (("h: training loss", "training_loss"), ("i: test loss", "test_loss"), ("j: test AUC", "auc"))
 
 
@@ -40,7 +40,7 @@ def florist_convergence_experiment(
     limit: Annotated[int | None, Option(help="Draw so many rows at random.")] = None,
     setting: FloristSetting = PAPERS,
 ) -> Experiment:
-    """Train one strategy at each ratio and seed. Raises ConfigError for an unknown one."""
+    """Train one strategy at each ratio and seed. Raises ConfigError for an unknown strategy."""
     if strategy not in BOTH:
         raise ConfigError(f"--strategy {strategy}: must be of {', '.join(BOTH)}")
     table = read_clicks(data, limit=limit)
@@ -80,7 +80,7 @@ def florist_convergence_experiment(
 
 
 def florist_convergence_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``experiment``."""
+    """Show the rows of ``florist_convergence_experiment``."""
     looks = [{"ratio": row["ratio"], **look} for row in rows for look in row["course"]]
     return Benchmark(
         title="FLORIST: convergence with both sides' rows absent",
@@ -118,7 +118,7 @@ def florist_convergence_page(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def stable_step(course: Sequence[Row]) -> int:
-    """Return the first step from which on the test AUC is never below its last value by more than ``NEAR``."""
+    """Return the first step from which the test AUC is never below its last value by more than ``NEAR``."""
     least = course[-1]["auc"] - NEAR
     below = [row["step"] for row in course if row["auc"] < least]
     later = [row["step"] for row in course if not below or row["step"] > below[-1]]
@@ -126,5 +126,5 @@ def stable_step(course: Sequence[Row]) -> int:
 
 
 def ups(course: Sequence[Row]) -> float:
-    """Add up all that the test loss rises from one look to the next."""
+    """Add up all increases of the test loss from one evaluation to the next."""
     return float(sum(max(after["test_loss"] - before["test_loss"], 0.0) for before, after in pairwise(course)))

@@ -1,4 +1,4 @@
-"""The FLORIST benchmark's page: the paper's tables 1, 2, 3, 5, 6, 7, 8 and figures 2 and 3, ours beside its numbers."""
+"""Build the FLORIST benchmark's page: the paper's tables 1, 2, 3, 5, 6, 7, 8 and figures 2 and 3, ours next to its numbers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ _BOUNDED = (f"Attacks read evenly spread steps of each epoch, {KEPT_ROWS:,} rows
 def florist_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     """Show the rows of ``florist.sweep``."""
     name, baseline = about["name"], {compared_with(row): row["auc"] for row in rows if row["strategy"] == "baseline-partial"}
-    # against the partial baseline of the same seed, so that the luck of the test set cancels
+    # against the partial baseline with the same seed, so that the luck of the test set cancels
     compared = [{**row, "change": 100 * (row["auc"] / baseline[compared_with(row)] - 1)} for row in rows]
     by_side = groups(compared, "side")
     attacked = {side: [row for row in by_side.get(side, []) if row["ratio"] == ATTACKED_RATIO] for side in SIDES}
@@ -118,12 +118,12 @@ def florist_page(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def compared_with(row: Row) -> tuple[str, float, int]:
-    """Return what runs have in common that are compared with each other."""
+    """Return the values that runs must share to be compared with each other."""
     return row["side"], row["ratio"], row["seed"]
 
 
 def leak_table(side: str, name: str, printed: Mapping[str, float], attack: tuple[str, str, str]) -> Pivot:
-    """Declare what spectral attacks read of synthetic labels in gradients, or of synthetic features in embeddings."""
+    """Declare what spectral attacks find of synthetic labels in gradients, or of synthetic features in embeddings."""
     return Pivot(
         name=f"Table {paper.TABLES[name][side]}",
         rows="strategy",
@@ -139,7 +139,7 @@ def leak_table(side: str, name: str, printed: Mapping[str, float], attack: tuple
 
 
 def changes(name: str, *, is_papers: bool) -> Pivot:
-    """Declare the paper's table, where both sides lack the same share. It prints nothing for other pairs."""
+    """Declare the paper's table, which has pairs in which both sides lack the same share. It prints nothing for other pairs."""
     printed = {f"{ratio:g}": value for ratio, value in paper.AUC_CHANGE_PERCENT[name].items()}
     table, note = f"Table {paper.TABLES[name]['both']}", f"AUC change in percent against baseline-partial on {name}"
     return Pivot(
@@ -174,7 +174,7 @@ DRAWN = Pivot(
 
 
 def drops(name: str, rows: Sequence[Row]) -> ResultTable:
-    """Set the drops that the paper's text states beside ours, in percent of AUC."""
+    """Show the drops that the paper's text states next to ours, in percent of AUC."""
     aucs, cells = groups(rows, "side", "strategy", "ratio"), list[list[Cell]]()
     for stated in paper.STATED_DROPS_PERCENT[name]:
         both = [
@@ -189,7 +189,7 @@ def drops(name: str, rows: Sequence[Row]) -> ResultTable:
 
 
 def checks(rows: Sequence[Row]) -> ResultTable:
-    """Check what the project set out to show at ratio 0.5. A check whose runs are missing is left out."""
+    """Check the goals of the project at ratio 0.5. A check whose runs are missing is left out."""
     found = groups(rows, "side", "strategy", "ratio")
 
     def figure(side: str, strategy: str, *path: str) -> float | None:

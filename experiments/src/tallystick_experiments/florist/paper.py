@@ -1,6 +1,6 @@
-"""FLORIST's printed numbers, as data (tables 1, 2, 3, 5, 6, 7, 8 and what its text says about figures 2 and 3).
+"""List FLORIST's printed numbers (tables 1, 2, 3, 5, 6, 7, 8, and the figures in its text on figures 2 and 3).
 
-The curves of figures 2 and 3 are pictures without numbers; the drops that the text states are the only figures on them.
+The curves of figures 2 and 3 are pictures without numbers. The drops stated in the text are the only figures on them.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ _LABELS = ("majority", "majority-tr", "majority-te", "minority", "random-pos", "
 _FEATURES = ("gaussian", "random", "sampling", "sampling-tr", "sampling-te")
 _RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
 
-ATTACKED_RATIO = 0.5  # at which the paper's tables of attacks are
+ATTACKED_RATIO = 0.5  # the ratio of the paper's tables of attacks
 LABEL_ATTACK_AUC = {  # ratio .5; tables 1 and 6
     "criteo": dict(zip(_LABELS, (0.5761, 0.5768, 0.5764, 0.6511, 0.5342, 0.5074, 0.5445), strict=True)),
     "avazu": dict(zip(_LABELS, (0.558341, 0.558277, 0.557430, 0.584588, 0.442587, 0.500570, 0.536879), strict=True)),

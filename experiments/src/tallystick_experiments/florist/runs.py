@@ -1,4 +1,4 @@
-"""One training run of the FLORIST benchmark: who lacks what, what is imputed, what it is worth and what leaks.
+"""Make one training run of the FLORIST benchmark: which rows a side lacks, how they are imputed, the utility and the leaks.
 
 Shapes: U rows of the union, N own rows of a side.
 """
@@ -47,15 +47,15 @@ BOTH: Mapping[str, tuple[str, str, When, bool]] = {
     "florist-te": ("majority", "sampling", "prediction", True),
     "florist-fit": ("majority", "sampling", "fitted", True),
 }
-"""Where both sides lack rows: label imputer, feature imputer, when to calibrate, and whether for both sides or labels only."""
+"""If both sides lack rows: label imputer, feature imputer, when to calibrate, and whether for both sides or labels only."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FloristSetting:
-    """The paper's model and optimiser, with batch, step size and rows per category scaled to the sample.
+    """Set the paper's model and optimiser, with batch, step size and rows per category scaled to the sample.
 
-    The paper: batch 8,192, Adam 1e-4, 3 epochs, about 1,500 updates on 4.1 M rows. A sample of 72,000 rows at that batch would
-    be updated 27 times; here the batch keeps about 140 updates an epoch and Adam's step is ten times as long.
+    The paper has batch 8,192, Adam 1e-4, 3 epochs, and about 1,500 updates on 4.1 M rows. A sample of 72,000 rows at that batch
+    would get 27 updates. Here the batch gives about 140 updates an epoch, and Adam's step is ten times as long.
     """
 
     epochs: Annotated[int, Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3
@@ -93,17 +93,17 @@ PAPERS = FloristSetting()
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """Rows of the union that each side has."""
+    """Say which rows of the union each side has."""
 
     has_labels_U: Tensor
     has_features_U: Tensor
 
     @classmethod
     def of(cls, side: Side, *, rows: int, ratio: float, seed: int, features_ratio: float | None = None) -> "Membership":
-        """Take a share ``ratio`` of the rows from a side, or from each independently. ``features_ratio`` of features, if given.
+        """Take a share ``ratio`` of the rows from a side, or from each side independently.
 
-        As in the paper one seed fixes who is absent for all strategies, and with both sides a row may be absent from both:
-        the sides added dummy ids.
+        ``features_ratio`` is the share of features, if it is given. As in the paper, one seed fixes the absent rows for all
+        strategies. If both sides lack rows, a row may be absent from both, because the sides added dummy ids.
         """
         rng = np.random.default_rng([seed, 1])
         shares = (ratio, ratio if features_ratio is None else features_ratio)
@@ -116,11 +116,11 @@ class Membership:
 
     @property
     def real(self) -> float:
-        """Share of the label party's rows whose features are real."""
+        """Return the share of the label party's rows whose features are real."""
         return int((self.has_labels_U & self.has_features_U).sum()) / int(self.has_labels_U.sum())
 
     def shift(self, positive_rate: float, *, imputed_rate: float) -> LogitShift:
-        """Return the logit shift of this union. With ``has_features_U`` all true it is the one for labels only."""
+        """Return the logit shift of this union. If ``has_features_U`` is all true, it is the shift for labels only."""
         return LogitShift.of_union(
             shared=int((self.has_labels_U & self.has_features_U).sum()),
             label_only=int((self.has_labels_U & ~self.has_features_U).sum()),
@@ -132,10 +132,10 @@ class Membership:
 
 @dataclass(frozen=True, kw_only=True)
 class Treatment:
-    """Settings that one training run depends on. Strategies that differ only at prediction share it."""
+    """Set everything that one training run depends on. Strategies that differ only at prediction share a run."""
 
     membership: Membership
-    rows: Tensor  # rows of the union that are trained on
+    rows: Tensor  # rows of the union for training
     labels: LabelImputer = field(default_factory=MajorityLabels)
     features: FeatureImputer = field(default_factory=SamplingFeatures)
     noise: GaussianEmbeddings | None = None  # on all cut embeddings
@@ -145,9 +145,10 @@ class Treatment:
 
 
 class Trained:
-    """A finished run of the product's own training: test logits under any calibration, and the recorded views.
+    """Hold a finished run of the product's own training: test logits under any calibration, and the recorded views.
 
-    Views hold all steps of an epoch, or of a large table evenly spread ones of ``KEPT_ROWS`` rows, which bounds memory.
+    A view holds all steps of an epoch. For a large table it holds evenly spread steps with ``KEPT_ROWS`` rows, which bounds
+    memory.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Trained:
                     watch(self, step)
 
     def _own_bottom(self) -> TabularBottom | None:
-        """Build the label party's bottom over its own columns, if it has any: as wide at the cut as the feature party's."""
+        """Build the label party's bottom over its own columns, if it has any. Its cut is as wide as the feature party's."""
         if self.data.own_shape is None:
             return None
         hidden = self.setting.hidden[: self.setting.cut_after]
@@ -193,7 +194,7 @@ class Trained:
     def _network(self) -> SplitNetwork:
         treatment, data, setting = self.treatment, self.data, self.setting
         has_labels_U, has_features_U = treatment.membership.has_labels_U, treatment.membership.has_features_U
-        # What a side puts where it lacks a row, by draws of its own
+        # The values that a side uses for a row that it lacks, with draws of its own
         label_party, feature_party = (
             Imputation(
                 own_U=torch.where(has_U, torch.cumsum(has_U, dim=0) - 1, -1),
@@ -233,7 +234,7 @@ class Trained:
 
     @property
     def positive_rate(self) -> float:
-        """Return the rate of the label party's own rows that are trained on."""
+        """Return the positive rate of the label party's own rows in training."""
         rows = self.treatment.rows
         return float(self.data.training_labels_N[rows[self.treatment.membership.has_labels_U[rows]]].double().mean())
 
@@ -261,7 +262,7 @@ class Trained:
 
     @torch.no_grad()
     def utility(self, calibration: Calibration = NO_CALIBRATION) -> dict[str, float]:
-        """Test AUC and ACE of calibrated predictions."""
+        """Compute test AUC and ACE of calibrated predictions."""
         logits_T = self.test_logits(calibration).numpy()
         labels_T, weights_T = self.data.test_labels_T.numpy(), np.ones(len(logits_T))
         return {
@@ -273,7 +274,7 @@ class Trained:
     def test_logits(self, calibration: Calibration = NO_CALIBRATION) -> Tensor:
         """Compute the calibrated logits of the test rows: float64 (T,)."""
         if calibration.when == "fitted":
-            # Fit on the label party's own rows among those held out, as it sees them: with a donor's features where they lack
+            # Fit on the label party's own held-out rows as it sees them: with a donor's features if they lack
             held_out = self.treatment.held_out
             own_V = self.treatment.membership.has_labels_U[held_out]
             logits_V = self.network.logits(torch.split(held_out, PASS))[own_V]
@@ -286,7 +287,7 @@ class Trained:
         return calibration.prediction_logits(torch.cat(logits)).double()
 
     def leaks(self, party: Literal["feature", "label"]) -> dict[str, dict[str, Any]]:
-        """Run that party's attacks on its view and measure them by whether the other side has the row."""
+        """Run this party's attacks on its view, and measure how well they show whether the other side has the row."""
         membership, setting = self.treatment.membership, self.setting
         evaluate = partial(evaluate_membership, planted=setting.planted, seed=self.seed)
         if party == "feature":
@@ -310,7 +311,7 @@ class Trained:
 
     @torch.no_grad()
     def _one_pass(self, own_U: Tensor) -> StepView:
-        """Return what the label party sees if the union, or ``KEPT_ROWS`` of it, is embedded once without training in between."""
+        """Return the label party's view if the union, or ``KEPT_ROWS`` of it, is embedded once without training in between."""
         (bottom,), (source,) = self.network.bottoms, self.network.sources
         self.network.train(False)
         rows_B = torch.arange(len(own_U))[:KEPT_ROWS]

@@ -1,7 +1,7 @@
-"""FLORIST's experiments: what imputing absent labels and features costs, and what each strategy leaks.
+"""Declare FLORIST's experiments: the cost of imputing absent labels and features, and the leaks of each strategy.
 
-Every strategy is trained at every ratio and seed. Attacks run at the ratio that the paper's tables use, 0.5. ``page.py`` sets the
-rows beside the paper's numbers.
+Every strategy is trained at every ratio and seed. Attacks run at the ratio of the paper's tables, 0.5. ``page.py`` shows the rows
+next to the paper's numbers.
 """
 
 import time
@@ -35,15 +35,15 @@ from tallystick_experiments.stats import Row
 RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
 BASELINES = ("baseline-partial", "baseline-full")
 NUMBERS = "numbers with commas between, such as 0.25,0.5"
-HELD_OUT = 0.1  # share of rows on which a calibration is fitted and nothing trained
-ONCE = ":once"  # drawn once per row instead of anew each step; not in the paper
-FIT = ":fit"  # plain training, calibration fitted; "-fit" has the shift in training
+HELD_OUT = 0.1  # share of rows for fitting a calibration, without training
+ONCE = ":once"  # drawn once per row and not again at each step; not in the paper
+FIT = ":fit"  # plain training with a fitted calibration; "-fit" has the shift in training
 STRATEGIES: dict[Side, tuple[str, ...]] = {
     "labels": (*BASELINES, *LABEL_STRATEGIES, "random-pos" + ONCE, "random-pred" + ONCE),
     "features": (*BASELINES, *FEATURE_STRATEGIES, "sampling" + ONCE),
     "both": (*BASELINES, *BOTH),
 }
-EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name
+EXTRAS: dict[Side, tuple[str, ...]] = {  # run only if they are named
     "labels": (*(f"random-pred:k={k}" for k in range(1, 11)), "majority" + FIT),
     "features": (
         *(f"gaussian:scale={scale:g}" for scale in (0.25, 1, 4, 16, 64, 128)),
@@ -76,12 +76,12 @@ def florist_experiment(
     """Declare every strategy at every ratio and seed.
 
     Raises:
-        ConfigError: an unknown side or strategy, a ratio outside (0, 1), an unusable step size, own columns beside absent labels,
-            or another log.
+        ConfigError: an unknown side or strategy, a ratio outside (0, 1), an unusable step size, own columns with absent labels,
+        or another log.
         DataError: the file is not in Kaggle's format.
     """
     ratios = ratios or RATIOS
-    if not 1e-9 <= setting.learning_rate <= 1e6:  # what a contract takes
+    if not 1e-9 <= setting.learning_rate <= 1e6:  # as in a contract
         raise ConfigError(f"--learning-rate {setting.learning_rate}: must be from 1e-9 to 1e6")
     for ratio in (*ratios, setting.features_ratio):
         if ratio is not None and not 0 < ratio < 1:
@@ -115,7 +115,7 @@ def florist_experiment(
         for ratio in ratios
         for side in STRATEGIES
         if side in sides
-        # variants of prediction come next to what they share a training with
+        # variants of prediction come next to the case with the same training
         for name in ("baseline-full", "baseline-partial", *sorted(of_side(side)))
     ]
     trials = _Trials(table, setting)
@@ -133,7 +133,7 @@ def florist_experiment(
 
 
 class _Trials:
-    """Makes a case's row. Cases that differ at prediction only share a training, and all of a seed share the full baseline's."""
+    """Make a case's row. Cases that differ only at prediction share a training. All cases of a seed share the full baseline."""
 
     def __init__(self, table: TwoPartyTable, setting: FloristSetting) -> None:
         given = give_columns(table, setting.own_columns)
@@ -142,7 +142,7 @@ class _Trials:
         self.trained: dict[str, tuple[Trained, dict[str, Row]]] = {}
 
     def __call__(self, *, side: Side, strategy: str, ratio: float, seed: int) -> Row:
-        """Train, if no case before it did, and measure."""
+        """Train, if no earlier case did, and measure."""
         started, clicks = time.perf_counter(), self.encoded(seed=seed)
         if strategy == "baseline-full":
             figures = self.full_baseline(seed=seed)
@@ -186,7 +186,7 @@ class _Trials:
 
 
 def treatment_of(name: str, side: Side, members: Membership, clicks: SplitData, *, seed: int) -> tuple[Treatment, Calibration]:
-    """Return what to train, and what prediction does to its logits."""
+    """Return what to train, and the calibration of its logits."""
     base, _, option = name.partition(":")
     labels_name, features_name, when, exact = _strategy(base, side)
     labels, features = label_strategy(labels_name)[0], feature_strategy(features_name)[0]

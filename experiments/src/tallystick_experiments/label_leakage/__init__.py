@@ -1,1 +1,1 @@
-"""The label-leakage paper's tables and figures."""
+"""Make the label-leakage paper's tables and figures."""

@@ -1,6 +1,6 @@
-"""Every attack on labels and on columns against every defence, on public tables with two classes, several, and numbers.
+"""Run every attack on labels and columns against every defence, on public tables with two classes, several, and numbers.
 
-Each cell is a run of the product: a simulated job with ``audit: true``, and both parties' attacks on all that crossed the cut.
+Each cell is a run of the product: a simulated job with ``audit: true``, with both parties' attacks on everything that crossed.
 """
 
 import tempfile
@@ -36,7 +36,7 @@ from tallystick_experiments.stats import Row, Spread, at, change, groups, over_s
 
 NONE, NOTHING_TOLD = "none", "knowing no label"
 KEY, LABEL, FEATURE = "row", "label", "feature"
-CREDIT = "credit-default"  # comes from two parties: the second one's columns begin with z
+CREDIT = "credit-default"  # from two parties: the second one's columns begin with z
 STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "marvell": (8.0,),
     "isotropic": (1.0,),
@@ -50,7 +50,7 @@ STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "gaussian-labels": (3.0,),
     "cut-after": (2.0, 3.0),
 }
-"""What is tried of each defence of labels; of those that allow two classes only, or several, where they do."""
+"""Strengths of each defence of labels. A defence that allows only two classes, or several, is tried only on these."""
 OF_COLUMNS: Mapping[str, tuple[float, ...]] = {
     "cut-width": (4.0,),
     "gaussian-embeddings": (100.0,),
@@ -59,7 +59,7 @@ OF_COLUMNS: Mapping[str, tuple[float, ...]] = {
     "reconstruction-penalty": (0.1,),
     "no-gradients": (512.0,),
 }
-"""What is tried besides where it is asked for by name: defences of columns, and no gradient at all."""
+"""Defences of columns, and no gradient at all. They are tried only if they are named."""
 STEPS = 40  # of an epoch, about
 VIEWS: Mapping[str, tuple[Collection[CutReads], bool]] = {
     "gradients, no label": ({"cut gradients"}, False),
@@ -69,12 +69,12 @@ VIEWS: Mapping[str, tuple[Collection[CutReads], bool]] = {
     "everything, no label": (set(get_args(CutReads)), False),
     "everything, few labels": (set(get_args(CutReads)), True),
 }
-"""What an attacker may read, and whether it is told labels: then it may run what needs none too."""
+"""What an attacker may read, and whether it knows labels. If so, it may also run attacks that need none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixPlan:
-    """Training of the table's networks, in about 40 steps an epoch. Everything else is a contract's default."""
+    """Plan the training of the table's networks, with about 40 steps an epoch. Everything else is a contract's default."""
 
     epochs: int = 8
     most_rows: int = MOST_ROWS
@@ -110,9 +110,9 @@ def label_defenses_experiment(
         several("Defences with their strengths, with semicolons between; all of labels if empty.", separator=";"),
     ] = (),
 ) -> Experiment:
-    """Train every table with every defence, once per seed, on one thread, and attack what crossed the cut.
+    """Train every table with every defence, once per seed, on one thread, and attack everything that crossed the cut.
 
-    Raises ConfigError for an unknown defence or one that a table's target does not allow, DataError for data that is absent.
+    Raises ConfigError for an unknown defence or one that a table's target does not allow, DataError for missing data.
     """
     terms = MatrixPlan(epochs=epochs, most_rows=rows)
     loaded = {table.name: table for name in tables for table in [load_table(name, data, most=terms.most_rows)]}
@@ -125,7 +125,7 @@ def label_defenses_experiment(
 
     cases = [
         {"table": name, "seed": seed, "defense": defense}
-        for seed in range(first_seed, first_seed + seeds)  # seed after seed, so that what was interrupted is a whole picture
+        for seed in range(first_seed, first_seed + seeds)  # seed by seed, so that an interrupted sweep shows a whole picture
         for name, table in loaded.items()
         for defense in trials(table, seed=seed, terms=terms, only=only)[1]
     ]
@@ -148,7 +148,7 @@ def label_defenses_experiment(
 def trials(
     table: PublicTable, *, terms: MatrixPlan, seed: int, only: Sequence[str] = ()
 ) -> tuple[SimulatedPartner, dict[str, Candidate]]:
-    """Return the table shared out between two parties, and by its name a contract per defence that its target allows."""
+    """Return the table divided between two parties, and a contract per defence that its target allows, by its name."""
     contract = terms.contract(table)
     names = (*table.columns.numeric, *table.columns.categorical)
     _, partner_half = table.halves(seed)
@@ -158,7 +158,7 @@ def trials(
     party = parse_party(
         {
             "party": LABEL,
-            "table": {"path": "table.parquet"},  # never read: the frame is at hand
+            "table": {"path": "table.parquet"},  # never read: the frame is in memory
             "keys": {KEY: KEY},
             "label": table.label,
             "features": {"numeric": list(table.columns.numeric), "categorical": list(table.columns.categorical)},
@@ -178,7 +178,7 @@ def trials(
 
 
 def among(partner: SimulatedPartner, parties: Sequence[str]) -> SimulatedPartner:
-    """Deal the feature party's columns out in turn to these parties, the first of which is that party.
+    """Deal the feature party's columns out in turn to these parties, of which the first is that party.
 
     Raises ConfigError for more parties than columns.
     """
@@ -195,9 +195,9 @@ def among(partner: SimulatedPartner, parties: Sequence[str]) -> SimulatedPartner
 
 
 def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, feature_parties: int = 1) -> Row:
-    """Run a contract, audit included, and give the test metric and each attack's figures.
+    """Run a contract with its audit, and return the test metric and each attack's figures.
 
-    Of several feature parties a figure is that of the seat in which the attack finds most.
+    With several feature parties, a figure is that of the party at which the attack finds most.
     """
     started = time.perf_counter()
     changes: dict[str, Any] = {"seed": seed}
@@ -207,7 +207,7 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, 
         changes["parties"] = {LABEL: {"role": "label"}, **{name: {"role": "feature"} for name in parties}}
     contract = parse_contract(candidate.contract.model_dump(mode="json") | changes)
     with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
-        # Nothing leaves: what is secret in a job follows from the seed, so that a row can be made again.
+        # Nothing leaves the process, so a job's secrets follow from the seed, and a row can be made again.
         result: Result = simulate(
             contract, partner.tables, partner.columns, folder=Path(folder), watcher=Silent(), secret_seed=seed
         )
@@ -216,11 +216,12 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, 
         if contract.target.type != "regression" and contract.sends_gradients:
             try:
                 with_model = {attack.name: attack for attack in attacked_with_model(contract, partner, Path(folder))}
-            except DataError as error:  # as an audit does, which goes on without
+            except DataError as error:  # as in an audit, which continues without it
                 why_not = [f"attacks with the feature party's model: {error}"]
     metric = next(iter(METRICS[contract.target.type]))
     audit = result.label_audit
-    # Show by how many rows are known what comes back of the feature party's columns; of several, of the party that loses most
+    # Show how well the feature party's columns are rebuilt, by the number of known rows; of several parties, the one that loses
+    # most
     best_means: dict[str, float] = {}
     for mean in (mean for each in result.sections.features for mean in each.means):
         best_means[str(mean.known)] = max(mean.value, best_means.get(str(mean.known), mean.value))
@@ -243,9 +244,9 @@ def _above_guess(figures: Row) -> float:
 
 
 def _figures(attack: AttackResult) -> Row:
-    """Return the AUC of classes whichever way round.
+    """Return the AUC of classes, in either direction.
 
-    Of numbers, which attacks rank, return Spearman's correlation whichever way round.
+    For numbers, which attacks rank, return Spearman's correlation in either direction.
     """
     ranks = attack.spearman is not None
     return {
@@ -263,7 +264,7 @@ def _figures(attack: AttackResult) -> Row:
 
 
 def label_defenses_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``experiment``."""
+    """Show the rows of ``label_defenses_experiment``."""
     by_table = [(name, about["data"][name], groups(of, "defense")) for name, of in groups(rows, "table").items()]
     return Benchmark(
         title=f"Label attacks against defences: {', '.join(about['data'])}, {seed_count(rows)}",
@@ -315,8 +316,9 @@ def _strongest(name: str, about: Row, found: ByDefense) -> ResultTable:
 
 
 def strongest_attack(rows: Sequence[Row], reads: Collection[str], told: bool) -> str | None:
-    """Choose, of the attacks on these views that somebody could run, the one that over seeds comes furthest from a guess to
-    certainty.
+    """Choose the attack that comes furthest from a guess to certainty, over seeds.
+
+    It is one of the attacks on these views that somebody could run.
     """
     means: dict[str, float] = {}
     for name in dict.fromkeys(name for row in rows for name in row["attacks"]):
@@ -327,7 +329,7 @@ def strongest_attack(rows: Sequence[Row], reads: Collection[str], told: bool) ->
 
 
 def _columns(name: str, found: ByDefense) -> list[ResultTable]:
-    """Return how much of the feature party's columns comes back, by how many of its rows the label party knows."""
+    """Return how well the feature party's columns are rebuilt, by the number of its rows that the label party knows."""
     counts = sorted({known for rows in found.values() for row in rows for known in row.get("columns", {})}, key=int)
     if not counts:
         return []
@@ -346,7 +348,7 @@ def _columns(name: str, found: ByDefense) -> list[ResultTable]:
 
 
 def _every(name: str, found: ByDefense) -> ResultTable:
-    """Show attacks down, defences across."""
+    """Show attacks as rows and defences as columns."""
     attacks = list(dict.fromkeys(attack for rows in found.values() for row in rows for attack in row["attacks"]))
     first = next(iter(found.values()))
     cells: list[list[Cell]] = []

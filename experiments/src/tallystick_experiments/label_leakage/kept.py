@@ -1,4 +1,4 @@
-"""Compare attacks on what an audit keeps of a training with attacks on all of it: the same finding, and at what price?
+"""Compare attacks on the data that an audit keeps of a training with attacks on all of it: their findings and their cost.
 
 Shapes: B rows of a step's batch, D cut width, N training rows.
 """
@@ -43,23 +43,23 @@ from tallystick_experiments.speed import memory
 from tallystick_experiments.stats import Row, at, groups, over_seeds, spread
 
 DEFENSES: Mapping[str, Defenses] = {"none": NO_DEFENSE, "marvell 8": chain([Marvell(power=8.0)])}
-MEASURED: Mapping[str, Iterable[str]] = {"labels": DEFENSES, "features": embeddings.DEFENSES}  # whose secret, behind what
+MEASURED: Mapping[str, Iterable[str]] = {"labels": DEFENSES, "features": embeddings.DEFENSES}  # whose secret, which defence
 AUDITS: Mapping[str, Any] = {"none": False, "quick": "quick", "full": True}
 ROLES = {"label": memory.LABEL, "feature": memory.FEATURE}
 SHORT: Mapping[str, Any] = {"bootstrap": 0, "own_columns_baseline": False, "importance": {"own_columns": False}}
-"""The evaluation of a run that is timed: it is no part of the price."""
+"""The evaluation of a timed run. It is not part of the price."""
 NOTES = {
     "labels": "Symmetric AUCs: max(a, 1 - a), of batches or of the whole training.",
     "features": "Means over the columns of what comes back to somebody who knows so many rows: of a number R², of a category how "
     "far accuracy rises from that of guessing the most frequent one towards 1. Everything: the embeddings of every epoch, of "
     f"every training row or of {embeddings.ALL_ROWS:,} evenly chosen ones.",
 }
-CLOSE = 0.02  # how near the audit's figure has to be
+CLOSE = 0.02  # how near the audit's figure must be
 WANTED = {"quick": 0.05, "full": 0.2}  # of the training's time, at most
 
 
 def generated_table(rows: int, *, seed: int) -> TwoPartyTable:
-    """Generate a table of the shape of Criteo's, half of its columns at each party."""
+    """Generate a table like Criteo's, with half of its columns at each party."""
     frame = pl.concat(memory.CriteoLike(seed).pieces(rows))
     every = FeatureColumns(numeric=CRITEO_NUMERIC, categorical=CRITEO_CATEGORICAL)
     own, partner_columns = split_columns(every, (*memory.OWN_NUMERIC, *memory.OWN_CATEGORICAL))
@@ -70,7 +70,7 @@ def generated_table(rows: int, *, seed: int) -> TwoPartyTable:
 
 @dataclass(kw_only=True)
 class KeptSteps:
-    """Everything that crossed, and of it what the product's recorders would have kept."""
+    """Hold everything that crossed, and the part of it that the product's recorders would have kept."""
 
     plan: RecordingPlan
     every: RowSums
@@ -79,13 +79,13 @@ class KeptSteps:
 
     @classmethod
     def of(cls, train_N: torch.Tensor, plan: RecordingPlan, *, width: int) -> "KeptSteps":
-        """Begin with nothing."""
+        """Start without steps."""
         rows_N = chosen_rows(train_N, most=most_rows("cut_gradient", width))
         every, selection = (RowSums.zero("cut_gradient", each_N, width) for each_N in (train_N, rows_N))
         return cls(plan=plan, every=every, chosen=selection)
 
     def views(self) -> dict[str, tuple[View, View]]:
-        """Return the steps and the sums, as the audit has them and as somebody who kept everything does."""
+        """Return the steps and the sums, as the audit has them and as a recorder that keeps everything has them."""
         stale = self.plan.stale(sorted(self.steps))
         current = {epoch: steps for epoch, steps in self.steps.items() if epoch not in stale}
         recorded = tuple(
@@ -97,7 +97,7 @@ class KeptSteps:
 
 
 def kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
-    """Train once, and attack what the audit kept and everything, and return symmetric AUCs by attack, and the test AUC."""
+    """Train once, and attack the audit's data and all data. Return symmetric AUCs by attack, and the test AUC."""
     experiment, _, width = split_experiment(table, plan, seed=seed)
     network = experiment.network(DEFENSES[defense])
     schedule = network.schedule
@@ -114,7 +114,7 @@ def kept_and_all(table: TwoPartyTable, defense: str, plan: TrainingPlan, *, seed
 
 
 def told_rows(chosen: View, labels_N: torch.Tensor, *, seed: int) -> torch.Tensor:
-    """Return the rows whose labels few-label attackers are told, as the audit draws them: so is who kept everything."""
+    """Return the rows whose labels few-label attackers know, as the audit draws them. Attackers with everything know the same."""
     steps, numbers_N = renumbered(chosen.steps)
     view = replace(chosen, steps=steps)
     is_told = known_rows(FewLabels().reveal(view, labels_N[numbers_N], rng=np.random.default_rng([seed, 3]))) >= 0
@@ -137,11 +137,11 @@ def _attacked(view: View, sums: View, labels_N: torch.Tensor, told_T: torch.Tens
 def audit_cost(rows: int, *, turns: int) -> dict[str, Any]:
     """Run a job of two processes on a generated table without an audit, with a quick one and with a full one, in turns.
 
-    Gives median seconds, processor seconds of a whole run, and highest memory; by how much recording makes training longer, and
-    what each party's attacks take beside the training without an audit. Both parties attack at the same time.
+    Return median seconds, processor seconds of a whole run, and peak memory; how much longer recording makes the training; and
+    the time of each party's attacks relative to the training without an audit. Both parties attack at the same time.
     """
     measured: dict[str, list[dict[str, Any]]] = {name: [] for name in AUDITS}
-    there_and_back = (*AUDITS, *reversed(list(AUDITS))) * turns  # so that a machine that grows slower or faster favours none
+    there_and_back = (*AUDITS, *reversed(list(AUDITS))) * turns  # so that a machine that becomes slower or faster favours none
     for name in there_and_back[: len(AUDITS) * turns]:
         with tempfile.TemporaryDirectory(prefix="tallystick-audit-") as folder:
             changes: dict[str, Any] = {"training": {}, "evaluation": SHORT, "audit": AUDITS[name]}
@@ -185,9 +185,9 @@ def kept_views_experiment(
     turns: Annotated[int, Option(help="Runs that are timed with each kind of audit.", min=1)] = 3,
     batch_size: int = 512,
 ) -> Experiment:
-    """Compare the audits' figures with those of whoever kept everything, and say what an audit takes in a run.
+    """Compare the audits' figures with those of a recorder that keeps everything, and measure the cost of an audit in a run.
 
-    Raises ConfigError for a side that there is not.
+    Raises ConfigError for an unknown side.
     """
     if unknown := [side for side in sides if side not in MEASURED]:
         raise ConfigError(f"--sides {unknown[0]!r}: must be {' or '.join(MEASURED)}, or both with a comma between")
@@ -212,7 +212,7 @@ def kept_views_experiment(
 
 
 def kept_views_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``experiment``, and the price if it was measured."""
+    """Show the rows of ``kept_views_experiment``, and the price if it was measured."""
     data = about["data"]
     tables = [_beside_all(side, groups(of, "defense")) for side, of in groups(rows, "side").items()]
     return Benchmark(
@@ -223,7 +223,7 @@ def kept_views_page(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def _beside_all(side: str, found: Mapping[str, Sequence[Row]]) -> ResultTable:
-    """Show per defence and attack the audit's figure, that of everything, and their difference with the same seed."""
+    """Show, per defence and attack, the audit's figure, that of everything, and their difference with the same seed."""
     cells: list[list[Cell]] = []
     for defense, rows in found.items():
         for attack in rows[0]["everything"]:

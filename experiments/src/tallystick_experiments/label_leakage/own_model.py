@@ -1,6 +1,6 @@
-"""Attacks that train the feature party's own model, on the run folders of a simulation.
+"""Run attacks that train the feature party's own model, on the run folders of a simulation.
 
-In a run nobody can measure them: the feature party has the model and the columns, the label party the labels.
+In a real run nobody can measure them: the feature party has the model and the columns, and the label party the labels.
 """
 
 import secrets
@@ -28,9 +28,9 @@ from tallystick_experiments.label_leakage.runs import EmbedsRows
 
 
 def attacked_with_model(contract: Contract, partner: SimulatedPartner, runs: Path) -> list[AttackResult]:
-    """Attack with the trained bottom model and its columns what a simulation with ``audit: true`` left in ``runs``.
+    """Attack the records that a simulation with ``audit: true`` left in ``runs``, with the trained bottom model and its columns.
 
-    The same rows and labels are told as in the run's own audit.
+    Attackers know the same rows and labels as in the run's own audit.
     """
     label, feature = (RunFolder.latest(runs / name, contract, name) for name in (partner.label, partner.feature))
     label_file = load_labels(label, contract)

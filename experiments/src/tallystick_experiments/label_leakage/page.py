@@ -1,4 +1,4 @@
-"""The label-leakage benchmark's page: the paper's tables and figures beside ours, the frontiers, the claims."""
+"""Build the label-leakage benchmark's page: the paper's tables and figures next to ours, the frontiers, and the claims."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -20,7 +20,7 @@ METRICS = {
     "spectral-gradient": "leak AUC, spectral on gradients",
     "layers": "leak AUC, spectral by layer",
 }
-_guess = at("attacks", "spectral-embedding", "chance_symmetric_auc")  # as every attack's that is told nothing
+_guess = at("attacks", "spectral-embedding", "chance_symmetric_auc")  # the same for every attack without known labels
 _PICTURES = (
     "The paper's figures are pictures: only what its text states can be set beside ours. Figures 3 and 6 do not say which "
     "strengths they show.",
@@ -143,7 +143,7 @@ def label_leakage_page(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 test_auc: Callable[[Row], float] = at("epochs", -1, "test_auc")
-"""After the last epoch."""
+"""Read the test AUC after the last epoch."""
 
 
 def after_epoch(metric: str, epoch: int) -> Callable[[Row], float]:
@@ -152,12 +152,12 @@ def after_epoch(metric: str, epoch: int) -> Callable[[Row], float]:
 
 
 def _attacked_epochs(rows: Sequence[Row]) -> list[int]:
-    """Return the epochs after which attacks were run: of a long training some."""
+    """Return the epochs after which attacks ran. A long training has only some."""
     return [number for number, epoch in enumerate(rows[0]["epochs"]) if epoch["leaks"]]
 
 
 def last(rows: Sequence[Row], metric: str) -> Spread | None:
-    """Return a metric after the last epoch, or None for an attack that found no batch to score in some seed."""
+    """Return a metric after the last epoch, or None for an attack that had no batch to score with some seed."""
     if metric == "test_auc":
         return over_seeds(rows, test_auc)
     if not all(metric in row["attacks"] for row in rows):
@@ -166,7 +166,7 @@ def last(rows: Sequence[Row], metric: str) -> Spread | None:
 
 
 def _claims(found: Mapping[str, list[Row]]) -> ResultTable:
-    """Check the paper's claims as inequalities: the means must hold them."""
+    """Check the paper's claims as inequalities of the means."""
     bare, defended = found["none"], found["marvell 8"]
     claims: list[tuple[str, Spread | None, str, float]] = [
         (f"no defence: {attack} on gradients", last(bare, attack), ">=", 0.9)
@@ -186,7 +186,7 @@ def _claims(found: Mapping[str, list[Row]]) -> ResultTable:
 
 
 def _paper_table(number: str, found: Mapping[str, list[Row]]) -> ResultTable:
-    """Return the paper's figures beside ours. A test AUC has the distance from weight 0 with the same seed, too."""
+    """Return the paper's figures next to ours. A test AUC also has its distance from weight 0 with the same seed."""
     table = paper.TABLES[number]
     metrics = list(dict.fromkeys(metric for row in table.rows for metric in row.printed))
     heads = [f"{head}{METRICS[metric]}" for metric in metrics for head in ("paper, ", "here, ", "normalised top, ")]
@@ -216,7 +216,7 @@ def _shown(panel: paper.Panel, found: Mapping[str, list[Row]]) -> list[str]:
 
 
 def _points(batch: str, found: Mapping[str, list[Row]]) -> list[Row]:
-    """Return a frontier's rows, with the form and the weight that each is of."""
+    """Return a frontier's rows, each with its form and its weight."""
     return [
         {**row, "form": form, "weight": weight, "title": title, "point": f"{title} {weight:g}"}
         for form, weights in FRONTIERS[batch].items()
@@ -238,15 +238,15 @@ def attacks_of(rows: Iterable[Row], *fields: str) -> dict[str, LineCell]:
 
 
 def every_attack(name: str, line: Mapping[str, str], rows: Sequence[Row], note: str) -> ResultTable:
-    """Show the test AUC of each scenario, and what every attack found."""
+    """Show the test AUC of each scenario, and the figures of every attack."""
     return Pivot(name=name, note=note, rows=line, shown={"test AUC": mean(test_auc), **attacks_of(rows, *line.values())}).table(
         rows
     )
 
 
 def _prices(batch: str, points: Sequence[Row], found: Mapping[str, list[Row]]) -> ResultTable:
-    """Show the smallest weight of each form that hides from the spectral attack."""
-    base = found.get(point(PLAIN, 0.0, batch), [])  # the paper's network without a defence, whatever the form's own network
+    """Show the smallest weight of each form that hides labels from the spectral attack."""
+    base = found.get(point(PLAIN, 0.0, batch), [])  # the paper's network without a defence, for every form
     cheapest: dict[str, list[Row]] = {}
     for (form, weight), of in groups(points, "form", "weight").items():
         leak = last(of, LEAK)

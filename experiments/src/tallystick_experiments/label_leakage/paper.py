@@ -1,8 +1,8 @@
-"""Hold what the label-leakage paper prints, as data: its tables 1 to 5, and all that its text says of figures 2 to 7.
+"""List the numbers of the label-leakage paper: its tables 1 to 5, and the figures in its text on figures 2 to 7.
 
-Sun et al., "Label Leakage and Protection from Forward Embedding in Vertical Federated Learning". The figures are pictures; the
-text gives a number for some of their panels, and does not say which strengths s and epsilon the panels of figures 3 and 6 show,
-nor which weights figure 5 shows beside .002 to .005. Those are chosen here. Scenarios go by their names (scenarios.py).
+Sun et al., "Label Leakage and Protection from Forward Embedding in Vertical Federated Learning". The figures are pictures. The
+text gives a number for some of their panels. It does not say which strengths s and epsilon the panels of figures 3 and 6 show,
+nor which weights figure 5 shows besides .002 to .005. Those are chosen here. Scenarios are given by their names (scenarios.py).
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,9 @@ LEAK: MetricName = "spectral-embedding"
 
 
 class PaperRow(NamedTuple):
-    """A row of a table: what it is called, the scenario that makes it, what is printed there, and what it is compared with."""
+    """Describe a row of a table: its label, the scenario that makes it, its printed figures, and the scenario to
+    compare it with.
+    """
 
     label: str
     scenario: str
@@ -23,7 +25,7 @@ class PaperRow(NamedTuple):
 
 
 class PaperTable(NamedTuple):
-    """One of the paper's tables."""
+    """Describe one of the paper's tables."""
 
     title: str
     rows: list[PaperRow]
@@ -31,16 +33,16 @@ class PaperTable(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One panel of a figure: a metric by epoch for several scenarios, or the spectral attack by layer for one."""
+    """Describe a panel of a figure: a metric by epoch for several scenarios, or the spectral attack by layer for one."""
 
     title: str
     scenarios: tuple[str, ...]
     metric: MetricName | Literal["layers"]
-    stated: Mapping[MetricName, float] = {}  # what the text says of it, after the last epoch
+    stated: Mapping[MetricName, float] = {}  # figures in the text, after the last epoch
 
 
 _TABLE_1: Mapping[float, tuple[float | None, float | None]] = {
-    0: (None, None),  # not in the paper: what the others are compared with
+    0: (None, None),  # not in the paper: the others are compared with it
     0.003: (0.7769, 0.7777),
     0.005: (0.7763, 0.7773),
     0.02: (0.7528, 0.7645),

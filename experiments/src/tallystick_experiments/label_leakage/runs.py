@@ -1,4 +1,4 @@
-"""One training run of the label-leakage benchmark: a network, a plan, defences. What it is worth and what leaks.
+"""Make one training run of the label-leakage benchmark with a network, a plan and defences, and measure its AUC and its leaks.
 
 Shapes: B rows of a batch, D cut width, N training rows.
 """
@@ -43,19 +43,20 @@ CLEAN_HINT = "direction-1-clean"
 COMPONENTS = 8
 COMPONENT_ROWS = 2**17
 ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal
-ATTACKED_EPOCHS = 4  # of a training, evenly spread, the last among them
+ATTACKED_EPOCHS = 4  # of a training, evenly spread, including the last one
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperNetwork:
-    """The paper's network (section 6.1): ``below`` layers at the feature party, ``above`` and a linear output at the label party.
+    """Define the paper's network (section 6.1): ``below`` layers at the feature party, ``above`` and a linear output at the
+    other.
 
     Args:
         below: layers f of the feature party, at least 1.
         above: layers of the label party. The paper's "3 layers" are two hidden layers and the output: ``above`` = 2.
-        width: of every layer, and of the cut.
-        embedding_width: of every categorical column.
-        normalised: the label party begins with batch normalisation: it scales up what a small-variance direction carries.
+        width: the width of every layer, and of the cut.
+        embedding_width: the width of every categorical column's embedding.
+        normalised: whether the label party begins with batch normalisation, which scales up directions of small variance.
     """
 
     below: int = 5
@@ -80,25 +81,27 @@ class PaperNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Fields that tell one row of a table or one point of a figure from the others."""
+    """Define one row of a table or one point of a figure."""
 
     name: str
     defense: tuple[Defense, ...] = ()
     network: PaperNetwork = field(default_factory=PaperNetwork)
     plan: TrainingPlan | None = None  # None: the sweep's
     positive_rate: float | None = None  # None: as it is; else negatives are dropped at random to reach it
-    by_layer: bool = False  # spectral attack on every layer's output
-    every_attack: bool = False  # after the last epoch; else the fast ones
-    by_rows: bool = False  # AUC and spectral attack on training rows beside those on test rows
+    by_layer: bool = False  # whether to run the spectral attack on every layer's output
+    every_attack: bool = False  # after the last epoch; else only the fast ones
+    by_rows: bool = False  # whether to compute AUC and spectral attack on training rows as well as on test rows
 
 
 def run_scenario(scenario: Scenario, clicks: SplitData, *, plan: TrainingPlan, seed: int) -> dict[str, Any]:
-    """Train once, and measure the feature party's attacks on what it saw of each epoch.
+    """Train once, and measure the feature party's attacks on its view of each epoch.
 
     Returns:
-        seconds; per epoch test_auc and loss, and of up to four epochs leak AUC by fast attack; of the last epoch all figures of
-        every attack, and if asked for the AUC of the spectral attack on every layer's output, of the cut's principal components,
-        and on training rows beside test rows. Leak AUCs are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
+        seconds; per epoch test_auc and loss, and for up to four epochs leak AUC by fast attack; for the last epoch all figures of
+        every
+        attack; and, if wanted, the AUC of the spectral attack on every layer's output, of the cut's principal components, and on
+        training
+        rows next to test rows. Leak AUCs are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
     """
     started = time.perf_counter()
     plan = scenario.plan or plan
@@ -131,7 +134,7 @@ def run_scenario(scenario: Scenario, clicks: SplitData, *, plan: TrainingPlan, s
 
 
 def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[str, dict[str, Any]]:
-    """Attack evenly spread steps of an epoch by the fast attacks, or by every one that does not need several epochs."""
+    """Attack evenly spread steps of an epoch with the fast attacks, or with every attack that does not need several epochs."""
     step_places = evenly(len(epoch.steps), ATTACKED_STEPS)
     steps = [epoch.steps[index] for index in step_places]
     rows = LABEL_INFERENCE_ATTACKS.items()
@@ -141,13 +144,13 @@ def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[st
         if row.binary and not (row.from_start or row.from_flip or row.with_model or row.of_several) and name not in OVER_EPOCHS
     ]
     names = alone if every else EACH_EPOCH
-    # Marvell's own evaluation grants its attacker the known rows' gradients before any noise
+    # Marvell's own evaluation gives its attacker the known rows' gradients before any noise
     clean = attack_figures(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in step_places])
     return attack_figures(steps, labels_N, names, seed=seed) | {CLEAN_HINT: clean["direction-1"]}
 
 
 class EmbedsRows(nn.Module):
-    """A feature party's own model over its own columns: row numbers to cut embeddings."""
+    """Compute cut embeddings of row numbers with a feature party's own model and columns."""
 
     def __init__(self, bottom: nn.Module, rows: Callable[[Tensor], Features]) -> None:
         super().__init__()
@@ -164,9 +167,10 @@ class EmbedsRows(nn.Module):
 
 
 def row_aucs(network: ObservedTraining) -> dict[str, dict[str, float]]:
-    """Compute, of training rows and of test rows, the network's AUC, and the spectral attack's on their cut embeddings.
+    """Compute the network's AUC and the spectral attack's, for training rows and for test rows.
 
-    The attack is the sweep's: max(a, 1 - a) per batch of the training's size, the rows in their random order, a rest left out.
+    The attack is the sweep's, on the rows' cut embeddings: max(a, 1 - a) per batch of the training's size, with the rows in their
+    random order and the last partial batch left out.
     """
     data, size = network.data, min(network.plan.batch_size, len(network.data.test))
 
@@ -183,11 +187,11 @@ def row_aucs(network: ObservedTraining) -> dict[str, dict[str, float]]:
 
 
 def layer_aucs(network: ObservedTraining) -> list[float]:
-    """Compute the AUC of the spectral attack on each layer's output, first layer first, the logit last.
+    """Compute the AUC of the spectral attack on each layer's output, first layer first and the logit last.
 
     Means are over 8,192 rows each.
 
-    The layers above the cut are the label party's: their AUC is no leak, it says where the label is learned.
+    The layers above the cut belong to the label party. Their AUC is not a leak, but shows where the label is learned.
     """
     by_pass = [
         [symmetric_auc(network.data.training_labels_N[rows_B] > 0.5, spectral_scores(output_BD)) for output_BD in outputs]
@@ -199,7 +203,7 @@ def layer_aucs(network: ObservedTraining) -> list[float]:
 def component_aucs(network: ObservedTraining) -> list[float]:
     """Compute the AUC of each of the cut embeddings' first principal components, over 131,072 training rows.
 
-    The spectral attack reads the first: a network that keeps the label out of it can still carry it in the next one.
+    The spectral attack reads the first component. A network that keeps the label out of it can still carry it in the next one.
     """
     rows_N, cut_ND = (torch.cat(parts) for parts in zip(*network.embed(most=COMPONENT_ROWS), strict=True))
     centred_ND = cut_ND.double() - cut_ND.double().mean(dim=0)
@@ -210,11 +214,11 @@ def component_aucs(network: ObservedTraining) -> list[float]:
 
 @torch.no_grad()
 def layer_outputs(network: ObservedTraining) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    """Pass over the training rows without training: rows, and what each layer puts out, after its ReLU, the logit last."""
+    """Pass over the training rows without training. Yield rows and each layer's output, after its ReLU, with the logit last."""
     bottom, top = network.bottom, network.label.top
     assert isinstance(bottom, TabularBottom)
     assert isinstance(top, nn.Sequential)
-    for rows_B, _ in network.embed():  # which also switches training off
+    for rows_B, _ in network.embed():  # this also switches training off
         outputs = _after_each_layer(bottom.layers, bottom.columns(network.data.training.rows(rows_B)))
         yield rows_B, outputs + _after_each_layer(top, outputs[-1])
 
@@ -231,7 +235,7 @@ def _after_each_layer(modules: nn.Sequential, x_BD: Tensor) -> list[Tensor]:
 def balanced(table: TwoPartyTable, positive_rate: float, *, seed: int) -> TwoPartyTable:
     """Drop negatives at random until positives make up ``positive_rate`` of the rows (appendix G).
 
-    Raises ConfigError if the table's own rate is higher already.
+    Raises ConfigError if the table's own rate is already higher.
     """
     labels = table.frame.get_column(table.label)
     positives = int(labels.sum())

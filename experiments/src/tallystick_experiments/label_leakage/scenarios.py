@@ -1,8 +1,8 @@
-"""Every scenario of the label-leakage benchmark by name, and which part of the benchmark needs which.
+"""Define every scenario of the label-leakage benchmark by name, and say which parts of the benchmark need which.
 
-A name says what a scenario is: defences with their strengths, then what else differs: "marvell 8 + dcor 0.002, normalised".
-A scenario with distance correlation comes in two networks: as the paper describes it, and with batch normalisation where the
-label party takes the cut embeddings in (", normalised"): the weights that the paper recommends work there and not without.
+A name describes a scenario: defences with their strengths, then other differences, such as "marvell 8 + dcor 0.002, normalised".
+A scenario with distance correlation comes in two networks: as in the paper, and with batch normalisation of the label party's cut
+embeddings (", normalised"), because the weights that the paper recommends work only there.
 """
 
 import re
@@ -31,23 +31,23 @@ FRONTIERS: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     },
     f", batch {LARGE_BATCH}": {PLAIN: (0, 0.1, 0.3, 1, 3), LOG: (0, 0.002, 0.01), LOG_NORMALISED: (0, 0.002, 0.005, 0.02)},
 }
-"""Per batch ("" is the sweep's) and form of distance correlation: its weights, 0 first."""
-LAYERS = 7  # hidden ones, of both parties
+"""By batch ("" is the sweep's) and form of distance correlation: the weights, 0 first."""
+LAYERS = 7  # hidden layers of both parties
 DEPTHS = (1, 2, 3, 4, 5, 6)
 
 
 def point(form: str, weight: float, at: str = "") -> str:
-    """Name of a frontier's scenario."""
+    """Return the name of a frontier's scenario."""
     return (form.format(f"{weight:g}") if weight else "none" + NORMALISED * (form == LOG_NORMALISED)) + at
 
 
 def depth(below: int) -> str:
-    """Name of the scenario: a cut after that many layers. The paper's is after the fifth."""
+    """Return the name of the scenario with a cut after this many layers. The paper's cut is after the fifth."""
     return "none" if below == PaperNetwork().below else f"cut after {below}"
 
 
 OTHERS = ("marvell 8 + plain dcor 1", "mixpro", "isotropic 1", "gaussian 8")
-"""A defence of either view together, and those that the paper does not try."""
+"""A defence of both views together, and defences that the paper does not try."""
 PRINTED: Mapping[str, tuple[str, ...]] = {
     "claims": ("none", *paper.MARVELLS),
     "choices": ("none", "plain dcor 0.3", "plain dcor 1", "dcor 0.002, normalised", "dcor 0.02, normalised", *OTHERS),
@@ -64,13 +64,13 @@ PRINTED: Mapping[str, tuple[str, ...]] = {
     "bound": tuple(name + BY_ROWS for name in ("none", *paper.MARVELLS, *paper.LABEL_DPS)),
 }
 ATTACKED = {name for part in ("claims", "choices", "frontier", "frontier-large", "depth") for name in PRINTED[part]}
-"""By every attack there is."""
+"""Scenarios that every attack is run on."""
 
 
 def parts(*, papers: bool = False) -> dict[str, tuple[str, ...]]:
-    """Return what can be asked for with --only, and the scenarios that it needs: of tables and figures in both networks.
+    """Return the parts for --only, and the scenarios that each needs. Tables and figures are made in both networks.
 
-    ``papers`` leaves the paper's network alone.
+    With ``papers``, only the paper's network is used.
     """
     return {
         part: tuple(
@@ -98,7 +98,7 @@ _MADE: Mapping[str, Callable[[float], Defense]] = {
 
 
 def scenarios(large: TrainingPlan) -> dict[str, Scenario]:
-    """Return all of them. ``large`` is the plan of those that train at a batch of 8,192."""
+    """Return all scenarios. ``large`` is the plan of those that train at a batch of 8,192."""
     return {name: _scenario(name, large) for names in parts().values() for name in names}
 
 

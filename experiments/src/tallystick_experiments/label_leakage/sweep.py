@@ -1,6 +1,6 @@
-"""The label-leakage paper's tables 1 to 5 and figures 2 to 7, and the frontiers that it does not draw.
+"""Declare the label-leakage paper's tables 1 to 5 and figures 2 to 7, and the frontiers that it does not draw.
 
-Every scenario that the chosen parts need is trained once per seed; ``page.py`` sets the rows beside what the paper prints.
+Every scenario that the chosen parts need is trained once per seed. ``page.py`` shows the rows next to the paper's numbers.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ from tallystick_experiments.observed_training import TrainingPlan
 from tallystick_experiments.options import GROUP, seeds_option, several
 from tallystick_experiments.stats import Row
 
-_PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size
+_PAPER_ROWS = 1_000_000  # from this size on, the paper's own batch and step size
 UPDATES_PER_EPOCH = 140
 UPDATES = 1500  # of the paper's training: 3 epochs of a tenth of Criteo
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """Options of the networks' training."""
+    """Hold options of the networks' training."""
 
     papers_steps: Annotated[
         bool,
@@ -56,10 +56,10 @@ def plan_for(
     batch_size: int | None = None,
     learning_rate: float | None = None,
 ) -> TrainingPlan:
-    """Return the paper's plan (3 epochs, batch 8,192, Adam 1e-4), scaled to a sample where it is not said.
+    """Return the paper's plan (3 epochs, batch 8,192, Adam 1e-4), scaled to a sample where no value is given.
 
-    A tenth of Criteo gives 500 updates an epoch. A sample of 72,000 rows would give 9; it gets batches of about a 140th of its
-    rows and ten times the step size. ``papers_steps`` keeps Adam 1e-4, for as many epochs as 1,500 updates take.
+    A tenth of Criteo gives 500 updates an epoch. A sample of 72,000 rows would give 9, so it gets batches of about a 140th of its
+    rows and ten times the step size. ``papers_steps`` keeps Adam 1e-4, for as many epochs as 1,500 updates need.
     """
     large, scaled = rows >= _PAPER_ROWS, min(LARGE_BATCH, max(16, 2 ** round(log2(rows / UPDATES_PER_EPOCH))))
     size = (LARGE_BATCH if large else scaled) if batch_size is None else batch_size
@@ -72,7 +72,7 @@ def plan_for(
 
 
 def large_plan(rows: int) -> TrainingPlan:
-    """Return the plan at the paper's batch of 8,192, on a sample, with what did best there without a defence."""
+    """Return the plan at the paper's batch of 8,192. For a sample it has the values that did best there without a defence."""
     return plan_for(rows) if rows >= _PAPER_ROWS else TrainingPlan(epochs=8, batch_size=LARGE_BATCH, learning_rate=3e-3)
 
 
