@@ -1,9 +1,9 @@
-"""Keep and show which kept rows come out again: the outcomes of ``again``, and their page.
+"""Keep and show the outcomes of ``again``: which kept rows come out the same when they are made again.
 
     python -m tallystick_experiments.outcomes LOG COMMIT
 
-LOG is what ``again`` printed, COMMIT the one whose code made its rows anew. The outcomes of a sweep stand in place of its earlier
-ones in ``experiments/runs/again.jsonl``. The page shows those of rows that are still the kept ones.
+LOG is the output of ``again``, and COMMIT the commit whose code made its rows again. The outcomes of a sweep replace its earlier
+ones in ``experiments/runs/again.jsonl``. The page shows the outcomes of rows that are still kept.
 """
 
 import json
@@ -24,11 +24,11 @@ COMMAND = "python -m tallystick_experiments.again DATA 2"
 CHANGED = "its rows are newer than the try"
 _ELSEWHERE = "made on a second machine with PyTorch 2.11; on one machine and version a row repeats"
 WHY: Mapping[str, str] = dict.fromkeys(("no-gradients", "quality-unmatched"), _ELSEWHERE)
-"""Why rows of a sweep do not come out: what changes them from one commit to the next, or where they were made."""
+"""Why rows of a sweep do not come out the same: what changes them from one commit to the next, or where they were made."""
 
 
 def keep_outcomes(log: Path, commit: str, kept: Path) -> None:
-    """Put what ``again`` printed in place of what is kept of the same sweeps."""
+    """Replace the kept outcomes of the same sweeps by the output of ``again``."""
     log_rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     new = [{**row, "by": commit} for row in log_rows if "results" in row]
     sweeps_tried = {row["results"] for row in new}
@@ -40,11 +40,11 @@ def keep_outcomes(log: Path, commit: str, kept: Path) -> None:
 
 
 def outcomes_page(_about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Build a line for each file of results: of which commit its rows are, and whether they come out again."""
+    """Build a line for each file of results: the commit of its rows, and whether they come out the same again."""
     by_sweep = groups(rows, "results")
     sweeps = [(path.stem, *_lines(path)) for path in sorted(RUNS.glob("*.jsonl")) if path.name != KEPT]
     valid = [row for name, head, _ in sweeps for row in _still_kept(by_sweep.get(name, []), head["commit"])]
-    distinct = {json.dumps([head["benchmark"], row]): row for _, head, of in sweeps for row in of}  # pages share some
+    distinct = {json.dumps([head["benchmark"], row]): row for _, head, of in sweeps for row in of}  # some pages share rows
     hours = sum(sum(_seconds(row)) for row in distinct.values()) / 3600
     again = f"{counted(len(valid), 'row')} of {len({row['results'] for row in valid})} pages"
     return Benchmark(
@@ -91,7 +91,7 @@ def _lines(path: Path) -> tuple[Row, list[Row]]:
 
 
 def _seconds(value: Any) -> Iterator[float]:
-    """Yield what a row says that it took, wherever it says so."""
+    """Yield the seconds that a row states, at any place in it."""
     if isinstance(value, dict):
         for name, each in value.items():
             if name in ("seconds", "cpu_seconds") and isinstance(each, int | float):
@@ -104,7 +104,7 @@ def _seconds(value: Any) -> Iterator[float]:
 
 
 def main(words: Sequence[str]) -> None:
-    """Keep a log's outcomes, as the module says."""
+    """Keep a log's outcomes, as the module describes."""
     if len(words) != 2 or not Path(words[0]).is_file():
         raise ConfigError("wanted: LOG COMMIT, a file that again printed and the commit whose code made the rows")
     keep_outcomes(Path(words[0]), words[1], RUNS / KEPT)

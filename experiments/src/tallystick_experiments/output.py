@@ -1,4 +1,4 @@
-"""Write what an experiment leaves in ``--out FOLDER``: result.json, and report.html that shows it."""
+"""Write the files of an experiment to ``--out FOLDER``: result.json, and report.html that shows it."""
 
 import json
 import os
@@ -18,8 +18,9 @@ from tallystick_experiments.page import Benchmark, pictures, render_benchmark
 
 
 def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[str, str]:
-    """Write both files, with this machine's facts and versions on the page, and an SVG per curve, and return the paths of
-    the two.
+    """Write both files, and an SVG per curve, and return the paths of the two.
+
+    The page has this machine's facts and versions.
     """
     result = make_output_folder(folder) / "result.json"
     write_bytes(result, json.dumps(found, indent=1).encode())
@@ -30,7 +31,7 @@ def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[s
 
 
 def machine_facts() -> dict[str, str]:
-    """Return versions, and what a figure depends on of the machine."""
+    """Return versions, and the facts of the machine that figures depend on."""
     return {
         "tallystick": __version__,
         "python": platform.python_version(),
@@ -47,5 +48,5 @@ def command() -> str:
 
 
 def iso_now() -> str:
-    """Return this moment, as the page wants it."""
+    """Return this moment, in the page's format."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,6 +1,6 @@
-"""Render a benchmark into one HTML page that needs nothing but itself: tables beside the paper's numbers, and curves.
+"""Render a benchmark into one self-contained HTML page: tables next to the paper's numbers, and curves.
 
-Like the report of a run the page loads nothing, runs no script, and carries what it shows as JSON.
+Like the report of a run, the page loads nothing, runs no script, and carries its data as JSON.
 """
 
 import math
@@ -44,7 +44,7 @@ Shown = str | Callable[[Row], Cell]
 
 @dataclass(frozen=True, kw_only=True)
 class ResultTable:
-    """Rows of cells under named columns. A column whose name begins with ``paper`` is shown as a reference."""
+    """Hold rows of cells under named columns. A column whose name begins with ``paper`` is shown as a reference."""
 
     name: str
     columns: Sequence[str]
@@ -58,14 +58,14 @@ class ResultTable:
 
     @classmethod
     def of(cls, name: str, rows: Iterable[Row], columns: Mapping[str, Shown], *, note: str = "") -> "ResultTable":
-        """Build a line for each row. A column has its head and, of a row, a field by name or what a function makes."""
+        """Build a line for each row. A column has a head, and for each row a field by its name or the result of a function."""
         cells = [[row.get(shown) if isinstance(shown, str) else shown(row) for shown in columns.values()] for row in rows]
         return cls(name=name, columns=list(columns), rows=cells, note=note)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One line of a picture. A point whose value is None is left out."""
+    """Hold one line of a picture. A point whose value is None is left out."""
 
     name: str
     xs: Sequence[float]
@@ -78,17 +78,17 @@ class Series:
         return cls(name=name, xs=[x for x, _ in placed], ys=[y for _, y in placed])
 
     def points(self) -> list[tuple[float, float]]:
-        """Return the points that are known, in the order of their x."""
+        """Return the known points, in the order of their x."""
         points = [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if y is not None and math.isfinite(y)]
         return sorted(points)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A picture of several series over one axis."""
+    """Hold a picture of several series over one axis."""
 
     name: str
-    x: str  # what the axes measure
+    x: str  # the quantities on the axes
     y: str
     series: Sequence[Series]
     log_x: bool = False
@@ -97,13 +97,13 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """Content of a benchmark's page."""
+    """Hold the content of a benchmark's page."""
 
     title: str
-    command: str = ""  # that gives it again
-    tables: Sequence[ResultTable] = ()  # those without a row are left out
+    command: str = ""  # that makes it again
+    tables: Sequence[ResultTable] = ()  # tables without a row are left out
     curves: Sequence[Curve] = ()
-    notes: Sequence[str] = ()  # how to read it, and what falls short
+    notes: Sequence[str] = ()  # how to read it, and its limits
     started: str = ""  # ISO 8601 with time zone
     seconds: float | None = None
     facts: Mapping[str, str] = field(default_factory=dict)  # versions, machine, sizes
@@ -113,19 +113,19 @@ class Benchmark:
 
 
 PageOf = Callable[[Row, Sequence[Row]], Benchmark]
-"""Makes an experiment's page of what no row says, and of its rows."""
+"""A function that makes an experiment's page from facts that are in no row, and from its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentResult:
-    """Outcome of an experiment: its rows, and what its page is made of besides.
+    """Hold the outcome of an experiment: its rows, and the other data of its page.
 
     Args:
-        experiment: its name among results.PAGES, where committed rows find their page.
-        about: what no row says, as plain data.
-        rows: as the log has them.
-        page_of: makes the page of the two.
-        failed: what the command fails with once the page is shown; empty if nothing.
+        experiment: its key in results.PAGES, by which committed rows find their page.
+        about: facts that are in no row, as plain data.
+        rows: the rows, as in the log.
+        page_of: makes the page from these two.
+        failed: the error of the command after the page is shown; empty if there is none.
     """
 
     experiment: str
@@ -135,7 +135,7 @@ class ExperimentResult:
     failed: str = ""
 
     def page(self, *, command: str = "") -> Benchmark:
-        """Build the page, with the command that gives it again."""
+        """Build the page, with the command that makes it again."""
         return replace(self.page_of(self.about, self.rows), command=command)
 
     def as_json(self, page: Benchmark) -> Row:
@@ -145,7 +145,7 @@ class ExperimentResult:
 
 
 def render_benchmark(found: Benchmark, path: str | os.PathLike[str]) -> Path:
-    """Write the page of ``found`` to ``path``, replacing what was there only once the page is complete.
+    """Write the page of ``found`` to ``path``, and replace an earlier file only when the page is complete.
 
     Raises StorageError if the file cannot be written.
     """
@@ -167,7 +167,7 @@ def benchmark_html(found: Benchmark) -> str:
 
 
 def pictures(found: Benchmark) -> dict[str, str]:
-    """Return each curve of ``found`` as an SVG that stands alone, for documents: name of a file to its text."""
+    """Return each curve of ``found`` as a self-contained SVG for documents, by the name of its file."""
     plots = [plot for curve in found.curves if (plot := _plot(curve)) is not None]
     return {
         re.sub("[^a-z0-9]+", "-", plot.title.lower()).strip("-") + ".svg": render_source(_template("plot.svg.j2"), p=plot)
@@ -177,7 +177,7 @@ def pictures(found: Benchmark) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _LogAxis(charts.Axis):
-    """An axis of powers of ten: ``low`` and ``high`` are logarithms."""
+    """Axis of powers of ten. ``low`` and ``high`` are logarithms."""
 
     def at(self, value: float) -> float:
         return super().at(math.log10(value))
@@ -194,7 +194,7 @@ class _LogAxis(charts.Axis):
 
 
 def _power(value: float) -> str:
-    """Write a mark of a logarithmic axis, short enough to stand beside it."""
+    """Write a mark of a logarithmic axis, short enough to fit next to it."""
     if 0.001 <= value < 10_000:
         return f"{value:g}"
     digit, power = f"{value:.0e}".split("e")
@@ -213,7 +213,7 @@ def _axis(values: Sequence[float], *, log: bool, start: float, end: float, tight
 
 
 def _plot(curve: Curve) -> charts.Plot | None:
-    """Place a curve's known points. A place is None where there is none."""
+    """Place a curve's known points. It returns None if there are none."""
     lines = [
         (series.name, [(x, y) for x, y in series.points() if (x > 0 or not curve.log_x) and (y > 0 or not curve.log_y)])
         for series in curve.series
@@ -251,7 +251,7 @@ def _plot(curve: Curve) -> charts.Plot | None:
 
 
 def figure(value: float) -> str:
-    """Format a measured number: four decimals, but two significant digits where those would hide it."""
+    """Format a measured number: four decimals, but two significant digits if four decimals would hide it."""
     if not math.isfinite(value):
         return str(value).replace("-", formats.MINUS)
     if 0 < abs(value) < 0.01:
@@ -261,7 +261,7 @@ def figure(value: float) -> str:
 
 
 def cell(value: Cell) -> str:
-    """Format a cell as text. Its interval is apart, by ``within``."""
+    """Format a cell as text. ``within`` formats its interval."""
     match value:
         case None:
             return formats.NOTHING

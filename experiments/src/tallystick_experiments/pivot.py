@@ -1,4 +1,4 @@
-"""Tables of an experiment's rows: a line for each value of a field, and figures over seeds in its columns."""
+"""Make tables of an experiment's rows: a line for each value of a field, with figures over seeds in the columns."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from tallystick_experiments.stats import Figure, Row, change, distinct, groups, 
 
 Rows = Sequence[Row]
 LineCell = str | Callable[[Rows], Cell]
-"""What a column shows of a line's rows: the mean over seeds of a field, or what a function makes of them."""
+"""The content of a column for a line's rows: a field's mean over seeds, or the result of a function."""
 
 
 def mean(figure: Figure) -> Callable[[Rows], Cell]:
@@ -24,20 +24,20 @@ def first(name: str) -> Callable[[Rows], Cell]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pivot:
-    """A table of rows, as it is declared.
+    """Declare a table of rows.
 
     Args:
-        name: of the table.
-        rows: the field that a line is of each value of; or several, by the heads of their columns.
-        apart: fields that tell lines apart and are not shown.
-        order: the values of that field that get a line, in this order; all of the rows in theirs, if left out.
-        shown: what further columns show of a line, by their heads.
-        columns: a field, each of whose values gets a column of ``figure``; none if left out.
-        figure: of a row, shown over seeds.
-        paired: the value of ``columns`` that the others are compared with, seed by seed: they show the difference in ``figure``.
-        heads: the values of ``columns`` that get a column, by their heads; all by themselves if left out.
-        last: as ``shown``, behind the columns of ``figure``.
-        note: under the table's name.
+        name: the name of the table.
+        rows: the field whose values each get a line, or several fields by the heads of their columns.
+        apart: fields that also separate lines, but are not shown.
+        order: the values of that field that get a line, in this order; by default all, in the order of the rows.
+        shown: further columns by their heads.
+        columns: a field whose values each get a column of ``figure``; by default none.
+        figure: the figure of a row, shown over seeds.
+        paired: the value of ``columns`` that the others are compared with, seed by seed; they show the difference in ``figure``.
+        heads: the values of ``columns`` that get a column, with their heads; by default all, as their own heads.
+        last: like ``shown``, but after the columns of ``figure``.
+        note: the text under the table's name.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Results that are committed: the rows of finished sweeps, and the pages of the documentation that follow from them.
+"""Keep committed results: the rows of finished sweeps, and the pages of the documentation that follow from them.
 
-``experiments/runs/NAME.jsonl`` holds a sweep: its first line says by which command, when and by which commit's code it was made,
-every other line is a row. ``experiments/pages/FOLDER/NAME.md`` is made from it by ``make results``, as a test checks.
+``experiments/runs/NAME.jsonl`` holds a sweep. Its first line says which command made it, when, and with which commit's code.
+Every other line is a row. ``make results`` makes ``experiments/pages/FOLDER/NAME.md`` from it, and a test checks this.
 
     python -m tallystick_experiments.results                                    # write all pages
     python -m tallystick_experiments.results OUT NAME COMMIT "tallystick bench ..."    # first keep what --out OUT holds
@@ -48,26 +48,26 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "explore": ("quality", "explore:explore_page"),
     "serve": ("serving", "speed.serving_page:serving_page"),
 }
-"""By experiment, the folder of its pages, and what makes them: a module and its function."""
+"""By experiment, the folder of its pages, and the module and function that make them."""
 
 
 def page_maker(experiment: str) -> PageOf:
-    """Return what makes the page of an experiment's rows."""
+    """Return the function that makes the page of an experiment's rows."""
     module, _, name = PAGES[experiment][1].partition(":")
     maker: PageOf = getattr(import_module(f"tallystick_experiments.{module}"), name)
     return maker
 
 
 def keep(out: Path, path: Path, *, commit: str, command: str) -> None:
-    """Put the rows of a finished sweep into a file of results.
+    """Write the rows of a finished sweep to a file of results.
 
     Args:
         out: the sweep's ``--out``.
-        path: of the results.
-        commit: whose code made the rows.
-        command: that makes them again.
+        path: the file of results.
+        commit: the commit whose code made the rows.
+        command: the command that makes them again.
 
-    Raises DataError if ``out`` holds no finished sweep of an experiment that has a page.
+    Raises DataError if ``out`` holds no finished sweep of an experiment with a page.
     """
     result = out / "result.json"
     if not result.exists():
@@ -83,7 +83,7 @@ def keep(out: Path, path: Path, *, commit: str, command: str) -> None:
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the name and model of this machine's processor, on which the last digits of a training depend."""
+    """Return the name and model of this machine's processor. The last digits of a training depend on it."""
     facts = dict[str, str]()
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -95,7 +95,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Round a row's figures to DIGITS, as it is kept."""
+    """Round a row's figures to DIGITS, as kept rows are."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
@@ -105,12 +105,12 @@ def rounded(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptPage:
-    """The page of a file of results.
+    """Hold the page of a file of results.
 
     Args:
         path: the file.
         head: its first line.
-        benchmark: what its rows give.
+        benchmark: the page's content, made from the rows.
     """
 
     path: Path
@@ -119,7 +119,7 @@ class KeptPage:
 
     @property
     def place(self) -> Path:
-        """Return where the page lies."""
+        """Return the path of the page."""
         return PAGES_FOLDER / self.folder / f"{self.path.stem}.md"
 
     @property
@@ -140,7 +140,7 @@ class KeptPage:
 
 
 def read_page(path: Path) -> KeptPage:
-    """Make the page of a file of results. Raises DataError for a line that is damaged or an unknown experiment."""
+    """Make the page of a file of results. Raises DataError for a damaged line or an unknown experiment."""
     lines = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -155,7 +155,7 @@ def read_page(path: Path) -> KeptPage:
 
 
 def markdown(found: Benchmark, made: str, *, drawn: Mapping[str, str] | None = None) -> str:
-    """Write a benchmark's tables, the pictures of these files and its notes. An interval is in brackets behind its value."""
+    """Write a benchmark's tables, its pictures in these files, and its notes. An interval is in brackets after its value."""
     parts = [f"# {found.title}", "<!-- Written by `make results`: change the rows or the code, not this page. -->"]
     parts += [made, f"    {found.command}"]
     if found.facts:
@@ -181,7 +181,7 @@ def _table(table: ResultTable) -> str:
 
 
 def index(pages: Iterable[KeptPage]) -> str:
-    """Write the list of all pages: what each shows, and the command that makes its rows again."""
+    """Write the list of all pages: the title of each, and the command that makes its rows again."""
     lines: dict[str, list[str]] = {}
     for page in pages:
         row = f"| [{page.benchmark.title}]({page.folder}/{page.path.stem}.md) | `{page.head['command']}` |"

@@ -1,4 +1,4 @@
-"""Retraining by the month on real flights: from last month's weights against from scratch, by loss and processor time."""
+"""Retrain each month on real flights, and compare starting from last month's weights with starting from scratch."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,9 @@ Tables = Mapping[str, pl.DataFrame]
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """One way to have a model for a month: what it starts from, whether it trains anew, and with which share of the epochs."""
+    """Define one way to get a model for a month: whether it starts from the last one, whether it trains, and its
+    share of epochs.
+    """
 
     starts: bool = False
     trains: bool = True
@@ -53,13 +55,13 @@ def retraining_experiment(
     epochs: Annotated[int, Option(help="Most epochs of a training, before its refit.", min=1)] = 12,
     seeds: Annotated[Sequence[int], seeds_option()] = range(1, 3),
 ) -> Experiment:
-    """Train on three months and test on the next, then go on a month at a time, each way.
+    """Train on three months and test on the next, then go on month by month, in each way.
 
     Args:
-        rows: of each month, drawn at random.
-        months: how many months are retrained for, after the first training.
-        epochs: at most, of a training, before its refit.
-        seeds: of rows, order and weights.
+        rows: flights of each month, drawn at random.
+        months: the number of months to retrain for, after the first training.
+        epochs: the most epochs of a training, before its refit.
+        seeds: the seeds of rows, order and weights.
 
     Raises ConfigError for more months than there are.
     """
@@ -82,10 +84,10 @@ def retraining_experiment(
 
 
 def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[Row]:
-    """Measure each month's model on the month after it. The first month's is the same for all ways."""
+    """Measure each month's model on the month after it. The first month's model is the same for all ways."""
     rows_of_chain: list[Row] = []
     with TemporaryDirectory() as folder:
-        # Both tables with the month as a number beside, so many flights of each month
+        # Both tables, with the month as a number, and with this many flights of each month
         written = write_flights(Path(folder), seed=1)
         date = (pl.col("month") * 100 + pl.col("day")).alias(TIME)
         carrier = pl.read_parquet(written.carrier).with_columns(pl.col("month").alias(MONTH), date)
@@ -94,7 +96,7 @@ def _chain(way: Way, *, rows: int, months: int, epochs: int, seed: int) -> list[
         for month in range(WINDOW, WINDOW + months + 1):
             is_first = month == WINDOW
             share = 1.0 if is_first else way.share if way.trains else 0.0
-            # A run trains for one epoch at least: a model as it is takes one that changes next to nothing.
+            # A run trains for at least one epoch, so a model without training takes one epoch that changes next to nothing.
             training: dict[str, Any] = {"epochs": max(int(epochs * share), 1)}
             if not is_first and not way.trains:
                 training |= {"learning_rate": 1e-9, "refit": False}
@@ -158,7 +160,7 @@ def retraining_page(about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def _window(tables: Tables, month: int) -> Tables:
-    """Return the flights of the months that are trained on and of the one that tests, which is the next."""
+    """Return the flights of the training months and of the test month, which is the next one."""
     carrier = tables["carrier"].filter(pl.col(MONTH).is_between(month - WINDOW + 1, month + 1))
     return {"carrier": carrier, "weather": tables["weather"].join(carrier.select(KEY), on=KEY, how="semi")}
 
@@ -177,7 +179,7 @@ def _simulate(folder: Path, tables: Tables, training: Mapping[str, Any], *, seed
         "audit": False,
         "seed": seed,
     }
-    # The month is left out: the month that is tested was never seen.
+    # The month is left out, because training never saw the test month.
     categorical = tuple(name for name in CARRIER_FEATURES.categorical if name != "month")
     parties: dict[str, dict[str, Any]] = {
         "carrier": {

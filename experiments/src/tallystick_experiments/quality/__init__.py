@@ -1,1 +1,1 @@
-"""Quality: a split network beside gradient boosting on the joined table, which no partner would allow."""
+"""Measure quality: a split network next to gradient boosting on the joined table, which no partner would allow."""

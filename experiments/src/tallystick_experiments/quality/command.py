@@ -1,4 +1,4 @@
-"""bench quality: methods compared on tables, or the audits of some of them."""
+"""Run bench quality: compare methods on tables, or audit some of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from tallystick_experiments.quality.methods import USUAL
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFile:
-    """A table of the user's own."""
+    """Hold options about a user's own table."""
 
     table: Annotated[Path | None, Option(help="A table of your own, CSV or Parquet.")] = None
     label: Annotated[str, Option(help="The column of --table that is predicted.")] = ""
@@ -49,7 +49,7 @@ def quality_experiment(
         bool, Option("--leaks", help="Audit the default with gradients and without, or --methods, on --tables instead.")
     ] = False,
 ) -> Experiment:
-    """Compare on tables of the catalogue or one's own, or audit. Raises ConfigError for options that do not go together."""
+    """Compare on tables of the catalogue or the user's own, or audit. Raises ConfigError for options that do not go together."""
     if own.table is None and (own.label or own.key or own.time or own.target):
         raise ConfigError("--label, --id, --time, --target: are about --table; give a table, or leave them out")
     if leaks and own.table is not None:

@@ -15,12 +15,12 @@ from tallystick_experiments.catalogue.public import PublicTable
 
 Ints = NDArray[np.int64]
 METRIC: dict[TargetType, str] = {"regression": "rmse", "count": "deviance"}
-"""Of the targets whose figure is no AUC."""
+"""Metrics of targets whose figure is not an AUC."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Figures of a method on the test rows: AUC, or RMSE for regression, how long it took, and the numbers that would cross."""
+    """Hold a method's figures on the test rows: AUC, or RMSE for regression, its time, and the bytes that would cross."""
 
     value: float
     seconds: float
@@ -29,7 +29,7 @@ class Figure:
 
 
 QualityMethod = Callable[[PublicTable, int], Figure]
-"""Fits on a table's training rows, by a seed, and gives its figure on the test rows."""
+"""A method that fits on a table's training rows, by a seed, and returns its figure on the test rows."""
 
 
 def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
@@ -41,7 +41,7 @@ def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
 def test_figure(table: PublicTable, coder: LabelCoder, test: Ints, scores_T: NDArray[Any]) -> float:
     """Compute the AUC, the RMSE for regression, or the deviance for counts.
 
-    Of several classes it is the mean of each against the rest.
+    For several classes it is the mean over classes of each against the rest.
     """
     labels_T = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy()[test])
     return metrics.metric(table.target, METRIC.get(table.target, "auc"), labels_T, scores_T)

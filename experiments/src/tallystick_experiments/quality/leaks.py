@@ -1,6 +1,6 @@
-"""Measure what the default tells attackers beside what sends no gradient: the audit of a run on a public table, both ways.
+"""Measure what attackers learn from the default and from a run without gradients, by audits of both on a public table.
 
-The run is the product's: a simulated job with ``audit: true``, the label party's attacks on all that crossed the cut.
+The run is the product's: a simulated job with ``audit: true``, in which the label party's attacks read everything that crossed.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,9 +37,9 @@ CONTRACTS: dict[str, dict[str, Any]] = {
     "int8": {"training": {"compression": "int8"}},
     "in-flight-64": {"training": {"mode": "pipelined", "staleness": 64}},
 }
-"""What each method's contract says that is not the default's."""
+"""The keys of each method's contract that differ from the default."""
 PARTIES: dict[str, dict[str, Any]] = {"unscreened": {"encoding": {"screening": "off"}}}
-"""What both party files say that is not."""
+"""The keys of both party files that differ from the default."""
 LEAKING = {
     "default": "default",
     "open-ended": "open-ended",
@@ -72,12 +72,12 @@ def quality_leaks_experiment(
     most_rows: int = MOST_ROWS,
     noise_columns: int = 0,
 ) -> Experiment:
-    """Train each table by each of these methods and attack each run. Each has one line in the log.
+    """Train each table with each of these methods, and attack each run. Each has one line in the log.
 
-    A row has the symmetric AUC of each attack on labels, and the mean R² (of categories its like, see ``RebuiltColumn``) of the
-    feature party's columns as rebuilt by the strongest attack.
+    A row has the symmetric AUC of each attack on labels, and the mean R² (for categories a similar figure, see ``RebuiltColumn``)
+    with which the strongest attack rebuilds the feature party's columns.
 
-    Raises ConfigError for an unknown method, or a table of numbers to predict: attacks tell classes apart.
+    Raises ConfigError for an unknown method, or a table with a number as its target, because attacks distinguish classes.
     """
     if unknown := [name for name in methods if name not in METHODS]:
         raise ConfigError(f"--methods {', '.join(unknown)}: with --leaks must be of {', '.join(METHODS)}")
@@ -104,7 +104,7 @@ def quality_leaks_experiment(
 
 
 def quality_leaks_page(_about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show the rows of ``experiment``: each figure by table and method."""
+    """Show the rows of ``quality_leaks_experiment``: each figure by table and method."""
     return Benchmark(
         title="What networks tell attackers, by how they are trained",
         tables=[
@@ -124,7 +124,7 @@ def quality_leaks_page(_about: Row, rows: Sequence[Row]) -> Benchmark:
 
 
 def _apart(audit: FeatureAudit) -> Row:
-    """Return what was rebuilt of noise columns, and of the others, if there are both."""
+    """Return how well noise columns were rebuilt, and how well the others, if there are both."""
     figures: Row = {}
     for known in dict.fromkeys(column.known for column in audit.columns):
         parts: dict[bool, list[float]] = {True: [], False: []}

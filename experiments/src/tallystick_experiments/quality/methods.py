@@ -1,5 +1,5 @@
-"""The methods that are compared: split networks trained by the product's own steps, gradient boosting by scikit-learn
-and LightGBM, and TabM by its authors' package.
+"""Define the compared methods: split networks trained by the product's own steps, gradient boosting by scikit-learn and LightGBM,
+and TabM by its authors' package.
 """
 
 import math
@@ -39,18 +39,18 @@ from tallystick_experiments.quality.shared import SharedMethod
 from tallystick_experiments.quality.tabm import TabMMethod, require_device
 from tallystick_experiments.quality.unmatched import UnmatchedMethod
 
-MOST_CATEGORIES = 254  # that scikit-learn's boosting takes as such, beside the missing ones
+MOST_CATEGORIES = 254  # that scikit-learn's boosting accepts in a column, without the missing ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkMethod:
-    """A network trained as the contract says, by the product's own steps in one process.
+    """Train a network as the contract says, with the product's own steps in one process.
 
     Args:
-        model: the contract's.
-        training: the contract's, given the training rows.
-        encoding: both party files'.
-        columns: whether they are split between two parties, or all are one's, or the label party's half is all there is.
+        model: the contract's network.
+        training: the contract's training, given the number of training rows.
+        encoding: the encoding of both party files.
+        columns: whether columns are split between two parties, all belong to one, or only the label party's half is used.
     """
 
     model: NetworkModel
@@ -71,8 +71,8 @@ class NetworkMethod:
         logits, epochs, best = best_logits(network, torch.from_numpy(test), rows=4096)
         schedule = network.schedule
         rows = epochs * (2 * len(schedule.train_N) + schedule.validations * len(schedule.validation_N))
-        rows += len(validation) + len(test)  # validation again, for importance
-        if table.times is not None:  # where the split is by time, a contract refits by default
+        rows += len(validation) + len(test)  # validation once more, for importance
+        if table.times is not None:  # if the split is by time, a contract refits by default
             passes = best / network.schedule.steps_per_epoch
             network, _ = self.network(table, seed, refit=True)
             steps = max(1, round(passes * network.schedule.steps_per_epoch))
@@ -87,10 +87,10 @@ class NetworkMethod:
         )
 
     def network(self, table: PublicTable, seed: int, *, refit: bool = False) -> tuple[SplitNetwork, LabelCoder]:
-        """Build the network before its first step, and the coding of the labels. For a ``refit`` on validation rows too."""
+        """Build the network before its first step, and the coding of the labels. A ``refit`` also trains on validation rows."""
         train, validation, _ = table.parts(seed)
         training, partner_model = self.training(len(train)), self.feature_model
-        folds = training.folds if table.times is None else 1  # a contract whose split is by time has none
+        folds = training.folds if table.times is None else 1  # a contract with a split by time has no folds
         halves = {"split": table.halves(seed), "joined": (table.columns,), "own": table.halves(seed)[:1]}[self.columns]
         fitted_rows = train if table.times is None and folds == 1 else np.concatenate([train, validation])
         encoders = [
@@ -120,7 +120,7 @@ class NetworkMethod:
         objective: Objective = Supervised(table.target, labels_N)
         if refit:
             train_N, validation_N = torch.cat([train_N, validation_N]), validation_N[:0]
-        if folds > 1:  # equal ones; the rows are in an order drawn at random, and fold 0 begins with the validation rows
+        if folds > 1:  # of equal size; the rows are in random order, and fold 0 begins with the validation rows
             train_N = validation_N = torch.cat([validation_N, train_N])
             fold_N = torch.zeros(table.frame.height, dtype=torch.int64)
             fold_N[train_N] = torch.arange(len(train_N)) * folds // len(train_N)
@@ -146,7 +146,7 @@ class NetworkMethod:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptMethod(NetworkMethod):
-    """The same where no gradient is sent: each row's embedding crosses once, and the label party trains on what it kept."""
+    """Train without gradients: each row's embedding crosses once, and the label party trains on the embeddings that it kept."""
 
     @property
     def feature_model(self) -> NetworkModel:
@@ -179,20 +179,20 @@ class KeptMethod(NetworkMethod):
 
 
 def _bytes_of(bottoms: Sequence[nn.Module], rows: int) -> int:
-    """Count the bytes of so many rows at the cut, of four each number."""
+    """Count the bytes of these rows at the cut, at four bytes a number."""
     return 4 * rows * sum(map(width_of, bottoms))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoostingMethod:
-    """scikit-learn's HistGradientBoosting, on all rows that are not for test.
+    """Fit scikit-learn's HistGradientBoosting on all rows that are not for tests.
 
-    Categories are its own kind of column where there are at most 254, and else the mean of the label by category, fitted
-    crosswise (scikit-learn's TargetEncoder).
+    Categories are columns of their own kind if there are at most 254. Otherwise the column is the mean of the label by category,
+    fitted crosswise (scikit-learn's TargetEncoder).
 
     Args:
-        columns: all of them, or the label party's alone.
-        settings: of the estimator, beside scikit-learn's defaults.
+        columns: all columns, or the label party's alone.
+        settings: settings of the estimator that differ from scikit-learn's defaults.
     """
 
     columns: Literal["joined", "own"]
@@ -242,14 +242,14 @@ class BoostingMethod:
 
 @dataclass(frozen=True, kw_only=True)
 class LightGBMMethod:
-    """LightGBM on the joined table, stopped early on the validation rows, and fitted again on training and validation rows.
+    """Fit LightGBM on the joined table, with early stopping on the validation rows and a refit on training and validation rows.
 
-    Categories are its own kind of column. What is not said here is its default.
+    Categories are columns of their own kind. All other settings are LightGBM's defaults.
 
     Args:
-        columns: all of them, or the label party's alone.
+        columns: all columns, or the label party's alone.
         rate: learning rate.
-        most: trees at most.
+        most: the most trees.
         patience: trees without a better validation loss before it stops.
     """
 
@@ -259,7 +259,7 @@ class LightGBMMethod:
     patience: int = 100
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
-        """Fit and score the test rows. Raises DataError where LightGBM is not installed."""
+        """Fit and score the test rows. Raises DataError if LightGBM is not installed."""
         try:
             import lightgbm
         except ImportError:
@@ -323,10 +323,10 @@ METHODS: dict[str, QualityMethod] = {
     "tabm-refit": TabMMethod(refit="always"),
 }
 USUAL = tuple(name for name in METHODS if not name.startswith("tabm") and name != "shared")
-"""Those that a processor runs in seconds or minutes, and that a page of all tables is made of."""
+"""Methods that a processor runs in seconds or minutes, and that make up a page of all tables."""
 
 
 def methods_on(device: str) -> Mapping[str, QualityMethod]:
-    """Return METHODS, of which TabM's train on this device. Raises ConfigError for a device that PyTorch does not find here."""
+    """Return METHODS, with TabM's training on this device. Raises ConfigError for a device that PyTorch does not find here."""
     require_device(device)
     return {name: replace(each, device=device) if isinstance(each, TabMMethod) else each for name, each in METHODS.items()}

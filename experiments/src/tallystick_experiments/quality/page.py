@@ -1,4 +1,4 @@
-"""The page of the quality benchmark: every method on every table, how far behind boosting, what it takes, and a picture."""
+"""Build the page of the quality benchmark: every method on every table, its distance from boosting, its cost, and a picture."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,14 +9,14 @@ from tallystick_experiments.quality.figure import METRIC
 from tallystick_experiments.stats import Figure, Row, change, distinct, groups, over_seeds, spread
 
 WITHIN = {"tabm": 0.001, "tabm-refit": 0.001, "own": 0.001, "lightgbm-own": 0.001}
-"""How far behind a rival still counts as as good, as a difference of AUC; ten times that of RMSE, relatively."""
+"""How far behind a rival a method may be to count as equally good, in AUC; for RMSE ten times that, relatively."""
 USUALLY_WITHIN = 0.002
 FEW_TABLES = 4
-"""Tables below which nothing is said over tables."""
+"""The number of tables below which the page states nothing over tables."""
 AUC_BEHIND, RMSE_BEHIND = 0.005, 0.05
-"""How far behind is too far."""
+"""The distance that is too far behind."""
 KEPT_AUC_BEHIND, KEPT_RMSE_BEHIND = 0.005, 0.03
-"""How far behind LightGBM on the joined table a head on shares is near it."""
+"""How far behind LightGBM on the joined table a head on shares may be to count as near it."""
 SHOWN = {
     "boosting-own": "boosting, own half",
     "boosting": "boosting, joined",
@@ -44,9 +44,9 @@ BEHIND = {
     "without a partner's row, behind own half": ("unmatched", "own"),
     "without a partner's row, behind LightGBM on it": ("unmatched", "lightgbm-own"),
 }
-"""Which method is compared with which, and what a column of that is called."""
+"""The methods that are compared, by the head of the column."""
 GAIN = ("lightgbm-own", "lightgbm", "shared")
-"""Own columns, the joined table, and what keeps a share of the gain between them."""
+"""Own columns, the joined table, and the method that keeps a share of the gain between them."""
 _OTHERWISE_SPLIT = (
     "A run draws validation rows by a hash of ids, an eighth of the rows that are not for test, and `own` at random. Up to 9,999 "
     "training rows the run has four networks of own columns, each without a fold, where `own` has one from 2,000 on. With the "
@@ -122,13 +122,13 @@ def behind(metric: str, ours: float, theirs: float) -> float:
 
 
 def _gap(found: ByMethod, metric: str, ours: str, theirs: str) -> float | None:
-    """Return how far the mean of one method is behind another's, or None if either was not run."""
+    """Return how far the mean of one method is behind another's, or None if one of them was not run."""
     both = [over_seeds(found.get(name, []), "value") for name in (ours, theirs)]
     return None if both[0] is None or both[1] is None else behind(metric, both[0].value, both[1].value)
 
 
 def count_within(ours: str, rival: str, gaps: Sequence[tuple[str, float]]) -> str:
-    """Count on how many tables a method of OURS is as good as a rival, and on how many too far behind, by metrics and gaps."""
+    """Count the tables on which a method of OURS is as good as a rival, and those on which it is too far behind."""
     if not gaps:
         return ""
     of_auc = WITHIN.get(rival, USUALLY_WITHIN)
@@ -160,7 +160,7 @@ def _figures(
 
 
 def _over_tables(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
-    """Return by how much the default is ahead of each other method, over tables, or nothing for few tables."""
+    """Return how far the default is ahead of each other method, over tables, or nothing for few tables."""
     cells: list[list[Cell]] = []
     for rival in methods:
         gaps = [(_gap(*of, "default", rival), of[1]) for of in tables.values()]
@@ -184,7 +184,8 @@ def _over_tables(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[st
 def _kept_gain(found: ByMethod, metric: str) -> float | None:
     """Return the share of the gain from own columns to the joined table that a head on shares keeps, by means over seeds.
 
-    None where a method was not run, or joining brings less than own columns may be behind: a share of nothing says nothing.
+    It is None if a method was not run, or if the gain is not above the bound for equally good methods: a share of so little says
+    nothing.
     """
     own, joint, shared = (over_seeds(found.get(name, []), "value") for name in GAIN)
     if own is None or joint is None or shared is None:
@@ -196,7 +197,7 @@ def _kept_gain(found: ByMethod, metric: str) -> float | None:
 
 
 def _kept_gains(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
-    """Return what a head on shares keeps of the gain, by table."""
+    """Return the share of the gain that a head on shares keeps, by table."""
     if not set(GAIN) <= methods.keys():
         return []
     cells: list[list[Cell]] = []
@@ -224,7 +225,9 @@ def _kept_gains(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str
 
 
 def _count_kept(tables: Mapping[str, tuple[ByMethod, str]]) -> str:
-    """Say over tables what a head on shares keeps of the gain, and how often it is below own columns or near the joined table."""
+    """Say over tables which share of the gain a head on shares keeps, and how often it is below own columns or near the joined
+    table.
+    """
     shares = [share for of in tables.values() if (share := _kept_gain(*of)) is not None]
     gaps = [(of[1], _gap(*of, "shared", GAIN[0]), _gap(*of, "shared", GAIN[1])) for of in tables.values()]
     whole = [(metric, own, joint) for metric, own, joint in gaps if own is not None and joint is not None]
@@ -239,7 +242,7 @@ def _count_kept(tables: Mapping[str, tuple[ByMethod, str]]) -> str:
 
 
 def _seed_by_seed(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
-    """Return how far scores of rows without a partner's row are behind own columns alone, of the same test rows and columns."""
+    """Return how far scores of rows without a partner's row are behind own columns alone, on the same test rows and columns."""
     if not {"unmatched", "own"} <= methods.keys():
         return []
     cells: list[list[Cell]] = []
@@ -266,7 +269,7 @@ def _seed_by_seed(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[s
 
 
 def _cost_table(tables: Mapping[str, tuple[ByMethod, str]], methods: Mapping[str, str]) -> list[ResultTable]:
-    """Return how long each method takes. If networks with and without gradients are side by side, what crosses too."""
+    """Return the time of each method. If networks with and without gradients are compared, also return the data that crosses."""
     both_kinds = [name for name in ("default", "no-gradients") if name in methods]
     if len(both_kinds) < 2:
         seconds = [

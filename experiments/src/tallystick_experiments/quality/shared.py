@@ -1,4 +1,4 @@
-"""A head on shares, as the product's own run trains it, on the rows and columns of the other methods."""
+"""Train a head on shares with the product's own run, on the rows and columns of the other methods."""
 
 import time
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ KEY, PLACE = "number of the row", "place in the split"
 
 @dataclass(frozen=True, kw_only=True)
 class SharedMethod:
-    """A simulated job with ``training.gradients: shared``: a label party, a feature party and a helper.
+    """Run a simulated job with ``training.gradients: shared``: a label party, a feature party and a helper.
 
-    Its split is by a column that has the training rows first and the test rows last: so the rows are those of the other methods.
+    It splits by a column that puts the training rows first and the test rows last, so the rows are those of the other methods.
     """
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:

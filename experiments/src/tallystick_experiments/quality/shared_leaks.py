@@ -1,8 +1,8 @@
-"""Measure what a head on shares tells a label party of the other's columns, where both sides are at hand.
+"""Measure what a head on shares reveals to a label party about the other's columns, with both sides' data in memory.
 
-The runs are the product's: simulated jobs with ``training.gradients: shared``. What is attacked is all that the label party has
-by them: a score of each validation and test row of every run, beside its own columns and labels of these rows. So the figures
-stand beside what own columns and labels tell without any score.
+The runs are the product's: simulated jobs with ``training.gradients: shared``. The attacks read everything that the label party
+gets from them: a score of each validation and test row of every run, together with its own columns and labels of these rows. So
+the figures are shown next to those of own columns and labels without any score.
 
 Shapes: N rows that have a score, A own numbers of a row, R runs.
 """
@@ -37,14 +37,14 @@ from tallystick_experiments.stats import Row
 KEY = "number of the row"
 RUNS = (1, 2, 4)
 SPLIT = {"method": "hash", "validation": 0.1, "test": 0.4}
-"""Half of the rows have a score: so half of those that a label party may know, and half of those that it may not."""
+"""Half of the rows have a score, so half of the rows that a label party may know, and half of those that it may not."""
 CURVES = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "kernel", "network")}
 BLIND = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("marginals", "simulator")}
-COARSE = 4  # steps of a column that a label holds beside another column
+COARSE = 4  # steps of a column that a label holds together with another column
 
 
 def shared_figures(table: PublicTable, seed: int) -> Row:
-    """Run jobs on shares and attack what the label party has of them, and return figures by what was attacked."""
+    """Run jobs on shares, attack the label party's data from them, and return figures by the attacked data."""
     with scratch_folder() as folder:
         runs = [run_job(table, seed, secret_seed=100 * seed + number, folder=folder / f"{number}") for number in range(max(RUNS))]
         places_N, score_NR = _opened([folder / f"{number}" for number in range(len(runs))])
@@ -76,7 +76,7 @@ def shared_figures(table: PublicTable, seed: int) -> Row:
 def run_job(
     table: PublicTable, seed: int, *, secret_seed: int, folder: Path, label: pl.Series | None = None, **changes: Any
 ) -> Result:
-    """Run a job on shares over a table whose columns a seed shares out, by its label or another one."""
+    """Run a job on shares over a table with columns divided by a seed, with its label or another one."""
     own, partner = table.halves(seed)
     frame = table.frame.with_row_index(KEY)
     if label is not None:
@@ -122,7 +122,9 @@ def _opened(folders: list[Path]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], T
 
 
 def _beside(own_NA: Tensor, score_NR: Tensor) -> Tensor:
-    """Put scores beside own columns, each as often as weighs as much as these together: attacks scale all numbers alike."""
+    """Join scores to own columns, and repeat them until they weigh about half as much, because attacks scale all
+    numbers alike.
+    """
     return torch.cat([own_NA, *[score_NR] * max(1, own_NA.shape[1] // (2 * score_NR.shape[1]))], dim=1)
 
 
@@ -151,7 +153,7 @@ def _attacked(seen_NA: Tensor, columns: ColumnValues, known: tuple[int, ...], se
 
 
 def _boosted(seen_NA: Tensor, columns: ColumnValues, seed: int) -> float:
-    """Rebuild numbers by boosted trees from half of the rows: an attack that none of the product's resembles."""
+    """Rebuild numbers with boosted trees from half of the rows, as an attack that none of the product's resembles."""
     order_N = np.random.default_rng([seed, 13]).permutation(len(columns))
     told_K, rest_M = np.split(order_N, [len(order_N) // 2])
     values = []

@@ -1,13 +1,14 @@
-"""Attack all that each party of a head on shares sees, row by row, beside what it has without: own columns, labels, scores.
+"""Attack everything that each party of a head on shares sees, row by row, and compare with its own columns, labels and scores.
 
-The run is the product's. Each word that a party received, sent, was dealt or holds for a row is taken, with sums and differences
-of what crossed in one exchange. A model of own columns (boosted trees) is corrected by ridge regression on these words. Folds
-within those that it learns from choose how much, or nothing: so thousands of words that say nothing cost little.
+The run is the product's. The attack takes each word that a party received, sent, was dealt or holds for a row, and sums and
+differences of the words of one exchange. It corrects a model of own columns (boosted trees) by ridge regression on these words.
+Folds within the rows that it learns from choose the strength of the correction, or none, so thousands of useless words do little
+harm.
 
-The label party attacks the feature party's columns, and the feature party labels: of training rows, and of rows that were scored.
+The label party attacks the feature party's columns. The feature party attacks labels, of training rows and of scored rows.
 The helper receives two seeds and sizes, and nothing by row.
 
-Shapes: N rows, W words of a row, Z numbers made of them, T what is attacked, of several columns; P phases of a word.
+Shapes: N rows, W words of a row, Z numbers made of them, T attacked columns or labels; P phases of a word.
 """
 
 from collections import defaultdict
@@ -46,24 +47,24 @@ Numbers = NDArray[np.float64]
 TRAINING, SCORED = "training", "scored"
 PARTIES = ("label", "feature")
 MOST_COLUMNS, MOST_STEPS, MOST_WORDS = 12, 24, 64
-"""Columns that are attacked, steps of a row whose words are numbers of their own, and words of a kind that is looked at apart."""
+"""Attacked columns, steps of a row whose words are numbers of their own, and words of a kind that is examined separately."""
 FOLDS, INNER_FOLDS = 5, 3
 RIDGES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
 DRAWS = 400
-"""Of rows, for the interval of a gain."""
+"""Draws of rows, for the interval of a gain."""
 
 
 @dataclass(kw_only=True)
 class PartyWords:
-    """Words of one party: by part of the run and kind, the rows and their words, once or once a step.
+    """Hold words of one party by part of the run and kind: the rows and their words, once or once a step.
 
     Args:
-        positions: of the rows of a part, in the dataset.
-        words: of each kind, in the order in which they came.
-        part: of the run, training or scoring.
-        first_row: of the tile of rows that is scored.
-        rows_B: of the step at hand; None between steps.
-        makes_products: whether what is dealt is of products.
+        positions: the positions in the dataset of each part's rows.
+        words: the words of each kind, in the order in which they came.
+        part: the part of the run, training or scoring.
+        first_row: the first row of the tile that is scored.
+        rows_B: the rows of the current step; None between steps.
+        makes_products: whether the dealt words are for products.
     """
 
     positions: dict[str, Index] = field(default_factory=dict)
@@ -77,11 +78,11 @@ class PartyWords:
     _counts: dict[str, int] = field(default_factory=dict)
 
     def begin_step(self, rows_B: Index) -> None:
-        """Take what comes now for words of these rows."""
+        """Assign the words from now on to these rows."""
         self.rows_B, self._counts = self.first_row + rows_B, {}
 
     def begin_matrices(self, rows: int) -> None:
-        """Take what comes now for words of so many rows in order, a part at a time."""
+        """Assign the words from now on to this many rows in order, a part at a time."""
         self.rows_B, self._ends = None, {}
         self.first_row, self.tile_rows = self.first_row + self.tile_rows, rows if self.part == SCORED else 0
 
@@ -92,7 +93,7 @@ class PartyWords:
         self.words[self.part][kind].append((self.first_row + np.arange(start, start + len(words)), words))
 
     def add_of_step(self, kind: str, *words: Words) -> None:
-        """Add words of the step's rows; a kind that comes twice in a step is two kinds."""
+        """Add words of the step's rows. A kind that comes twice in a step is two kinds."""
         assert self.rows_B is not None, "a step has begun"
         number = self._counts[kind] = self._counts.get(kind, 0) + 1
         for place, each in enumerate(words):
@@ -101,7 +102,7 @@ class PartyWords:
 
 @contextmanager
 def watched() -> Iterator[dict[str, PartyWords]]:
-    """Keep all words by row of a run in this process, of each party."""
+    """Keep all words by row of a run in this process, for each party."""
     views = {party: PartyWords() for party in PARTIES}
     exchange, exchange_each, correction = ShareHolder.exchange, ShareHolder.exchange_each, ShareHolder.correction
     matrices, train = head._matrices, shared_head._train
@@ -185,7 +186,9 @@ def watched() -> Iterator[dict[str, PartyWords]]:
 
 
 def view_figures(table: PublicTable, seed: int) -> Row:
-    """Run a job on shares, and give what each party rebuilds with all that it saw and without, and the gain's interval."""
+    """Run a job on shares, and return what each party rebuilds with and without everything that it saw, and the
+    gain's interval.
+    """
     with scratch_folder() as folder:
         with watched() as views:
             run_job(table, seed, secret_seed=100 * seed, folder=folder)
@@ -222,7 +225,7 @@ def _figures(
     part: str,
     seed: int,
 ) -> Row:
-    """Rebuild what is attacked from what a party has, and from that and its words, each row by rows of other folds."""
+    """Rebuild the target from a party's own data, and from that and its words. Each row is rebuilt from rows of other folds."""
     truth_NT = (truth_NT - truth_NT.mean(axis=0)) / truth_NT.std(axis=0)
     without_NT = np.column_stack([_boosted(has_NA, truth_N, seed) for truth_N in truth_NT.T])
     numbers = [_numbers(parts) for parts in _by_row(view.words[part], len(truth_NT))]
@@ -242,7 +245,7 @@ def _figures(
 
 
 def _by_row(words: dict[str, list[tuple[Index, Words]]], rows: int) -> tuple[list[Numbers], list[Numbers]]:
-    """Return numbers of all words of each row, and fewer: of kinds of few words the means over the steps."""
+    """Return numbers of all words of each row, and a smaller set: for kinds with few words, the means over the steps."""
     every, few = [], []
     for kind in sorted(words):
         steps: list[Words] = []
@@ -273,7 +276,7 @@ def _phases(words_NW: Words) -> Numbers:
 
 
 def _numbers(parts: list[Numbers]) -> NDArray[np.float32]:
-    """Put numbers side by side, each of deviation 1, and all together of length 1 on the mean."""
+    """Join numbers, each scaled to deviation 1, and scale all of them to length 1 on the mean."""
     numbers_NZ = np.concatenate(parts, axis=1)
     numbers_NZ = numbers_NZ[:, numbers_NZ.std(axis=0) > 0]
     numbers_NZ = (numbers_NZ - numbers_NZ.mean(axis=0)) / numbers_NZ.std(axis=0)
@@ -282,7 +285,7 @@ def _numbers(parts: list[Numbers]) -> NDArray[np.float32]:
 
 
 def _boosted(has_NA: Numbers, truth_N: Numbers, seed: int) -> Numbers:
-    """Rebuild a column or label from what a party has without its words, each row by trees of the other folds."""
+    """Rebuild a column or label from a party's data without its words. Each row is rebuilt by trees of the other folds."""
     rebuilt_N = np.empty(len(truth_N))
     is_class = len(np.unique(truth_N)) == 2
     trees = HistGradientBoostingClassifier if is_class else HistGradientBoostingRegressor
@@ -298,7 +301,7 @@ def _boosted(has_NA: Numbers, truth_N: Numbers, seed: int) -> Numbers:
 
 
 def _correction(kernels: list[NDArray[np.float32]], left_NT: Numbers, seed: int) -> Numbers:
-    """Rebuild what is left by the words and the ridge that do best within the rows that are learnt from, or not at all."""
+    """Rebuild the rest with the words and the ridge that do best in the training rows, or not at all."""
     corrections_NT = np.zeros_like(left_NT)
     for learnt, judged in KFold(FOLDS, shuffle=True, random_state=seed + 1).split(left_NT):
         errors = np.zeros((1 + len(kernels) * len(RIDGES), left_NT.shape[1]))
@@ -313,7 +316,7 @@ def _correction(kernels: list[NDArray[np.float32]], left_NT: Numbers, seed: int)
 
 
 def _rebuilt(kernels: list[NDArray[np.float32]], left_NT: Numbers, learnt: Index, judged: Index) -> Iterator[Numbers]:
-    """Provide nothing, then what each ridge on each kind of words rebuilds."""
+    """Yield zeros, then the rest as each ridge on each kind of words rebuilds it."""
     yield np.zeros((len(judged), left_NT.shape[1]))
     for kernel_NN in kernels:
         variance_K, axes_KK = np.linalg.eigh(kernel_NN[np.ix_(learnt, learnt)].astype(np.float64))

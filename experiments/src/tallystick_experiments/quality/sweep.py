@@ -1,4 +1,4 @@
-"""Every method on every table with every seed: ``tallystick bench quality``, one line of a log per run."""
+"""Run every method on every table with every seed: ``tallystick bench quality``, with one line of a log per run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +26,12 @@ from tallystick_experiments.stats import Row
 
 
 def tables_in(data: Path | None) -> list[str]:
-    """List the tables that can be had: all with the folder of public files, and without it those that packages bring."""
+    """List the available tables: all with the folder of public files, otherwise those that packages bring."""
     return [name for name in TABLES if name not in (*HELD_OUT, *HALVED, *BY_TIME) and (data is not None or name in PACKAGED)]
 
 
 def tables_of(asked: Sequence[str], data: Path | None) -> list[str]:
-    """List the tables that the command line names: by names, by the name of a group, or all that can be had."""
+    """List the tables that the command line names: by their names, by the name of a group, or all that are available."""
     groups = {"held-out": HELD_OUT, "by-time": BY_TIME, "choosing": CHOOSING, "reporting": REPORTING}
     return [name for word in asked for name in groups.get(word, [word])] or tables_in(data)
 
@@ -47,11 +47,12 @@ def quality_sweep_experiment(
     noise_columns: int = 0,
     device: str = "cpu",
 ) -> Experiment:
-    """Declare every method on every table, seed after seed. ``own`` is the user's table, and all have ``noise_columns`` more.
+    """Declare every method on every table, seed by seed. ``own`` is the user's table. All tables get ``noise_columns`` more
+    columns.
 
     TabM trains on ``device``, everything else on the processor.
 
-    Raises ConfigError for an unknown table, method or device, DataError for a table that is not there.
+    Raises ConfigError for an unknown table, method or device, DataError for a missing table.
     """
     for what, asked, known in (("table", tables, TABLES), ("method", methods, METHODS)):
         if unknown := [name for name in asked if name not in known]:

@@ -1,7 +1,7 @@
-"""TabM on the joined table (Gorishniy, Kotelnikov and Babenko, ICLR 2025): its authors' package, trained by their recipe.
+"""Train TabM on the joined table (Gorishniy, Kotelnikov and Babenko, ICLR 2025) with its authors' package and recipe.
 
 Members share most weights, and each is trained by its own loss on the same batches. Numbers become normal scores by quantiles and
-then piecewise-linear embeddings; categories, which get their codes as the contract's default does, are one-hot.
+then piecewise-linear embeddings. Categories are one-hot, with codes as in the contract's default.
 
 Shapes: N rows, T test rows, F numbers, G categories, B batch, K members, C outputs (one of a binary label or a number).
 """
@@ -27,18 +27,18 @@ from tallystick_experiments.quality.figure import Figure, Ints, coder_of, test_f
 
 RATE, WEIGHT_DECAY, BATCH, PATIENCE, LARGEST_NORM = 2e-3, 3e-4, 256, 16, 1.0
 BINS, EMBEDDING = 48, 16
-ROWS_AT_A_TIME = 2048  # where nothing is trained; each as wide as all its categories, for every member
-JITTER = 1e-5  # standard deviations of a column: so that quantiles of equal numbers differ
+ROWS_AT_A_TIME = 2048  # in a pass without training; each row is as wide as all its categories, for every member
+JITTER = 1e-5  # standard deviations of a column, so that quantiles of equal numbers differ
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """Rows as TabM takes them, and their labels as its losses do."""
+    """Hold rows as TabM reads them, and their labels as its losses read them."""
 
     target: TargetType
     numbers_NF: Tensor  # float32
     codes_NG: Tensor  # int64
-    codes: tuple[int, ...]  # how many each category has
+    codes: tuple[int, ...]  # the number of codes of each category
     labels_N: Tensor
 
     def to(self, device: torch.device) -> "Examples":
@@ -52,7 +52,7 @@ class Examples:
         )
 
     def outputs(self, network: nn.Module, index_B: Tensor) -> Tensor:
-        """Compute what the members say of these rows: (B, K, C)."""
+        """Compute the members' outputs for these rows: (B, K, C)."""
         numbers_BF = self.numbers_NF[index_B] if self.numbers_NF.shape[1] else None
         codes_BG = self.codes_NG[index_B] if self.codes else None
         output_BKC: Tensor = network(numbers_BF, codes_BG)
@@ -60,10 +60,10 @@ class Examples:
 
 
 def examples_of(table: PublicTable, fitted: Ints, labels_N: Tensor, *, seed: int) -> Examples:
-    """Encode all rows as the ``fitted`` ones say. A missing number is the median, and has a category of its own beside it."""
+    """Encode all rows, fitted on the ``fitted`` ones. A missing number becomes the median, and also a category of its own."""
     from sklearn.preprocessing import QuantileTransformer
 
-    encoder = Encoder.fit(table.frame, table.columns, np.sort(fitted))  # of its columns none is constant on the fitted rows
+    encoder = Encoder.fit(table.frame, table.columns, np.sort(fitted))  # none of its columns is constant on the fitted rows
     features = encoder.encode(table.frame).unpacked()
     missing_NM = features.numeric_NF[:, len(encoder.numeric) :].to(torch.int64)
     codes = (2,) * missing_NM.shape[1] + encoder.feature_shape.cardinalities
@@ -106,7 +106,7 @@ def mean_prediction(target: TargetType, outputs_BKC: Tensor) -> Tensor:
 
 
 def loss_of(target: TargetType, predicted_N: Tensor, labels_N: Tensor) -> float:
-    """Compute the squared error of predictions, or the log loss of probabilities: by it the best epoch is chosen."""
+    """Compute the squared error of predictions, or the log loss of probabilities. It chooses the best epoch."""
     if target == "multiclass":
         return functional.nll_loss(predicted_N.log(), labels_N).item()
     loss = functional.mse_loss if target == "regression" else functional.binary_cross_entropy
@@ -122,7 +122,7 @@ def mean_predictions(network: nn.Module, examples: Examples, rows_N: Tensor) -> 
 
 
 def epochs_of(network: nn.Module, examples: Examples, rows_N: Tensor, generator: torch.Generator) -> Iterator[int]:
-    """Train epoch after epoch on these rows, for as long as the caller asks for the next, and return how many there were."""
+    """Train on these rows, one epoch for each value that the caller takes, and yield the number of epochs."""
     fused = rows_N.device.type == "cuda"
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY, fused=fused)
     epochs = 0
@@ -144,7 +144,7 @@ def train_with_patience(
 ) -> tuple[int, int]:
     """Train until more than PATIENCE epochs bring no better loss on the validation rows. The network ends with the best weights.
 
-    Gives the best epoch, and how many there were.
+    Return the best epoch, and the number of epochs.
     """
     labels_V = examples.labels_N[validation_N]
     lowest, best, best_weights = float("inf"), 0, None
@@ -161,11 +161,11 @@ def train_with_patience(
 
 
 def build_tabm(examples: Examples, train_N: Tensor, outputs: int) -> nn.Module:
-    """Build TabM with its authors' defaults, of which the bins are those of the training rows.
+    """Build TabM with its authors' defaults, and with bins of the training rows.
 
     It draws from PyTorch's own generator.
 
-    Raises DataError where the package is not installed.
+    Raises DataError if the package is not installed.
     """
     try:
         import rtdl_num_embeddings
@@ -174,7 +174,7 @@ def build_tabm(examples: Examples, train_N: Tensor, outputs: int) -> nn.Module:
         raise DataError("method tabm: TabM is not installed; run: pip install tabm") from None
     embeddings, numbers = None, examples.numbers_NF.shape[1]
     if numbers:
-        with warnings.catch_warnings(category=UserWarning, action="ignore"):  # that a column of two values has a single bin
+        with warnings.catch_warnings(category=UserWarning, action="ignore"):  # for a column of two values with a single bin
             bins = rtdl_num_embeddings.compute_bins(examples.numbers_NF[train_N], n_bins=min(BINS, len(train_N) - 1))
             embeddings = rtdl_num_embeddings.PiecewiseLinearEmbeddings(bins, EMBEDDING, activation=False, version="B")
     network: nn.Module = tabm.TabM.make(
@@ -185,19 +185,19 @@ def build_tabm(examples: Examples, train_N: Tensor, outputs: int) -> nn.Module:
 
 @dataclass(frozen=True, kw_only=True)
 class TabMMethod:
-    """TabM on all columns, trained by its authors' recipe: 32 members, patience of 16 epochs on the validation rows.
+    """Train TabM on all columns with its authors' recipe: 32 members, patience of 16 epochs on the validation rows.
 
     Args:
-        refit: train anew on training and validation rows, for as many epochs as were best: where the split is by time, as a
-            contract does, or always, as the boosting beside it does.
-        device: that it trains on, as PyTorch names it. Matrix products are of TF32 on CUDA.
+        refit: when to train again on training and validation rows, for the best number of epochs: if the split is by time, as a
+            contract does, or always, as the compared boosting does.
+        device: the device of the training, as PyTorch names it. On CUDA, matrix products use TF32.
     """
 
     refit: Literal["by-time", "always"]
     device: str = "cpu"
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
-        """Train and score the test rows. Raises DataError where TabM is not installed."""
+        """Train and score the test rows. Raises DataError if TabM is not installed."""
         if table.target == "count":
             raise DataError("method tabm: its authors' example has no loss of counts; take lightgbm, or --target regression")
         started, device = time.perf_counter(), torch.device(self.device)
@@ -221,7 +221,7 @@ class TabMMethod:
                     if epoch == best:
                         break
             means_T = mean_predictions(network, examples, torch.from_numpy(test).to(device)).cpu()
-        scores_T = means_T.log() if table.target == "multiclass" else means_T  # AUC of a binary label is by ranks alone
+        scores_T = means_T.log() if table.target == "multiclass" else means_T  # the AUC of a binary label depends on ranks alone
         value = test_figure(table, coder, test, coder.predictions(scores_T.numpy()))
         return Figure(value=value, seconds=time.perf_counter() - started, epochs=epochs)
 
@@ -236,7 +236,7 @@ def require_device(name: str) -> None:
 
 @contextmanager
 def _drawn_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's own generators, which the package draws from, and put them back. On CUDA, multiply in TF32 meanwhile."""
+    """Seed PyTorch's own generators, which the package uses, and restore them. On CUDA, multiply in TF32 in this block."""
     precision = torch.get_float32_matmul_precision()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)

@@ -1,7 +1,7 @@
-"""Rows without a partner's row: what a run of the product scores them by, to stand beside the label party's own columns alone.
+"""Score rows without a partner's row as a run of the product does, to compare with the label party's own columns alone.
 
-The run is a simulated job of the contract's defaults with a method for such rows. Its feature party has a share of the rows that
-are not for test, and none that are: so each test row is scored as one without a partner's row.
+The run is a simulated job with the contract's defaults and a method for such rows. Its feature party has a share of the rows that
+are not for tests, and none of the test rows. So each test row is scored as one without a partner's row.
 """
 
 import time
@@ -24,16 +24,16 @@ from tallystick_experiments.catalogue.table import column_names
 from tallystick_experiments.quality.figure import Figure, Ints, coder_of, test_figure
 
 KEY, TIME = "number of the row", "time of the row"
-VALIDATION = 1 / 8  # of the rows that are not for test: the tenth of all that the other methods have
+VALIDATION = 1 / 8  # of the rows that are not for tests: the other methods have a tenth of all rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnmatchedMethod:
-    """A run of the product that scores all test rows by own columns, because no partner has them.
+    """Run the product, and score all test rows by own columns, because no partner has them.
 
     Args:
-        method: the contract's for rows without a partner's row.
-        matched: share of the rows that are not for test that the feature party has too.
+        method: the contract's method for rows without a partner's row.
+        matched: the share of the rows outside the tests that the feature party has too.
     """
 
     method: str

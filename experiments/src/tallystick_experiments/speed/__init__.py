@@ -1,1 +1,1 @@
-"""Speed, and that it costs no bit."""
+"""Measure speed, and show that it does not change a single bit."""

@@ -1,8 +1,8 @@
-"""Measure a private alignment, from a party's table to its written alignment, beside the arithmetic it cannot do without.
+"""Measure a private alignment, from a party's table to its written alignment, and the arithmetic that it needs at least.
 
-One operating system process per party, joined by mutual TLS over loopback, sharing the cores of this machine. For protocols that
-multiply for every id the floor is a bare loop over libsodium's scalar multiplication, one process per core, in the same run; an
-intersection can be compared with SecretFlow's on the same tables in the same run (``secretflow.py``).
+Each party is one process, joined by mutual TLS over loopback, and all share the cores of this machine. If a protocol multiplies
+for every id, the lower bound is a bare loop over libsodium's scalar multiplication, with one process per core, in the same run.
+An intersection can be compared with SecretFlow's on the same tables in the same run (``secretflow.py``).
 """
 
 import contextlib
@@ -59,10 +59,10 @@ PROTOCOLS: Mapping[str, Mapping[str, str]] = {
     "union-diffie-hellman": {"method": "union", "protocol": "diffie-hellman"},
     "union-with-helper": {"method": "union-with-helper"},
 }
-"""What the contract says of the alignment."""
+"""The contract's keys of the alignment."""
 OVERLAP = 0.5  # of the shorter table's ids
-LACKED, MOVED = 0.2, 0.1  # of a side's people, each of several keys; of the feature party's, who have another first key
-BARE_LOOP_S = 5.0  # long enough to outlast what a machine gives for a moment
+LACKED, MOVED = 0.2, 0.1  # of a side's people, per key of several; of the feature party's, who have another first key
+BARE_LOOP_S = 5.0  # long enough for short bursts of the machine not to matter
 BARE_TIMEOUT_S = 120.0
 PARTY_TIMEOUT_S = 1800.0
 
@@ -88,18 +88,18 @@ def measure_alignment(
 ) -> Figures:
     """Align two tables that share half of the ids of the shorter one, and check the result.
 
-    ``rows`` and ``others`` (as many, if None) are those of the label and the feature party, in CSV files; the clock runs from
-    opening them to the written alignment. Gives, among others: ``seconds``; ``cpu_seconds`` and ``bytes`` of all parties;
-    ``scalar_multiplications`` of both sides; ``efficiency``, the time that these take in a bare loop on all cores over
-    ``seconds`` (None where the protocol hardly multiplies); per party ``peak_mib``, ``peak_over_baseline_mib`` and seconds of
-    each part. The bare loop runs before and after every turn, for a machine that others use too, or that slows down under load,
-    is not equally fast all the time: a turn's efficiency takes the mean of the two, and the medians over the turns are given. By
-    default three turns, one above 200,000 rows. With the peer ``spu`` each turn runs SecretFlow's ``peer_protocols`` on tables of
-    the same ids, too, by a Python that has it. ``link_mbit`` puts a line of so many Mbit/s each way, and a round trip of
-    ``link_ms``, between every two parties (``slow_link.py``).
+    ``rows`` and ``others`` (the same number, if None) are the rows of the label and the feature party, in CSV files. The time
+    runs from opening these to the written alignment. The figures include: ``seconds``; ``cpu_seconds`` and ``bytes`` of all
+    parties; ``scalar_multiplications`` of both sides; ``efficiency``, which is the time of these in a bare loop on all cores over
+    ``seconds`` (None if the protocol hardly multiplies); and per party ``peak_mib``, ``peak_over_baseline_mib`` and seconds of
+    each part. The bare loop runs before and after every turn, because a shared machine, or one that slows down under load, is not
+    always equally fast. A turn's efficiency uses the mean of the two, and the figures are medians over the turns. The default is
+    three turns, or one if there are more than in all 400,000 rows. With the peer ``spu``, each turn also runs SecretFlow's
+    ``peer_protocols`` on tables of the same ids, with a Python that has it. ``link_mbit`` puts a line of this many Mbit/s each
+    way, with a round trip of ``link_ms``, between every two parties (``slow_link.py``).
 
-    With several ``keys`` a side lacks each key of a fifth of its people, and a tenth of the feature party's have another first
-    key than the label party knows. What is linked is compared with a join in the clear.
+    With several ``keys``, a side lacks each key for a fifth of its people, and a tenth of the feature party's people have another
+    first key than the label party knows. The links are compared with a join in the clear.
 
     Raises ConfigError for an unknown protocol, sizes that cannot be aligned, or a ``peer_python`` without spu.
     """
@@ -127,7 +127,9 @@ def measure_alignment(
 
 
 def _repeat(job: Figures, turns: int, *, peer: Callable[[list[Path]], Figures] | None) -> Figures:
-    """Align so often, with the bare loop before and after each turn, and give the medians. ``peer`` aligns the same tables."""
+    """Align ``turns`` times, with the bare loop before and after each turn, and return the medians. ``peer`` aligns the same
+    tables.
+    """
     protocol = job["protocol"]
     multiplies = protocol in ("diffie-hellman", "union-diffie-hellman") or (
         protocol in ("intersection", "union") and job["rows"] + job["others"] <= FEW_IDS
@@ -161,7 +163,7 @@ def _repeat(job: Figures, turns: int, *, peer: Callable[[list[Path]], Figures] |
 
 
 def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
-    """Time the parties from the word go, once all are connected and hold their ids, to the last result."""
+    """Time the parties from the moment when all are connected and hold their ids to the last result."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tallystick-bench-"))
         route = None
@@ -218,13 +220,13 @@ def alignment_party(stage: PartyContext, job: Figures) -> Figures:
 
 
 def _customers(name: str, job: Figures) -> "np.ndarray[Any, Any]":
-    """Assign this party's customers numbers, in an order of its own."""
+    """Assign numbers to this party's customers, in an order of its own."""
     first, rows = (0, job["rows"]) if name == LABEL else (job["rows"] - job["common"], job["others"])
     return np.random.default_rng(first).permutation(np.arange(first, first + rows))
 
 
 def _table(name: str, job: Figures) -> pl.DataFrame:
-    """Make this party's keys: the id, or of several keys those that it knows of each of its customers."""
+    """Make this party's keys: the id, or for several keys those that it knows of each of its customers."""
     customers = _customers(name, job)
     ids = "customer-" + pl.Series(customers).cast(pl.String).str.zfill(12)
     if job["keys"] == 1:
@@ -237,14 +239,14 @@ def _table(name: str, job: Figures) -> pl.DataFrame:
 
 
 def _known(name: str, job: Figures) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
-    """Say which keys a party has of each person, (P, K), and who has another first key at the feature party (P,)."""
+    """Return the keys that a party has of each person, (P, K), and who has another first key at the feature party (P,)."""
     people = job["rows"] + job["others"]
     has_PK = np.random.default_rng([1, int(name == LABEL)]).random((people, job["keys"])) < 1 - LACKED
     return has_PK, np.random.default_rng(2).random(people) < MOVED
 
 
 def _joined(job: Figures) -> "np.ndarray[Any, Any]":
-    """Join in the clear: the common customers whose first key that both know is the same on both sides."""
+    """Join in the clear: the common customers for whom the first key that both know is the same on both sides."""
     people = np.arange(job["rows"] - job["common"], job["rows"])
     (label_PK, moved_P), (feature_PK, _) = _known(LABEL, job), _known(FEATURE, job)
     both_PK = label_PK[people] & feature_PK[people]
@@ -264,9 +266,9 @@ def _contract(protocol: str, *, keys: int = 1) -> Contract:
 
 
 def _bare_multiplications_per_s() -> float:
-    """Measure libsodium's scalar multiplication in one process per core, nothing else running."""
+    """Measure libsodium's scalar multiplication in one process per core, with nothing else running."""
     cores = os.cpu_count() or 1
-    # Not multiprocessing.Pool: it starts a worker that died anew and waits for the lost task for ever.
+    # Not multiprocessing.Pool: it replaces a worker that died, and waits for the lost task for ever.
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
             return sum(pool.map(_bare_loop, range(cores), timeout=BARE_TIMEOUT_S))

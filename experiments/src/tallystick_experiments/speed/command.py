@@ -1,4 +1,4 @@
-"""bench training: it measures one of several things."""
+"""Run bench training, which measures one of several things."""
 
 from typing import Annotated, Any
 
@@ -28,8 +28,8 @@ def training(
         str | None, Option(help="With --training-workers: also with the further ones on the Ray cluster at this address.")
     ] = None,
 ) -> Figures:
-    """Measure steps per second of one scenario or of all, seconds of epochs beside unaligned rows, or steps by the number of
-    workers.
+    """Measure steps per second of one scenario or of all, or by the number of workers, or seconds of epochs with
+    unaligned rows.
     """
     if device != "cpu" and (training_workers is not None or unaligned is not None):
         raise ConfigError(f"--device {device}: goes with --scenario alone; leave the others out")

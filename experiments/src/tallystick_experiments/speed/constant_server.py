@@ -1,4 +1,4 @@
-"""The server that scores are served by, with a constant answer in place of a score: ``python constant_server.py PORT``."""
+"""Run the server that serves scores with a constant answer instead of a score: ``python constant_server.py PORT``."""
 
 import sys
 
@@ -12,7 +12,7 @@ ANSWER = b'{"run_id":"0000000000000000","scores":[{"score":0.5,"scored_by":"join
 
 
 async def score(request: Request) -> Response:
-    """Read the body and say what is always said."""
+    """Read the body and return the constant answer."""
     await request.body()
     return Response(ANSWER, media_type="application/json")
 
