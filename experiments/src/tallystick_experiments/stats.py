@@ -1,4 +1,4 @@
-"""Statistics over seeds, of the rows of a sweep."""
+"""Compute statistics over seeds from the rows of a sweep."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from scipy.stats import t as student
 
 Row = dict[str, Any]
 Figure = str | Callable[[Row], float | None]
-"""What is read of a row: a field by its name, or a function; None where a run has none."""
+"""A figure of a row: a field by its name, or a function; None if a run has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """A value with its interval, where there is one."""
+    """Hold a value with its interval, if it has one."""
 
     value: float
     low: float | None = None
@@ -22,7 +22,7 @@ class Spread:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Compute the mean and Student's 95 % interval of it (no interval from one value)."""
+    """Compute the mean and its Student's 95 % interval (no interval from one value)."""
     array = np.asarray(list(values), dtype=np.float64)
     mean, count = float(array.mean()), len(array)
     if count < 2:
@@ -38,14 +38,15 @@ def read(row: Row, figure: Figure) -> float | None:
 
 
 def over_seeds(rows: Iterable[Row], figure: Figure) -> Spread | None:
-    """Compute the mean and interval of a figure, or None where no row has it."""
+    """Compute the mean and interval of a figure, or None if no row has it."""
     values = [value for row in rows if (value := read(row, figure)) is not None]
     return spread(values) if values else None
 
 
 def paired(ours: Iterable[Row], theirs: Iterable[Row], figure: Figure) -> list[float]:
-    """Compute by how much a figure of ours is above theirs, seed by seed where both have one: the luck of rows and
-    start cancels.
+    """Compute by how much a figure of ours is above theirs, for each seed with both.
+
+    The luck of rows and start cancels.
     """
     beside = {row["seed"]: read(row, figure) for row in theirs}
     both = [(read(row, figure), beside.get(row["seed"])) for row in ours]
@@ -53,13 +54,13 @@ def paired(ours: Iterable[Row], theirs: Iterable[Row], figure: Figure) -> list[f
 
 
 def change(ours: Iterable[Row], theirs: Iterable[Row], figure: Figure) -> Spread | None:
-    """Compute the mean and interval over seeds of what ``paired`` gives, or None where no seed is on both sides."""
+    """Compute the mean and interval over seeds of ``paired``, or None if no seed is on both sides."""
     differences = paired(ours, theirs, figure)
     return spread(differences) if differences else None
 
 
 def groups(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
-    """Group rows by their value of a field, or by the values of several, in the order of the first of each."""
+    """Group rows by their value of a field, or by the values of several, in the order in which these first appear."""
     by_fields: dict[Any, list[Row]] = {}
     for row in rows:
         place = tuple(row[field] for field in fields)
@@ -68,7 +69,7 @@ def groups(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
 
 
 def melted(rows: Iterable[Row], field: str, *, name: str) -> list[Row]:
-    """Make a row of each figure that a row has by name in a field: ``name`` is its name, "value" its value."""
+    """Make a row of each figure in a mapping field of a row. ``name`` is the field of the figure's name, "value" of its value."""
     return [{**row, name: each, "value": figure} for row in rows for each, figure in row[field].items()]
 
 
@@ -78,7 +79,7 @@ def distinct(rows: Iterable[Row], field: str) -> list[Any]:
 
 
 def at(*steps: str | int) -> Callable[[Row], Any]:
-    """Return a reader of what lies so deep in a row, by names and by places in lists, or None if a step leads nowhere."""
+    """Return a reader of a value deep in a row, by names and by places in lists. It is None if a step leads nowhere."""
 
     def value_in(row: Row) -> Any:
         value: Any = row

@@ -1,4 +1,4 @@
-"""How much of joining's gain a student keeps: two parties train, predict, and the label party's student is measured."""
+"""Measure the share of joining's gain that a student keeps: two parties train and predict, and the label party distils."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,9 +38,9 @@ def student_experiment(
     rows: Annotated[int, Option(help="Rows that are drawn from a larger table.", min=100)] = MOST_ROWS,
     seeds: Annotated[Sequence[int], seeds_option("Seeds per table.")] = range(1, 4),
 ) -> Experiment:
-    """Share each table's columns out at random, train together with the default settings, score, and distil.
+    """Divide each table's columns at random, train together with the default settings, score, and distil.
 
-    Raises ConfigError for an unknown table, DataError for one that is not there.
+    Raises ConfigError for an unknown table, DataError for a missing one.
     """
     if unknown := [name for name in tables if name not in TABLES]:
         raise ConfigError(f"--tables {', '.join(unknown)}: must be of {', '.join(TABLES)}")
@@ -67,7 +67,7 @@ def student_experiment(
 
 
 def _measured(table: PublicTable, seed: int, folder: Path) -> StudentFigures:
-    """Run both parties over mutual TLS, have the run's rows scored, and make a student."""
+    """Run both parties over mutual TLS, score the run's rows, and make a student."""
     own, partner = table.halves(seed)
     frame = table.frame.with_columns(pl.int_range(table.frame.height).cast(pl.String).alias(KEY))
     address = f"127.0.0.1:{free_port()}"
@@ -108,7 +108,7 @@ def _both(role: Callable[[str], Any]) -> None:
 
 
 def student_page(about: Row, rows: Sequence[Row]) -> Benchmark:
-    """Show own columns, student and joint model by table, and the share of the gain of the means."""
+    """Show own columns, student and joint model by table, and the share of the gain, from the means."""
 
     def kept(chosen: Sequence[Row]) -> float | None:
         joint_gain = sum(row["joint_gain"] for row in chosen)

@@ -1,6 +1,6 @@
-"""A sweep's cases as tasks: a worker declares the same sweep, by the command's name and options, and makes the cases asked for.
+"""Make a sweep's cases as tasks. A worker declares the same sweep by the command's name and options, and makes requested cases.
 
-So no sweep knows of workers. What a worker loads and encodes, it keeps for its next case.
+So no sweep needs to know of workers. A worker keeps the data that it loads and encodes for its next case.
 """
 
 import importlib
@@ -25,12 +25,12 @@ SAME_FILES = "each machine needs the same files at the same path"
 
 @dataclass(frozen=True, kw_only=True)
 class MadeByTasks:
-    """Makes the cases of a sweep on an engine: the ``made`` of a ``Keeping``.
+    """Make the cases of a sweep on an engine, as the ``made`` of a ``Keeping``.
 
     Args:
-        engine: where.
+        engine: the engine that runs the tasks.
         command: the function of the sweep's options, ``module:function``.
-        options: what it was given, by name.
+        options: its arguments, by name.
     """
 
     engine: Engine
@@ -38,7 +38,7 @@ class MadeByTasks:
     options: Mapping[str, Any]
 
     def __call__(self, _trial: Trial, cases: Sequence[Row], missing: Sequence[int], setting: Row) -> Iterator[tuple[int, Row]]:
-        """Make the cases of these numbers, as workers are free."""
+        """Make the cases of these numbers, as workers become free."""
         options = {name: to_jsonable_python(_whole(value)) for name, value in self.options.items()}
         shared = json.dumps({"command": self.command, "options": options, "setting": setting})
         work = Work(prepare=f"{__name__}:{prepare_case.__name__}", shared=shared.encode())
@@ -48,7 +48,7 @@ class MadeByTasks:
 
 
 def prepare_case(shared: bytes) -> TaskFunction:
-    """Declare the sweep in a worker. Raises DataError where it finds other data there than whoever began it."""
+    """Declare the sweep in a worker. Raises DataError if it finds other data there than the process that began the sweep."""
     work = json.loads(shared)
     sweep = declared(work["command"], work["options"])
     if (own := json.loads(json.dumps(sweep.setting))) != work["setting"]:
@@ -75,7 +75,7 @@ def declared(command: str, options: Mapping[str, Any]) -> Experiment:
 
 
 def _whole(value: Any) -> Any:
-    """Write paths from the root on: a worker may stand in another folder."""
+    """Make paths absolute, because a worker may run in another folder."""
     if isinstance(value, list):
         return [_whole(each) for each in value]
     return value.absolute() if isinstance(value, Path) else value

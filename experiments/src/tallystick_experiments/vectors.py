@@ -1,4 +1,4 @@
-"""What a partner's vectors bring: titles of publications, hashed into so many numbers, beside the label party's few columns."""
+"""Measure the gain from a partner's vectors: titles of publications, hashed into numbers, with the label party's few columns."""
 
 import hashlib
 import resource
@@ -28,13 +28,13 @@ def measure_vectors(
     seeds: Annotated[int, Option(help="Runs, whose means are given.", min=1)] = 3,
     audit: Annotated[bool, Option("--audit", help="Audit the columns by the quick attacks, in the first run.")] = False,
 ) -> dict[str, Any]:
-    """Tell journals from conferences by year and number of authors, and by a partner's hashed titles.
+    """Distinguish journals from conferences by year and number of authors, and by a partner's hashed titles.
 
     A title's vector counts its groups of four characters, hashed with a sign into ``width`` numbers (Weinberger et al. 2009), and
-    has length 1. Gives the AUC of own columns, of both, and of both where each number is a column of its own; seconds and memory;
+    has length 1. Return the AUC of own columns, of both, and of both if each number is a separate column; seconds and memory; and
     with ``audit`` how well the vector's numbers are rebuilt.
 
-    Raises DataError where a file is absent.
+    Raises DataError if a file is missing.
     """
     file = data / "linkage" / "dblp_acm"
     if not (file / "tableA.csv").exists():
@@ -90,7 +90,7 @@ def _contract(seed: int, *, audit: bool) -> dict[str, Any]:
 
 
 def _hashed(titles: list[str], width: int) -> NDArray[np.float32]:
-    """Hash the titles' groups of characters into numbers, by length 1."""
+    """Hash the titles' groups of characters into numbers, with length 1."""
     vector_NW = np.zeros((len(titles), width), dtype=np.float32)
     for row, title in enumerate(titles):
         for start in range(max(1, len(title) - GRAM + 1)):

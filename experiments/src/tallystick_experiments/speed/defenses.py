@@ -1,9 +1,9 @@
-"""Measure what each defence costs per batch, beside the training step that it defends: ``tallystick bench defenses``.
+"""Measure the time of each defence per batch, next to the training step that it defends: ``tallystick bench defenses``.
 
 The step is that of the forward-embedding paper's network in one process: 26 categoricals of 1,000 values at width 4 and 13
 numerics, five layers below the cut and two above, Adam. The distance correlation is also compared with its definition over all
-pairs by autograd, in time (taking turns in one process) and in peak memory (each in a fresh process). Two ways of writing the
-definition are measured, and the ratios are to the better of them.
+pairs by autograd, in time (in turns in one process) and in peak memory (each in a fresh process). The definition is written in
+two ways, and the ratios are to the better of them.
 
 Shapes: B batch, D cut width, n rows.
 """
@@ -58,7 +58,9 @@ def measure_defenses(
     turns: Annotated[int, Option(help="Repetitions; medians are shown.", min=1)] = 5,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Measure milliseconds per batch of the step and of every defence, and the distance correlation against its definition."""
+    """Measure milliseconds per batch of the step and of every defence, and compare the distance correlation with its
+    definition.
+    """
     step = _training_step(rows, width, seed)
     step_ms = _milliseconds(step, turns)
     defenses = {}
@@ -85,7 +87,7 @@ def measure_defenses(
 
 
 def _hiding(made: EmbeddingDefenses, rows: int, width: int, seed: int) -> Callable[[], object]:
-    """Return a feature party's defence, forward and back."""
+    """Return a feature party's defence, forward and backward."""
     generator = torch.Generator().manual_seed(seed)
     features = drawn_features(SHAPE, rows, generator)
     cut_BD = torch.randn(rows, width, generator=generator).relu()
@@ -129,7 +131,7 @@ def _application(made: Defenses, rows: int, width: int, target: TargetConfig, se
 
 
 def _cut(rows: int, width: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Cut embeddings, or gradients, that tell something of the labels."""
+    """Draw cut embeddings, or gradients, that depend on the labels."""
     generator = torch.Generator().manual_seed(seed)
     if classes == 2:
         labels_B = (torch.rand(rows, generator=generator) < POSITIVE_SHARE).float()
@@ -156,14 +158,14 @@ def _value_and_gradient(function: Callable[[Tensor], Tensor], cut_BD: Tensor) ->
 
 
 def by_matrix_product(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-    """Compute dCor^2 by definition, squared distances from one matrix product: how it is usually written in PyTorch."""
+    """Compute dCor^2 by definition, with squared distances from one matrix product, as it is usually written in PyTorch."""
     square_B = cut_BD.square().sum(dim=1)
     squared_BB = (square_B[:, None] + square_B[None, :] - 2 * cut_BD @ cut_BD.T).clamp_min(0)
     return _by_definition((squared_BB + 1e-8).sqrt(), labels_B)
 
 
 def by_cdist(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-    """Compute dCor^2 by definition, distances from torch.cdist."""
+    """Compute dCor^2 by definition, with distances from torch.cdist."""
     return _by_definition(torch.cdist(cut_BD, cut_BD), labels_B)
 
 
@@ -210,13 +212,13 @@ def _against_definition(rows: int, width: int, *, turns: int, seed: int) -> dict
 
 def _peaks(rows: int, width: int, seed: int) -> dict[str, Any]:
     if not RESET_PEAK.exists():
-        return {"peak_mib": None, "peak_ratio": None}  # only Linux lets a process forget its peak
+        return {"peak_mib": None, "peak_ratio": None}  # only Linux lets a process reset its peak
     peaks = {name: _peak_mib(name, rows, width, seed) for name in WAYS}
     return {"peak_mib": peaks, "peak_ratio": peaks["closed_form"] / min(peaks["matrix_product"], peaks["cdist"])}
 
 
 def _peak_mib(way: str, rows: int, width: int, seed: int) -> float:
-    """Measure how far one value and gradient lift a fresh process's resident memory above what it held before."""
+    """Measure how far one value and gradient raise a fresh process's resident memory."""
     arguments = [sys.executable, "-m", __name__, way, str(rows), str(width), str(seed)]
     ended = subprocess.run(arguments, capture_output=True, text=True, timeout=PEAK_TIMEOUT_S, check=False)
     if ended.returncode:
@@ -225,7 +227,7 @@ def _peak_mib(way: str, rows: int, width: int, seed: int) -> float:
 
 
 def _measure_peak(way: str, rows: int, width: int, seed: int) -> float:
-    """Run in the fresh process: load what the first call loads, forget the peak so far, then run once."""
+    """Run in the fresh process: make a first call that loads libraries, reset the peak, then run once."""
     small_BD, small_B = _cut(64, width, 2, seed)
     _value_and_gradient(lambda leaf_BD: WAYS[way](leaf_BD, small_B), small_BD)
     cut_BD, labels_B = _cut(rows, width, 2, seed)

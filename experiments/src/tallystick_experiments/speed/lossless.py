@@ -1,4 +1,4 @@
-"""Is federated training lossless? ``tallystick bench lossless`` compares every weight with training in one process."""
+"""Show that federated training is lossless: ``tallystick bench lossless`` compares every weight with training in one process."""
 
 import hashlib
 import tempfile
@@ -84,17 +84,17 @@ Weights = Mapping[str, Mapping[str, Tensor]]  # by party and name
 
 
 def keep_weights(module: nn.Module, home: Path) -> None:
-    """Write what a party trained into its home."""
+    """Write a party's trained weights into its home."""
     write_tensors(home / "model.safetensors", dict(module.state_dict()), {}, origin=Origin(folder=home))
 
 
 def kept_weights(home: Path) -> Mapping[str, Tensor]:
-    """Read kept weights."""
+    """Read the weights in a party's home."""
     return read_tensors(home / "model.safetensors", origin=Origin(folder=home))[0]
 
 
 def largest_difference(some: Weights, others: Weights) -> float:
-    """Return the largest difference of any weight that ``others`` have."""
+    """Return the largest difference of any weight in ``others``."""
     pairs = [(some[party][name], tensor) for party, of in others.items() for name, tensor in of.items()]
     return max((one.double() - other.double()).abs().max().item() for one, other in pairs)
 

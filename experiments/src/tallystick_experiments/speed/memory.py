@@ -1,6 +1,6 @@
-"""Measure what a large table takes: a Criteo-shaped file, generated, through two benchmarks and through ``tallystick run``.
+"""Measure the memory of a large table: a generated file like Criteo's, through two benchmarks and ``tallystick run``.
 
-Every process is started as a user starts it; what is measured is the highest resident memory that the kernel saw of it, and its
+Every process is started as a user starts it. The figures are the peak of resident memory that the kernel reports for it, and its
 processor time.
 """
 
@@ -24,33 +24,33 @@ from tallystick.network.addresses import free_port
 from tallystick_experiments.catalogue.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 
 LABEL, FEATURE, HELPER = "bank", "shop", "post"
-GENERATED_ROWS = 2**17  # at a time
+GENERATED_ROWS = 2**17  # generated at a time
 DISTINCT = (
     1460, 583, 100_000, 100_000, 305, 24, 12_517, 633, 3, 93_145, 5683, 100_000, 3194,
     27, 14_992, 100_000, 10, 5652, 2173, 4, 100_000, 18, 15, 100_000, 105, 100_000,
 )  # fmt: skip
-"""How many values the 26 categorical columns have: Criteo's own counts, at most 100,000."""
+"""Numbers of values in the 26 categorical columns: Criteo's own counts, at most 100,000."""
 _MISSING = 0.1
 ONE_RUN: Mapping[str, tuple[str, ...]] = {
     "label-leakage": ("--scenario", "none"),
     "florist": ("--sides", "both", "--ratios", "0.5", "--strategies", "florist-te"),
 }
-"""By experiment, the options that leave one run of it, and of FLORIST its two baselines."""
-UNCOMMON = 100  # one id of so many is not common: a union of two sides with the same ids would protect nobody
+"""By experiment, the options that leave one run of it; of FLORIST they leave its two baselines as well."""
+UNCOMMON = 100  # one id in this many is not common, because a union of two sides with the same ids protects nobody
 OWN_NUMERIC, OWN_CATEGORICAL = CRITEO_NUMERIC[:6], CRITEO_CATEGORICAL[:13]  # the label party's columns
 _CONTRACT: Mapping[str, Any] = {
     "name": "memory",
     "target": {"type": "binary"},
     "training": {"epochs": 1, "batch_size": 8192},
     "audit": False,
-    "network": {"wait_s": 7200.0, "deadline_s": 120.0},  # a large table takes its time before anything is said
+    "network": {"wait_s": 7200.0, "deadline_s": 120.0},  # a large table takes long before the first message
     "seed": 1,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Resources that a process took: its highest resident memory in bytes, and its processor time."""
+    """Hold a process's usage: its peak of resident memory in bytes, and its processor time."""
 
     memory: float
     processor_s: float
@@ -66,12 +66,12 @@ def measure_memory(
     aligned: Annotated[float, Option(help="Share of rows that the run's feature party has; the others train too.")] = 1.0,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Measure the peak and the processor time of every process at each size, and what they grow by per row.
+    """Measure the peak and the processor time of every process at each size, and how they grow per row.
 
-    With ``aligned`` below 1 the feature party of the run has that share of the rows only, and the others train too.
+    With ``aligned`` below 1, the feature party of the run has only that share of the rows, and the others train too.
 
-    Gives per process its peak in MiB and its processor seconds by size, and bytes per row between each size and the next. Raises
-    TallystickError, with the process's last line, where one fails.
+    Return per process its peak in MiB and its processor seconds by size, and bytes per row between each size and the next. Raises
+    TallystickError, with the process's last line, if one fails.
     """
     if alignment not in LINKAGES:
         raise ConfigError(f"alignment = {alignment!r}: expected one of {', '.join(LINKAGES)}")
@@ -103,10 +103,10 @@ def measure_memory(
 
 
 class CriteoLike:
-    """Rows of the shape of Criteo's: a label, 13 counts, 26 columns of eight hexadecimal digits.
+    """Generate rows like Criteo's: a label, 13 counts, 26 columns of eight hexadecimal digits.
 
-    Values are drawn with frequencies that fall like Criteo's (the k-th about as 1 / k), a tenth of the cells is empty, and the
-    label follows the first count and two categories. A piece of rows is the same whatever was drawn before it.
+    The frequencies of values fall like Criteo's (the k-th about as 1 / k), a tenth of the cells is empty, and the label depends
+    on the first count and two categories. A piece of rows is the same whatever was drawn before it.
     """
 
     def __init__(self, seed: int) -> None:
@@ -117,7 +117,7 @@ class CriteoLike:
         ]
 
     def pieces(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Draw so many rows, a piece at a time."""
+        """Draw this many rows, a piece at a time."""
         for number, first in enumerate(range(0, rows, GENERATED_ROWS)):
             yield self._piece(min(GENERATED_ROWS, rows - first), np.random.default_rng([self.seed, number]))
 
@@ -141,9 +141,9 @@ def write_criteo(path: Path, rows: int, *, seed: int) -> None:
 
 
 def write_tables(homes: Mapping[str, Path], rows: int, *, aligned: float = 1.0, seed: int) -> None:
-    """Write both parties' CSV files: the same ids but for one in a hundred, in each piece in another order.
+    """Write both parties' CSV files. They have the same ids except for one in a hundred, each piece in another order.
 
-    The feature party has ``aligned`` of the rows.
+    The feature party has the share ``aligned`` of the rows.
     """
     first = 0
     with (homes[LABEL] / "table.csv").open("wb") as own_file, (homes[FEATURE] / "table.csv").open("wb") as partner_file:
@@ -169,7 +169,7 @@ def _benches(names: list[str], folder: Path, rows: int, seed: int) -> dict[str, 
 
 
 def job_usages(folder: Path, rows: int, alignment: str, seed: int, *, aligned: float = 1.0, **changes: Any) -> dict[str, Usage]:
-    """Run a job of generated tables, a process per party, its contract changed by ``changes``, and return what each one took."""
+    """Run a job on generated tables, one process per party, with ``changes`` to its contract, and return each one's usage."""
     helper = (HELPER,) if LINKAGES[alignment].helper else ()
     addresses = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, *helper)}
     dialled = {LABEL: helper, FEATURE: (LABEL, *helper), **dict.fromkeys(helper, ())}
@@ -199,7 +199,7 @@ def job_usages(folder: Path, rows: int, alignment: str, seed: int, *, aligned: f
 
 
 def usages(commands: Mapping[str, tuple[list[str], Path]]) -> dict[str, Usage]:
-    """Run these commands side by side, and return what each one took."""
+    """Run these commands at the same time, and return the usage of each."""
     running = {}
     for name, (arguments, folder) in commands.items():
         with (folder / "said").open("wb") as errors:

@@ -1,6 +1,6 @@
-"""SecretFlow's private set intersections, both parties on loopback of this machine: whom tallystick's is compared with.
+"""Run SecretFlow's private set intersections, with both parties on this machine's loopback, to compare tallystick's with them.
 
-Its ``spu`` is no dependency: a Python that has it is named, and runs ``secretflow_party.py``.
+Its ``spu`` is not a dependency: the user names a Python that has it, which runs ``secretflow_party.py``.
 """
 
 import json
@@ -21,7 +21,7 @@ _IMPORT_S = 120.0
 
 
 def check_peer(python: str, protocols: Sequence[str]) -> None:
-    """Raise ConfigError if this Python cannot import ``spu``, and for a protocol that is none of its."""
+    """Raise ConfigError if this Python cannot import ``spu``, and for an unknown protocol."""
     if odd := sorted(set(protocols) - set(PROTOCOLS)):
         raise ConfigError(f"--peer-protocols: {', '.join(map(repr, odd))}: expected some of {','.join(PROTOCOLS)}")
     try:
@@ -37,12 +37,12 @@ def check_peer(python: str, protocols: Sequence[str]) -> None:
 
 
 def measure_secretflow(python: str, protocols: Sequence[str], tables: Sequence[Path], *, common: int) -> dict[str, Any]:
-    """Intersect two CSV files by each of the protocols.
+    """Intersect two CSV files with each of the protocols.
 
     Return seconds of the slower party, processor seconds, and peak MiB of both.
 
-    The clock runs from reading the files to the written ones, once the parties are connected.
-    Raises TallystickError where a party fails or finds another number of common ids.
+    The time runs from reading the files to the written ones, once the parties are connected. Raises TallystickError if a party
+    fails or finds another number of common ids.
     """
     with tempfile.TemporaryDirectory(prefix="tallystick-spu-") as folder:
         return {protocol: _run(python, protocol, tables, Path(folder), common=common) for protocol in protocols}

@@ -1,6 +1,6 @@
-"""One party of SecretFlow's private set intersection, for a Python that has ``spu`` and not tallystick.
+"""Run one party of SecretFlow's private set intersection, in a Python that has ``spu`` and not tallystick.
 
-Reads its part of the job as JSON from standard input and writes its figures as JSON to the file that the job names.
+It reads its part of the job as JSON from standard input, and writes its figures as JSON to the file that the job names.
 """
 
 import json
@@ -36,7 +36,7 @@ def main() -> None:
     figures = {
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - cpu_started,
-        # Not ru_maxrss, which begins with the memory of the process that started this one.
+        # Not ru_maxrss, which starts with the memory of the process that started this one.
         "peak_mib": next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024,
         "common": report.intersection_count,
     }

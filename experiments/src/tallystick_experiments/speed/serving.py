@@ -1,8 +1,8 @@
-"""Measure how fast scores are served online: both sides, a foreign client and their load share this machine's cores.
+"""Measure how fast scores are served online, with both sides, a foreign client and its load on this machine's cores.
 
-A client asks for one row a request, of a server that asks its partner for the row each time. Beside it stand the same server
-returning a constant, and the same network in one process. Seconds depend on what else the machine does; CPU seconds of each
-process do so less.
+A client asks for one row per request, from a server that asks its partner for the row each time. For comparison, the same server
+returns a constant, and the same network runs in one process. Seconds depend on the other work of the machine, and CPU seconds of
+each process depend less on it.
 """
 
 import os
@@ -59,20 +59,22 @@ def measure_serving(
     minutes: Annotated[float, Option(help="Length of the parts memory and far.", min=0.5)] = 20.0,
     progress: Progress = no_progress,
 ) -> ExperimentResult:
-    """Train, serve, and ask.
+    """Train, serve, and send requests.
 
     Args:
-        parts: ``load`` asks at each rate, of the server and of a constant one; ``faults`` does harm to the partner meanwhile;
-            ``memory`` asks for ``minutes`` and looks at what the processes hold; ``far`` does so with a partner who is far away,
-            and stopped, killed and slow in turn; ``flood`` looks at an honest client beside connections that read nothing.
-        rows: of each side's table.
-        seconds: of each load.
+        parts: ``load`` asks at each rate, from the server and from a constant one; ``faults`` harms the partner during the
+            requests;
+            ``memory`` asks for ``minutes`` and watches the processes' memory; ``far`` does so with a partner that is far away,
+            and stopped,
+            killed and slow in turn; ``flood`` measures an honest client next to connections that read nothing.
+        rows: rows of each side's table.
+        seconds: the length of each load.
         rates: requests a second.
         way: how the partner is asked.
-        minutes: of the parts ``memory`` and ``far``.
-        progress: told of each step.
+        minutes: the length of the parts ``memory`` and ``far``.
+        progress: called for each step.
 
-    Raises ConfigError for another part or rate, where a client is not installed, or the training fails.
+    Raises ConfigError for another part or rate, if a client is not installed, or if the training fails.
     """
     if not set(parts) <= set(PARTS):
         raise ConfigError(f"--parts {','.join(parts)}: must be of {', '.join(PARTS)}, with commas between")
@@ -150,9 +152,9 @@ def _measured(what: str, client: str, job: ServingJob, port: int, rate: int, sec
 
 
 def _one_process(job: ServingJob, rates: Sequence[int]) -> dict[int, float]:
-    """Measure CPU milliseconds of one row's score, looked up and computed in one process: at each rate, and at 0 without a pause.
+    """Measure CPU milliseconds of one row's score, looked up and computed in one process, at each rate and, at 0, without pauses.
 
-    A process that has paused finds its caches full of others' data, as one that serves does.
+    After a pause, a process finds the data of others in its caches, like one that serves.
     """
     torch.set_num_threads(1)
     root, contract = job.root, load_contract(job.root / "contract.yaml")

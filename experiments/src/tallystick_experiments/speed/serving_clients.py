@@ -1,4 +1,4 @@
-"""The load of clients that no one here wrote: ``hey`` asks in ticks, ``wrk`` at random times."""
+"""Send load with clients that are not our own: ``hey`` asks in ticks, ``wrk`` at random times."""
 
 import io
 import json
@@ -18,9 +18,9 @@ from tallystick_experiments.speed.serving_job import ServingJob
 
 CLIENTS = {"hey": "in ticks", "wrk": "at random"}
 PAUSE_MS = 500.0
-"""Of a connection between two requests, on average: long beside an answer, so that requests come whether or not others wait."""
+"""Mean pause of a connection between two requests, long against an answer, so that requests come even if others wait."""
 FOR_EVER_S = 86_400
-# wrk runs a script: its requests are those of a file, and each connection pauses for a time that is exponentially distributed.
+# wrk runs a script. Its requests are those of a file, and each connection pauses for an exponentially distributed time.
 _SCRIPT = """
 local pause, made = tonumber(os.getenv("PAUSE_MS")), {}
 local headers = {["Content-Type"] = "application/json", ["Authorization"] = "Bearer " .. os.getenv("TOKEN")}
@@ -41,7 +41,7 @@ end
 
 @dataclass(kw_only=True)
 class LoadAsked:
-    """Outcomes of the requests of one client, and milliseconds from a request to its answer."""
+    """Hold the outcomes of one client's requests, and milliseconds from a request to its answer."""
 
     requests: int = 0
     failed: int = 0
@@ -52,14 +52,14 @@ class LoadAsked:
 
 
 def require_clients(clients: Iterable[str]) -> None:
-    """Raise ConfigError where one of these clients is not installed."""
+    """Raise ConfigError if one of these clients is not installed."""
     if missing := [name for name in clients if shutil.which(name) is None]:
         names = " ".join(missing)
         raise ConfigError(f"bench serve: clients are not installed: {names}; apt-get install {names}")
 
 
 def ask(client: str, job: ServingJob, port: int, *, rate: int, seconds: int) -> LoadAsked:
-    """Ask so many times a second."""
+    """Ask ``rate`` times a second."""
     if client == "hey":
         return _hey(job, port, rate=rate, seconds=seconds)
     with asking(job, port, rate=rate, seconds=seconds) as load:
@@ -89,7 +89,7 @@ def _hey(job: ServingJob, port: int, *, rate: int, seconds: int) -> LoadAsked:
 
 @contextmanager
 def asking(job: ServingJob, port: int, *, rate: int, seconds: int | None = None, bodies: str = "keys") -> Iterator[LoadAsked]:
-    """Ask at random times while the block lasts, or for so many seconds. What came of it is known once it has ended."""
+    """Ask at random times during the block, or for ``seconds``. The outcomes are known once it has ended."""
     connections, load = max(4, round(rate * PAUSE_MS / 1000)), LoadAsked()
     script = job.root / "ask.lua"
     script.write_text(_SCRIPT)

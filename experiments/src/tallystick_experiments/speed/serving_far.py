@@ -1,4 +1,4 @@
-"""Measure what clients notice of a partner who is far away, and stopped, killed and slow in turn, and what processes hold."""
+"""Measure what clients notice of a partner that is far away, and stopped, killed and slow in turn, and the processes' memory."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +20,7 @@ LOOK_S = 5.0
 
 
 def plan(minutes: float) -> list[tuple[str, float]]:
-    """Plan faults and their seconds, one after the other: all of them short, then all of them long, as many as there is
-    time for.
-    """
+    """Plan faults and their seconds in sequence: all of them short, then all of them long, as many as fit into the time."""
     stages, left_s = list[tuple[str, float]](), 60 * minutes - BETWEEN_S
     turns = cycle(product(LASTS_S, IN_TURN))
     while True:
@@ -35,9 +33,9 @@ def plan(minutes: float) -> list[tuple[str, float]]:
 
 
 def far_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None]) -> list[Row]:
-    """Ask for so long, while the partner is in trouble every other minute.
+    """Ask for ``minutes``, with a fault of the partner about once a minute.
 
-    Return a row for each trouble, and one for each process.
+    Return a row for each fault, and one for each process.
     """
     serving, peers = job.values(LABEL)["serving"], job.values(FEATURE)["peers"]
     job.change(LABEL, serving={**serving, "deadline_ms": DEADLINE_MS})
@@ -93,7 +91,7 @@ def far_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None
 
 
 def _waits(since: float, seconds: float) -> Iterator[None]:
-    """Yield a turn every LOOK_S for so long."""
+    """Yield every LOOK_S for ``seconds``."""
     while time.monotonic() < since + seconds:
         yield
         time.sleep(LOOK_S)

@@ -1,6 +1,6 @@
-"""Measure what clients notice when a partner is killed, stopped, slow, restarted or has another certificate, or a store is away.
+"""Measure what clients notice if a partner is killed, stopped, slow, restarted or has another certificate, or a store is away.
 
-Real processes under an open load. A fault begins, ends, and the row is complete once joint scores are back.
+Real processes run under an open load. A fault begins and ends, and the row is complete once joint scores are back.
 """
 
 import json
@@ -28,24 +28,24 @@ from tallystick_experiments.stats import Row
 
 RATE, DEADLINE_MS = 100, 200.0
 BEFORE_S, LASTS_S, AFTER_S, BACK_S = 4.0, 5.0, 3.0, 120.0
-LOOK_S, WINDOW = 0.1, 5  # looks at the counts, and how many of these a share is of
+LOOK_S, WINDOW = 0.1, 5  # seconds between looks at the counts, and the number of looks for a share
 JOINT, ALONE = "joint model", "own columns"
-BACK = 0.9  # of the rows that are scored
+BACK = 0.9  # of the scored rows
 
 
 @dataclass(kw_only=True)
 class Stage:
-    """Processes and stores that a fault can act on."""
+    """Hold processes and stores that a fault can act on."""
 
     job: ServingJob
     running: "dict[str, subprocess.Popen[bytes]]"
     line: SlowLink
     store: "subprocess.Popen[bytes] | None" = None
     distance_ms: float = 0.0
-    """The round trip of the line where nothing is wrong."""
+    """The round trip of the line without a fault."""
 
     def restart(self, name: str) -> None:
-        """End a side in peace, and start it again."""
+        """Stop a side without force, and start it again."""
         end(self.running[name])
         self.running[name] = self.job.start(name)
 
@@ -93,9 +93,9 @@ def _nothing(_stage: Stage) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Fault, and what ends it ``lasts_s`` later.
+    """Define a fault, and the action that ends it after ``lasts_s``.
 
-    It says whose rows the store holds, if it is a store's, and what requests bring.
+    It also says whose rows the store holds, if the fault is a store's, and which bodies requests have.
     """
 
     begins: Callable[[Stage], None]
@@ -140,7 +140,7 @@ def faults_under_load(job: ServingJob, *, say: Callable[[str], None]) -> list[Ro
 
 @dataclass(kw_only=True)
 class Counts:
-    """Counts of rows that were scored jointly and alone, every LOOK_S, until it is over."""
+    """Count rows that were scored jointly and alone, every LOOK_S, until it is over."""
 
     job: ServingJob
     seen: list[tuple[float, float, float]] = field(default_factory=list)
@@ -148,7 +148,7 @@ class Counts:
 
     @contextmanager
     def looking(self) -> "Iterator[Counts]":
-        """Look, in a thread of its own, until the block ends."""
+        """Look in a separate thread until the block ends."""
         thread = threading.Thread(target=self.look)
         thread.start()
         try:
@@ -164,7 +164,7 @@ class Counts:
             self.seen.append((time.monotonic(), scores.get(JOINT, 0.0), scores.get(ALONE, 0.0)))
 
     def back(self, since: float) -> float | None:
-        """Return when, since then, rows were scored jointly again, or None if they are not yet."""
+        """Return the time since then at which rows were scored jointly again, or None if they are not yet."""
         looks = [each for each in tuple(self.seen) if each[0] >= since]
         for (_, joint, alone), (at, joint_then, alone_then) in zip(looks, looks[WINDOW:], strict=False):
             joint_rows, rows = joint_then - joint, joint_then - joint + alone_then - alone
@@ -173,7 +173,7 @@ class Counts:
         return None
 
     def share_alone(self, since: float, to: float) -> float | None:
-        """Return the share of rows between these times that own columns scored, or None if none was asked for."""
+        """Return the share of rows between these times that own columns scored, or None if no row was scored."""
         some = [each for each in self.seen if since <= each[0] <= to]
         joint, alone = (some[-1][place] - some[0][place] for place in (1, 2)) if len(some) > 1 else (0.0, 0.0)
         return alone / (joint + alone) if joint + alone else None
@@ -222,7 +222,7 @@ def _redis(job: ServingJob) -> "Iterator[tuple[subprocess.Popen[bytes], int]]":
 
 @contextmanager
 def _rows_in_redis(job: ServingJob, name: str | None, port: int) -> Iterator[None]:
-    """Have a side find its rows in Redis while the block lasts."""
+    """Let a side find its rows in Redis during the block."""
     if name is None:
         yield
         return

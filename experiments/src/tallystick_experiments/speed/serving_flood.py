@@ -1,4 +1,4 @@
-"""Measure what connections without a token that never read do to a server: descriptors, memory, an honest client's answers."""
+"""Measure the effect of connections without a token that never read: descriptors, memory, and an honest client's answers."""
 
 import contextlib
 import http.client
@@ -18,15 +18,15 @@ from tallystick_experiments.stats import Row
 
 DESCRIPTORS, CONNECTIONS = 512, 480
 PIPELINED = (2000, 8)
-"""Requests of a connection: as many as it can send, and as many as the server lets one have."""
+"""Requests of a connection: as many as it can send, and as many as the server allows."""
 QUIET_S, FLOOD_S, PAUSE_S, TIMEOUT_S = 10.0, 30.0, 0.05, 10.0
 AGAIN_S = 0.01
-"""Between two connections that take the place of those that the server has ended."""
+"""Seconds before connections are opened in place of those that the server has ended."""
 ASKS = b"GET /v1/score HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def flooded(job: ServingJob, *, say: Callable[[str], None]) -> list[Row]:
-    """Ask honestly, alone, beside each flood, and alone again. Return a row for each."""
+    """Ask honestly: alone, next to each flood, and alone again. Return a row for each."""
     with _few_descriptors() as as_before, job.serving() as running:
         as_before()
         pid = running[LABEL].pid
@@ -49,7 +49,7 @@ def flooded(job: ServingJob, *, say: Callable[[str], None]) -> list[Row]:
 
 @contextmanager
 def _few_descriptors() -> Iterator[Callable[[], None]]:
-    """Have processes that are started now hold DESCRIPTORS at most. What is given ends that."""
+    """Limit processes that are started now to DESCRIPTORS descriptors. Calling the yielded function ends the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def as_before() -> None:
@@ -63,7 +63,7 @@ def _few_descriptors() -> Iterator[Callable[[], None]]:
 
 
 def _flood(port: int, pipelined: int, over: threading.Event) -> None:
-    """Hold CONNECTIONS that have asked so often and read nothing. The server's end of one brings another."""
+    """Hold CONNECTIONS that have asked ``pipelined`` times and read nothing. If the server ends one, another is opened."""
     asks = ASKS * pipelined
     links: list[tuple[socket.socket, memoryview]] = []
     while not over.is_set():
@@ -90,7 +90,7 @@ def _flood(port: int, pipelined: int, over: threading.Event) -> None:
 
 
 def _seen(job: ServingJob, pid: int, what: str, seconds: float) -> Row:
-    """Measure an honest client and the process itself for so long."""
+    """Measure an honest client and the process itself for ``seconds``."""
     times, failed, joint, held = list[float](), 0, 0, list[dict[str, float]]()
     body, until = (job.root / "body.json").read_bytes(), time.monotonic() + seconds
     headers = {"Authorization": f"Bearer {job.token}", "Content-Type": "application/json"}

@@ -1,6 +1,6 @@
-"""Measure what a served request cannot do without: a bare round trip of the parties' session, at the pace of requests.
+"""Measure the lower bound of a served request: a bare round trip of the parties' session, at the pace of requests.
 
-Two processes over mutual TLS, one of which sends an empty message at random times and waits for an empty answer.
+In two processes over mutual TLS, one sends an empty message at random times and waits for an empty answer.
 """
 
 import time
@@ -18,7 +18,7 @@ TRIPS = 500
 
 
 def round_trips(rates: Sequence[int]) -> dict[int, float]:
-    """Measure CPU milliseconds of both sides together, of a round trip at each rate."""
+    """Measure CPU milliseconds of both sides together for a round trip, at each rate."""
     with scratch_folder() as folder:
         results = run_parties(Path(folder), serving_floor_party, PAIR, {"rates": list(rates)}, timeout_s=300).results
     return {rate: results[LABEL][place] + results[FEATURE][place] for place, rate in enumerate(rates)}

@@ -1,4 +1,4 @@
-"""A job of two parties that is trained to be served, and its processes: what the figures of serving are measured on."""
+"""Train a job of two parties to be served, and run its processes, for measurements of serving."""
 
 import json
 import os
@@ -31,14 +31,14 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, kw_only=True)
 class ServingJob:
-    """A trained job: the partner has a row for each id, and lacks LONELY of those of the label party.
+    """Hold a trained job. The partner has a row for each id, except for LONELY of the label party's.
 
     Args:
-        root: where its files are.
-        rows: of the partner's table.
-        port: where the label party answers clients.
-        link: where it answers its partner.
-        token: of its clients.
+        root: the folder of its files.
+        rows: rows of the partner's table.
+        port: the port at which the label party answers clients.
+        link: the port at which it answers its partner.
+        token: the token of its clients.
     """
 
     root: Path
@@ -49,7 +49,7 @@ class ServingJob:
 
     @classmethod
     def trained(cls, root: Path, *, rows: int, way: str = "key", deadline_ms: float = 2000.0) -> "ServingJob":
-        """Write tables, contract and party files, and train. Raises ConfigError where that fails."""
+        """Write tables, contract and party files, and train. Raises ConfigError if that fails."""
         job = cls(root=root, rows=rows, port=free_port(), link=free_port(), token=secrets.token_hex(16))
         job._lay_out(way=way, deadline_ms=deadline_ms)
         running = {name: job.start(name, "run") for name in (LABEL, FEATURE)}
@@ -68,7 +68,7 @@ class ServingJob:
 
     @contextmanager
     def serving(self) -> "Iterator[dict[str, subprocess.Popen[bytes]]]":
-        """Keep both sides up until the block ends. A process that is put in the place of another is ended with it."""
+        """Keep both sides running until the block ends. A process that replaces another in the mapping is ended with it."""
         running = {name: self.start(name) for name in (LABEL, FEATURE)}
         try:
             until(f"http://127.0.0.1:{self.port}/readyz", READY)
@@ -83,12 +83,12 @@ class ServingJob:
         path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **values}, sort_keys=False))
 
     def values(self, name: str) -> dict[str, Any]:
-        """Return what a party's file says."""
+        """Return the values of a party's file."""
         settings: dict[str, Any] = yaml.safe_load((self.root / f"{name}.yaml").read_text())
         return settings
 
     def scored(self) -> Mapping[str, float]:
-        """Return how many rows were scored by what, as the label party counts them, whichever run did."""
+        """Return the label party's counts of scored rows by the way of scoring, over all runs."""
         from prometheus_client.parser import text_string_to_metric_families  # of the extra serve, which the page does not need
 
         header = {"Authorization": f"Bearer {self.token}"}
@@ -141,7 +141,7 @@ class ServingJob:
         return values | {"label": "y", "listen": address, "serving": serving}
 
     def _write_bodies(self, table: pl.DataFrame) -> None:
-        """Write bodies of requests for one row each, a line each: by key alone, and with own columns."""
+        """Write bodies of requests for one row each, one per line: with the key alone, and with own columns."""
         sampled = table.sample(min(BODIES, table.height), seed=0).to_dicts()
         for name, rows in (("keys", [{"id": row["id"]} for row in sampled]), ("columns", sampled)):
             (self.root / name).write_text("".join(json.dumps({"rows": [row]}) + "\n" for row in rows))
@@ -159,14 +159,14 @@ def _tables(rows: int) -> dict[str, pl.DataFrame]:
 
 
 def started(command: Sequence[str], *, log: Path) -> "subprocess.Popen[bytes]":
-    """Start a process with one thread for its linear algebra, whose words go behind those in the log."""
+    """Start a process with one thread for its linear algebra, and append its words to the log."""
     environment: Mapping[str, str] = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("ab") as log_file:
         return subprocess.Popen(command, cwd=log.parent, env=environment, stdout=subprocess.DEVNULL, stderr=log_file)
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """End a process: in peace if it does so in time."""
+    """End a process, by force if it does not end in time."""
     process.terminate()
     try:
         process.wait(END_S)
@@ -176,7 +176,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def until(url: str, word: str) -> None:
-    """Wait until the server says the word. Any answer will do where it is empty."""
+    """Wait until the server answers with this word, or with anything if it is empty."""
     last = time.monotonic() + READY_S
     while time.monotonic() < last:
         try:
@@ -193,6 +193,6 @@ def until(url: str, word: str) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the seconds of processor time that a process has had."""
+    """Return the seconds of processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS

@@ -1,4 +1,4 @@
-"""Measure what serving processes hold over long: memory, descriptors, threads. The partner is restarted midway."""
+"""Measure the memory, descriptors and threads of serving processes over a long time. The partner is restarted midway."""
 
 import time
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from tallystick_experiments.stats import Row
 RATE = 100
 LOOK_S = 5.0
 SETTLED_S = 30.0
-"""After a process has begun to serve, what it holds is looked at from then on."""
+"""Seconds after a process has begun to serve, from which it is measured."""
 
 
 def memory_under_load(job: ServingJob, *, minutes: float, say: Callable[[str], None]) -> list[Row]:
-    """Ask for so long, and look. Return a row for each process."""
+    """Ask for ``minutes``, and measure. Return a row for each process."""
     looks: dict[str, list[tuple[float, dict[str, float]]]] = {}
     with job.serving() as running, asking(job, job.port, rate=RATE) as load:
         for half in ("first", "second"):
@@ -49,7 +49,7 @@ def holds(pid: int) -> dict[str, float]:
 
 
 def trend(seen: list[tuple[float, dict[str, float]]]) -> Row:
-    """Return first, last, most, and how much more it is by the minute, of all that is held."""
+    """Return the first, last and highest value of each measure, and its increase per minute."""
     at = np.array([time for time, _ in seen])
     trend: Row = {"looks": len(seen), "minutes": float(at[-1] - at[0]) / 60}
     for name in seen[0][1]:

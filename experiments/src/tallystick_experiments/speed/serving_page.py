@@ -1,4 +1,4 @@
-"""The page of what serving was measured to do."""
+"""Build the page of the measurements of serving."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -130,4 +130,4 @@ TABLES: Mapping[str, tuple[str, Mapping[str, Shown], str | Callable[[Row], str]]
         "party's process held.",
     ),
 }
-"""By part: the table's name, its columns, and its note, or what makes it of the first row."""
+"""By part: the table's name, its columns, and its note, or a function that makes the note from the first row."""

@@ -1,4 +1,4 @@
-"""A relay on loopback that has the rate and the delay of a line between two companies, for any number of listeners."""
+"""Relay connections on loopback with the rate and the delay of a line between two companies, for any number of listeners."""
 
 import asyncio
 import contextlib
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 CHUNK = 1 << 14
 START_S = 10.0
 QUEUED_S = 0.01
-"""Seconds of bytes that wait before the line: more than a sleep can last too long, so the line never stands idle for that."""
+"""Seconds of bytes that wait before the line: more than a sleep can be late, so that this never leaves the line idle."""
 
 
 @dataclass(kw_only=True)
 class SlowLink:
-    """A line of ``mbit_per_s`` each way, for every connection, on which an answer takes ``round_trip_ms`` at least.
+    """Simulate a line of ``mbit_per_s`` each way for every connection, on which an answer takes at least ``round_trip_ms``.
 
-    The latter may change while it carries.
+    The round trip may change while the line runs.
     """
 
     mbit_per_s: float
@@ -25,12 +25,12 @@ class SlowLink:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop, repr=False)
 
     def to(self, port: int) -> int:
-        """Return the port that stands for this listener at the far end of the line."""
+        """Return a port whose connections reach this listener at the far end of the line."""
         return asyncio.run_coroutine_threadsafe(self._listen(port), self._loop).result(START_S)
 
     @contextlib.contextmanager
     def running(self) -> Iterator["SlowLink"]:
-        """Relay in a thread of its own until the block ends."""
+        """Relay in a separate thread until the block ends."""
         thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         thread.start()
         try:
@@ -45,7 +45,7 @@ class SlowLink:
         async def take(near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
             try:
                 far_reader, far = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:  # nobody listens yet: who calls calls again
+            except OSError:  # nobody listens yet, and the caller will call again
                 near.close()
                 return
             try:
@@ -62,7 +62,7 @@ class SlowLink:
         return own
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take bytes no faster than the line does, and hand each over half a round trip later."""
+        """Read bytes no faster than the line's rate, and hand each chunk over half a round trip later."""
         loop = asyncio.get_running_loop()
         on_the_line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         delivering = asyncio.create_task(_deliver(on_the_line, writer))
@@ -76,7 +76,7 @@ class SlowLink:
         await delivering
 
     async def _end(self) -> None:
-        """Close the listeners, and cancel all that still relays."""
+        """Close the listeners, and cancel everything that still relays."""
         for server in self._servers:
             server.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -86,7 +86,7 @@ class SlowLink:
 
 
 async def _deliver(on_the_line: "asyncio.Queue[tuple[float, bytes]]", writer: asyncio.StreamWriter) -> None:
-    """Hand over what has come to the end of the line. No bytes are its end."""
+    """Hand over bytes that have reached the end of the line. An empty chunk means the end."""
     loop = asyncio.get_running_loop()
     with contextlib.suppress(OSError):
         while True:

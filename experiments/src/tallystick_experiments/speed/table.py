@@ -1,8 +1,8 @@
-"""A table that does not fit memory: rows of Criteo's shape, generated, read, fitted, encoded, trained on and scored.
+"""Measure a table that does not fit memory: generate rows like Criteo's, then read, fit, encode, train and score.
 
 Each party is a process that calls the phases of a run (``job/phases``) one after the other, over mutual TLS on loopback, and
-measures each. What is left out is what needs ids: keys and alignment, which ``bench alignment`` measures. In their place both
-parties know their rows by number, and the positions are these in an order drawn from the seed, as an alignment's are.
+measures each. Keys and alignment are left out, because ``bench alignment`` measures them. Instead, both parties know their rows
+by number, and the positions are these numbers in an order drawn from the seed, as in an alignment.
 """
 
 import os
@@ -67,8 +67,8 @@ def measure_table(
 ) -> dict[str, Any]:
     """Measure each phase at both parties.
 
-    Gives, per party and phase, seconds, processor seconds and the most memory: all that was resident, what of it is no file's,
-    and by how many bytes a row that rose. Raises TallystickError where a party fails.
+    Return, per party and phase, seconds, processor seconds and the peak of memory: all resident memory, the part without pages of
+    files, and the rise of that part per row in bytes. Raises TallystickError if a party fails.
     """
     arguments = {"rows": rows, "batch_size": batch_size, "seed": seed, "log": str(log.absolute()) if log else None}
     about = {"rows": rows, "batch_size": batch_size, "cores": len(os.sched_getaffinity(0))}
@@ -82,12 +82,12 @@ def measure_table(
 
 @dataclass(kw_only=True)
 class _Phases:
-    """Resources that each phase of this process took.
+    """Measure the resources of each phase of this process.
 
     Args:
-        rows: of the table.
-        log: where figures go as they come.
-        name: of the party.
+        rows: rows of the table.
+        log: the file to which figures are written as they come.
+        name: the party's name.
     """
 
     rows: int
@@ -97,7 +97,7 @@ class _Phases:
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Measure what happens within this block."""
+        """Measure the work in this block."""
         RESET_PEAK.write_text("5")
         wall, busy, over = time.perf_counter(), time.process_time(), threading.Event()
         before = status_bytes("RssAnon")
@@ -129,26 +129,26 @@ class _Phases:
 
 @dataclass(frozen=True, kw_only=True)
 class _MeasuredRows(OwnRows):
-    """A party's rows, whose encoder is fitted and used by the clock."""
+    """Hold a party's rows, and measure fitting and use of their encoder."""
 
     phases: _Phases
     encoding: ExitStack = field(default_factory=ExitStack)
 
     def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
-        """Fit as a run does. What comes then is the encoding, of labels first."""
+        """Fit as a run does. The phase after that is the encoding, of labels first."""
         with self.phases.during("fit"):
             encoder = super().fit_encoder(frame, training_rows)
         self.encoding.enter_context(self.phases.during("encode"))
         return encoder
 
     def named(self, packed: PackedFeatures, rows_M: NDArray[np.int64], contract: Contract) -> PackedFeatures:
-        """Return the same rows. They are encoded by now."""
+        """Return the same rows, which are encoded by now."""
         self.encoding.close()
         return super().named(packed, rows_M, contract)
 
 
 def table_party(stage: PartyContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one party's process: what it measured, and the bytes that a row takes."""
+    """Run one party's process, and return its measurements and the bytes of a row."""
     return _measured(stage.name, stage.home, arguments, list(stage.channels.values()))
 
 
@@ -184,7 +184,7 @@ def _measured(name: str, home: Path, arguments: Mapping[str, Any], channels: lis
     use_threads(own.threads)
     with phases.during("read"):
         frame = read_party_table(own)
-    file.unlink()  # the copy is what a run reads
+    file.unlink()  # a run reads the copy
     if contract.role_of(own.party) == "label":
         create_ledger(own)
     job = Job(
@@ -208,7 +208,7 @@ def _measured(name: str, home: Path, arguments: Mapping[str, Any], channels: lis
         agreement = Agreement(run_id="table", align=False, resume_from=0, train=True)
         _train_and_evaluate(job, own_rows, dataset, agreement, phases)
     else:
-        # Take batches of the first epoch as training would, for so long at the most
+        # Take batches of the first epoch as training would, for at most these seconds
         schedule = dataset.schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)
         with phases.during("batches"):
             until = time.monotonic() + arguments["seconds"]
@@ -236,11 +236,11 @@ def _train_and_evaluate(job: Job, rows: OwnRows, dataset: Dataset, agreement: Ag
 
 
 class EncodedInTurn(Message, frozen=True):
-    """The label party has encoded its rows: it is the feature party's turn, for both share this machine."""
+    """Sent by the label party when it has encoded its rows, so that the feature party's turn comes: both share this machine."""
 
 
 class _Numbered(Ids):
-    """Ids that are numbers, and take no memory beside them: what ids take is not measured here."""
+    """Represent ids by numbers that take no further memory, because the memory of ids is not measured here."""
 
     def __init__(self, number_N: NDArray[np.int64]) -> None:
         self._number_N = number_N
@@ -260,13 +260,13 @@ class _Numbered(Ids):
 
 
 class _EpochLog(Silent):
-    """Adds the steps of the epoch to the log, every minute."""
+    """Add the steps of the epoch to the log, every minute."""
 
     def __init__(self, log: Path | None, name: str) -> None:
         self._log, self._name, self._said = log, name, time.monotonic()
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Say it once a minute."""
+        """Log a line at most once a minute."""
         if self._log is not None and time.monotonic() - self._said > MINUTE_S:
             self._said = time.monotonic()
             with self._log.open("a") as file:
@@ -294,7 +294,7 @@ def _write(path: Path, rows: int, seed: int, *, is_label: bool) -> int:
 
 
 def _rows(job: Job, rows: int, seed: int, phases: _Phases) -> _MeasuredRows:
-    """Return all rows, known by their number, at positions whose order is drawn."""
+    """Return all rows, known by their number, at positions in random order."""
     row_R = np.arange(rows)
     report = KeyReport(rows=rows, null_rows=0, duplicated_keys=0, duplicate_rows=0, used=rows)
     order_N = np.random.default_rng(seed).permutation(rows)

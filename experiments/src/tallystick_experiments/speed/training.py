@@ -1,13 +1,13 @@
-"""Speed of federated training beside the same model in one process: ``tallystick bench training``.
+"""Measure the speed of federated training, and of the same model in one process: ``tallystick bench training``.
 
-Three scenarios. ``small``: 20,000 rows, the feature party's 20 columns through 20-128-64, the label party's 20 columns
-beside the cut, top 84-64-1, batch 256, Adam, one thread each. ``criteo``: 26 categoricals of 100,000 values at
-width 4 and 13 numerics at the feature party, 4 layers of 128 cut after the second, batch 8,192, Adam, all cores. ``wide``: the
-same columns, layers of 2,048, 2,048 and 128, cut there, then two of 2,048. On another device rows and weights of both parties lie
-there, and what crosses goes through the CPU's memory, as between two machines.
-The feature party's process also trains the joined model, by PyTorch's usual loop, in turns with the federated runs, so that
-both see the same machine; ratios are medians over the turns. Models with categoricals are also trained with PyTorch's own
-embedding lookup, whose gradient is slower on a CPU than ours (models/tabular.py): what one would have without tallystick.
+There are three scenarios. ``small`` has 20,000 rows, the feature party's 20 columns through 20-128-64, the label party's 20
+columns next to the cut, top 84-64-1, batch 256, Adam, one thread each. ``criteo`` has 26 categoricals of 100,000 values at width
+4 and 13 numerics at the feature party, 4 layers of 128 cut after the second, batch 8,192, Adam, all cores. ``wide`` has the same
+columns and layers of 2,048, 2,048 and 128, cut there, then two of 2,048. On another device, rows and weights of both parties are
+there, and data crosses through the CPU's memory, as between two machines. The feature party's process also trains the joined
+model with PyTorch's usual loop, in turns with the federated runs, so that both see the same machine. Ratios are medians over the
+turns. Models with categoricals are also trained with PyTorch's own embedding lookup, whose gradient is slower on a CPU than ours
+(models/tabular.py), as they would be without tallystick.
 """
 
 import os
@@ -48,7 +48,7 @@ STALENESS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedScenario:
-    """Sizes of a speed benchmark."""
+    """Set the sizes of a speed benchmark."""
 
     rows: int
     batch_size: int
@@ -65,11 +65,11 @@ class SpeedScenario:
 
     @property
     def cores(self) -> int:
-        """Return how many cores one process trains on."""
+        """Return the number of cores that one process trains on."""
         return self.threads or len(os.sched_getaffinity(0))
 
     def threads_in(self, mode: str) -> int:
-        """Return a party's threads: synchronous parties compute in turns, pipelined ones at once."""
+        """Return a party's threads: synchronous parties compute in turns, pipelined ones at the same time."""
         return self.cores if self.threads or mode == "synchronous" else max(1, self.cores // 2)
 
 
@@ -117,7 +117,7 @@ SCENARIOS = {
 
 
 class Turn(Message, frozen=True):
-    """The label party's process waits for the feature party's between turns."""
+    """Sent by the feature party's process between turns. The label party's process waits for it."""
 
     mode: str
 
@@ -125,7 +125,7 @@ class Turn(Message, frozen=True):
 def measure_training(
     *, scenario: str = "small", turns: int | None = None, device: str = "cpu", timeout_s: float = 7200
 ) -> dict[str, Any]:
-    """Measure one scenario: steps per second synchronous, pipelined and in one process, with their ratios.
+    """Measure one scenario: steps per second synchronously, pipelined and in one process, with their ratios.
 
     Raises ConfigError for a device that PyTorch cannot use here.
     """
@@ -226,7 +226,7 @@ def _train_joined(scenario: SpeedScenario, data: "SpeedData", mode: str) -> floa
 
 
 class _PlainColumns(Columns):
-    """Columns as they are usually written: with PyTorch's own embedding lookup."""
+    """Build columns in the usual way, with PyTorch's own embedding lookup."""
 
     def forward(self, features: Features) -> Tensor:
         codes_BG = features.categorical_NG
@@ -245,7 +245,7 @@ def train_label(
     step_rule: StepRule = PLAIN,
     clock: "Clock | None" = None,
 ) -> None:
-    """Run the label party's loop, for a feature party's cut of this width, by the clock if one is given."""
+    """Run the label party's loop, for a feature party's cut of this width, with a clock if one is given."""
     with tempfile.TemporaryDirectory() as folder:
         run = _run(training, schedule, Path(folder), clock)
         peers = [FeaturePeer(channel=channel, width=width, compression=training.compression)]
@@ -260,7 +260,7 @@ def train_feature(
     schedule: Schedule,
     clock: "Clock | None" = None,
 ) -> None:
-    """Run the feature party's loop, by the clock if one is given."""
+    """Run the feature party's loop, with a clock if one is given."""
     with tempfile.TemporaryDirectory() as folder:
         train_feature_party(bottom, data.feature_source, channel, _run(training, schedule, Path(folder), clock))
 
@@ -286,7 +286,7 @@ def _training(mode: str, epochs: int) -> TrainingConfig:
 
 
 def modules(scenario: SpeedScenario) -> tuple[TabularBottom, LabelModel]:
-    """Build the feature party's and the label party's modules, at weights drawn from a seed."""
+    """Build the feature party's and the label party's modules, with weights drawn from a seed."""
     with seeded(1, "feature"):
         bottom = TabularBottom(scenario.feature, embedding_width=4, hidden=scenario.bottom)
     with seeded(1, "label"):
@@ -297,7 +297,7 @@ def modules(scenario: SpeedScenario) -> tuple[TabularBottom, LabelModel]:
 
 
 class Clock:
-    """Time between the end of the warm-up and the last step."""
+    """Measure the time between the end of the warm-up and the last step."""
 
     def __init__(self, warm_up: int, last: int) -> None:
         self._warm_up, self._last = warm_up, last
@@ -307,12 +307,12 @@ class Clock:
         """Note the first step after the warm-up and the last. Several steps may pass at once."""
         if (step >= self._warm_up and not self._marks) or step == self._last:
             if torch.cuda.is_available():
-                torch.cuda.synchronize()  # what was asked of it may not be done yet
+                torch.cuda.synchronize()  # the requested work may not be done yet
             self._marks.append((step, time.perf_counter()))
 
     @property
     def began(self) -> float:
-        """Return when the warm-up had ended, by time.perf_counter()."""
+        """Return the end of the warm-up, by time.perf_counter()."""
         return self._marks[0][1]
 
     def rate(self) -> float:
@@ -322,7 +322,7 @@ class Clock:
 
 
 class SpeedData:
-    """Rows drawn from a seed, the same in both processes. The label depends on both sides' columns."""
+    """Draw rows from a seed, the same in both processes. The label depends on both sides' columns."""
 
     def __init__(self, scenario: SpeedScenario) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -346,7 +346,7 @@ class SpeedData:
         return self._schedule(torch.arange(self._scenario.rows))
 
     def long_schedule(self, steps: int) -> Schedule:
-        """Make one epoch of so many full batches, so that nothing but steps is timed."""
+        """Make one epoch of this many full batches, so that only steps are timed."""
         needed = steps * self._scenario.batch_size
         return self._schedule(torch.arange(self._scenario.rows).repeat(-(-needed // self._scenario.rows))[:needed])
 

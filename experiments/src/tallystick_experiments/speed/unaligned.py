@@ -1,9 +1,10 @@
-"""Seconds of an epoch beside unaligned rows, and without them, over TLS: ``tallystick bench training --unaligned METHOD``.
+"""Time an epoch with unaligned rows and one without them, over TLS: ``tallystick bench training --unaligned METHOD``.
 
-Columns and batch are those of the scenario ``small`` of ``training.py``: its 20,000 rows are aligned, and the label party has
-four times as many besides (FedAds' shares). The network is what a contract that says nothing of ``model`` and ``training`` makes
-of such columns. Both ways are trained in turns, synchronously and on the same aligned rows, so that both see the same machine;
-ratios are medians over the turns. What comes before the joint epochs is timed apart: it is once for a run, however long that is.
+Columns and batch are those of the scenario ``small`` of ``training.py``. Its 20,000 rows are aligned, and the label party has
+four times as many further rows (FedAds' shares). The network is the one that a contract without ``model`` and ``training`` makes
+for such columns. Both ways are trained in turns, synchronously and on the same aligned rows, so that both see the same machine.
+Ratios are medians over the turns. The part before the joint epochs is timed separately, because it comes once in a run of any
+length.
 """
 
 import statistics
@@ -38,7 +39,7 @@ from tallystick_experiments.speed.training import SCENARIOS, Clock, SpeedData, S
 
 NONE = "none"
 TIMES_ALIGNED = 4  # unaligned rows for each aligned one
-VALIDATION = 0.1  # of the unaligned rows: what comes before is stopped by them
+VALIDATION = 0.1  # of the unaligned rows, which stop the part before the joint epochs
 EPOCHS, TURNS = 5, 5
 MODEL = NetworkModel()
 
@@ -46,9 +47,9 @@ Seconds = Mapping[str, Sequence[float]]
 
 
 def measure_unaligned(*, method: str, turns: int | None = None, timeout_s: float = 3600) -> dict[str, Any]:
-    """Time one method beside none: seconds of what comes before, seconds of a joint epoch.
+    """Compare one method with none: seconds of the part before the joint epochs, and seconds of a joint epoch.
 
-    Raises ConfigError for a method that there is not.
+    Raises ConfigError for an unknown method.
     """
     if method not in METHODS or method == NONE:
         raise ConfigError(f"--unaligned {method}: expected one of {', '.join(name for name in METHODS if name != NONE)}")
@@ -88,7 +89,7 @@ def unaligned_party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str,
 
 @dataclass(frozen=True, kw_only=True)
 class TimedRows:
-    """The same rows in both processes: the scenario's, which are aligned, and then the unaligned ones."""
+    """Hold the same rows in both processes: the scenario's, which are aligned, and then the unaligned ones."""
 
     scenario: SpeedScenario
     data: SpeedData
@@ -99,7 +100,7 @@ class TimedRows:
 
     @classmethod
     def of(cls, scenario: SpeedScenario) -> "TimedRows":
-        """Draw them. Those by which training is stopped before the joint epochs are of the unaligned ones."""
+        """Draw the rows. Some unaligned ones are set aside to stop the training before the joint epochs."""
         aligned, more = scenario.rows, TIMES_ALIGNED * scenario.rows
         data = SpeedData(replace(scenario, rows=aligned + more, quality_epochs=0))
         assert scenario.own is not None
@@ -117,7 +118,7 @@ class TimedRows:
 
     @property
     def training(self) -> TrainingConfig:
-        """Return what the contract's defaults make of these rows, on the scenario's batches."""
+        """Return the training that the contract's defaults make for these rows, on the scenario's batches."""
         resolved = SynchronousTraining(folds=1).resolved(self.scenario.rows)
         return timed(resolved, self.scenario).model_copy(update={"epochs": EPOCHS})
 
@@ -135,7 +136,7 @@ class TimedRows:
 
     @contextmanager
     def own_part(self, source: FeatureSource, train_N: Tensor) -> Iterator[OwnPart]:
-        """Yield what a party may train on before the joint epochs."""
+        """Yield the data that a party may train on before the joint epochs."""
         with tempfile.TemporaryDirectory() as folder:
             yield OwnPart(
                 source=source,
@@ -149,8 +150,8 @@ class TimedRows:
 
 
 def as_label_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-    """Train by each of these methods in turn, and return the seconds of what comes before the joint epochs, and of one of
-    these.
+    """Train with each of these methods in turn, and return the seconds of the part before the joint epochs, and of a
+    joint epoch.
     """
     times: dict[str, dict[str, list[float]]] = {name: {"before": [], "epoch": []} for name in turns}
     width = width_of(_bottom(rows))
@@ -166,7 +167,7 @@ def as_label_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) -> d
             model = method.model(parts)
             with rows.own_part(rows.data.own_source, rows.unaligned_N) as own:
                 method.prepare(model, rows.data.objective, own)
-        channel.receive(Turn)  # what the feature party does before is done too
+        channel.receive(Turn)  # by then the feature party's part before it is done too
         before = schedule.epochs_before
         clock = Clock(schedule.steps_before(before) + 1, schedule.steps_before(before + EPOCHS))
         step_rule = method or PLAIN
@@ -177,7 +178,7 @@ def as_label_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) -> d
 
 
 def as_feature_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) -> None:
-    """Train with it."""
+    """Train as the feature party with each of these methods."""
     for name in turns:
         channel.send(Turn(mode=name))
         settings = CLASSES[name].model_validate({"method": name})
@@ -201,6 +202,6 @@ def binned(shape: FeatureShape, columns: Features) -> FeatureShape:
 
 
 def timed(settled: TrainingConfig, scenario: SpeedScenario) -> TrainingConfig:
-    """Return a default's own optimizer, schedule and averages, for an epoch of the scenario's batches that nothing stops."""
+    """Return a default's own optimizer, schedule and averages, for an epoch of the scenario's batches without early stopping."""
     changed = {"epochs": 1, "batch_size": scenario.batch_size, "patience": None, "checkpoint_every": 1_000_000}
     return settled.model_copy(update=changed)

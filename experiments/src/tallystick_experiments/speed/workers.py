@@ -1,8 +1,9 @@
-"""Steps per second by the number of a party's training workers: ``tallystick bench training --training-workers 2``.
+"""Measure steps per second by the number of a party's training workers: ``tallystick bench training --training-workers 2``.
 
-Criteo's columns at the feature party, as in ``training.py``: 26 categoricals of 100,000 values at width 4 and 13 numerics, batch
-8,192, Adam. Both parties have as many workers, of one thread each, beside one process of one thread and one of as many threads.
-A machine that others use gives other seconds in every turn; processor time hangs less on them. So both are given, by process.
+The feature party has Criteo's columns, as in ``training.py``: 26 categoricals of 100,000 values at width 4 and 13 numerics, batch
+8,192, Adam. Both parties have the same number of workers of one thread each. They are compared with one process of one thread and
+one of as many threads. A shared machine gives other seconds in every turn, and processor time depends less on the other users. So
+both are given, by process.
 """
 
 import os
@@ -36,7 +37,9 @@ MODES: tuple[Literal["synchronous"], Literal["pipelined"]] = ("synchronous", "pi
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """Processes of a party: how many, of how many threads, the further ones here or on a Ray cluster."""
+    """Describe the processes of a party: their number, their threads, and whether the further ones run here or on a
+    Ray cluster.
+    """
 
     workers: int
     threads: int
@@ -49,13 +52,13 @@ class Processes:
 
     @property
     def engine(self) -> RayEngine | None:
-        """Return the cluster that the further workers are on."""
+        """Return the cluster of the further workers."""
         return RayEngine(address=self.ray, workers=self.workers - 1, threads=self.threads) if self.ray is not None else None
 
 
 def ways_of(workers: int, ray: str | None) -> tuple[Processes, ...]:
-    """Yield one process of one thread, the workers, one process of as many threads, and workers on a Ray cluster, where
-    there is one.
+    """Return one process of one thread, the workers, one process of as many threads and, if there is a cluster,
+    workers on Ray.
     """
     here = (Processes(workers=1, threads=1), Processes(workers=workers, threads=1), Processes(workers=1, threads=workers))
     return here if ray is None else (*here, Processes(workers=workers, threads=1, ray=ray))
@@ -64,10 +67,9 @@ def ways_of(workers: int, ray: str | None) -> tuple[Processes, ...]:
 def measure_workers(
     *, workers: int, network: str = "criteo", turns: int = 3, ray: str | None = None, timeout_s: float = 1800
 ) -> dict[str, Any]:
-    """Measure all ways and modes in turns, and return medians of steps per second, and processor milliseconds of a step by
-    process.
+    """Measure all ways and modes in turns. Return medians of steps per second, and of a step's processor milliseconds by process.
 
-    ``ray`` is the address of a cluster; processor time of its workers is not measured.
+    ``ray`` is the address of a cluster. Processor time of its workers is not measured.
     """
     arguments = {"workers": workers, "network": network, "turns": turns, "ray": ray}
     load = os.getloadavg()[0]
@@ -129,7 +131,7 @@ def workers_party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, A
 
 
 class _ProcessorClock(Clock):
-    """A clock that also notes the processor time of this process, and of those that it started."""
+    """Measure time, and also the processor time of this process and of those that it started."""
 
     def __init__(self, warm_up: int, last: int) -> None:
         super().__init__(warm_up, last)
@@ -141,11 +143,11 @@ class _ProcessorClock(Clock):
         super().at(step)
         if len(self._marks) > before:
             lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
-            children = sorted(int(child) for text in lists for child in text.split())  # that this one started, in their order
+            children = sorted(int(child) for text in lists for child in text.split())  # those that this process started, in order
             self._seconds.append([time.process_time(), *map(_processor_seconds, children)])
 
     def processor_ms(self) -> list[float]:
-        """Return milliseconds of a step, this process first."""
+        """Return the processor milliseconds of a step by process, this one first."""
         began, ended = self._seconds
         (first, _), (last, _) = self._marks
         return [1e3 * (until - since) / (last - first) for since, until in zip(began, ended, strict=True)]
