@@ -91,7 +91,7 @@ def test_both_sides_take_what_the_label_party_chose(delay, rows, expected, probe
     assert [len(outcome) for outcome in outcomes] == [5, 5]
     assert ("CoinCommitment" in slow.kinds) == (expected == "oblivious-transfer")
     assert ("Choice" in slow.kinds) == probed
-    assert any(line.endswith(f" takes {expected}") and "a round trip of" in line for line in said) == probed
+    assert any(line.endswith(f" uses {expected}") and "a round trip of" in line for line in said) == probed
 
 
 @pytest.mark.parametrize(

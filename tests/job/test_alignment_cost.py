@@ -10,7 +10,7 @@ from tallystick.job import alignment_cost as module
 from tallystick.job.alignment_cost import alignment_cost, line_note
 
 SAID = re.compile(
-    r"with (\d+) ids .*?: some ([\d.e+]+) s of processor time .* and ([\d.e+]+) MB of messages \(([\d.e+]+) s at 100"
+    r"with (\d+) ids .*?: about ([\d.e+]+) s of processor time .* and ([\d.e+]+) MB of messages \(([\d.e+]+) s at 100"
 )
 
 

@@ -161,7 +161,7 @@ def test_check_says_where_own_columns_undo_what_a_union_hides(lay_out_job, metho
         shown = CliRunner().invoke(app, ["check", str(home / "party.yaml"), str(home / "contract.yaml")], env={"COLUMNS": "500"})
         found = check_party_file(home / "party.yaml", home / "contract.yaml")
         said = [line for line in found["disclosures"] if "columns of its own" in line]
-        whole = f"{begins} {OWN} of the union shop has, whatever fills the others (union.features = splice-tr)"
+        whole = f"{begins} {OWN} of the union shop has, however the others are filled (union.features = splice-tr)"
         assert said == ([whole] if begins else [])
         assert (f"discloses: {whole}" in shown.output) is bool(begins)
 
