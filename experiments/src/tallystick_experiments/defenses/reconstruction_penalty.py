@@ -22,10 +22,9 @@ class ReconstructionPenalty(Defense):
     """Adds weight * R^2 to the feature party's share of the loss: how much of its columns an adversary rebuilds from the batch.
 
     This is adversarial training against reconstruction (as Li et al. 2019, DeepObfuscator, and others) with an adversary that
-    needs no
-    training: ridge regression from embeddings, and from 64 random cosines of them, to all columns. It is fitted to every batch
-        again in closed form, so it is always the best one of its kind and its gradient is exact. Nothing beyond the usual
-        messages crosses.
+    needs no training: ridge regression from embeddings, and from 64 random cosines of them, to all columns. It is fitted to every
+    batch again in closed form, so it is always the best one of its kind and its gradient is exact. Nothing beyond the usual
+    messages crosses.
 
     Threat model: an honest-but-curious label party. Guarantee: no formal guarantee; another adversary may see more. Not
     protected: information of the columns that the label needs.

@@ -58,10 +58,8 @@ def run_setting(setting: CutSetting, data: SplitData, columns: ColumnValues, pla
 
     Returns:
         test AUC by epoch, and seconds; by number of known rows, the mean over columns of what the strongest attack rebuilt, with
-        and
-        without the label party's own columns and of all attacks, and every column's; and the same means for rows that the
-        attacker
-        compares once in an epoch, for which the test rows are used.
+        and without the label party's own columns and of all attacks, and every column's; and the same means for rows that the
+        attacker compares once in an epoch, for which the test rows are used.
     """
     started = time.perf_counter()
     assert data.own_shape is not None

@@ -98,10 +98,8 @@ def run_scenario(scenario: Scenario, clicks: SplitData, *, plan: TrainingPlan, s
 
     Returns:
         seconds; per epoch test_auc and loss, and for up to four epochs leak AUC by fast attack; for the last epoch all figures of
-        every
-        attack; and, if wanted, the AUC of the spectral attack on every layer's output, of the cut's principal components, and on
-        training
-        rows next to test rows. Leak AUCs are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
+        every attack; and, if wanted, the AUC of the spectral attack on every layer's output, of the cut's principal components,
+        and on training rows next to test rows. Leak AUCs are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
     """
     started = time.perf_counter()
     plan = scenario.plan or plan

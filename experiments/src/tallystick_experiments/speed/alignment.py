@@ -94,7 +94,7 @@ def measure_alignment(
     ``seconds`` (None if the protocol hardly multiplies); and per party ``peak_mib``, ``peak_over_baseline_mib`` and seconds of
     each part. The bare loop runs before and after every turn, because a shared machine, or one that slows down under load, is not
     always equally fast. A turn's efficiency uses the mean of the two, and the figures are medians over the turns. The default is
-    three turns, or one if there are more than in all 400,000 rows. With the peer ``spu``, each turn also runs SecretFlow's
+    three turns, or one if there are more than 400,000 rows in all. With the peer ``spu``, each turn also runs SecretFlow's
     ``peer_protocols`` on tables of the same ids, with a Python that has it. ``link_mbit`` puts a line of this many Mbit/s each
     way, with a round trip of ``link_ms``, between every two parties (``slow_link.py``).
 

@@ -63,10 +63,9 @@ def measure_serving(
 
     Args:
         parts: ``load`` asks at each rate, from the server and from a constant one; ``faults`` harms the partner during the
-            requests;
-            ``memory`` asks for ``minutes`` and watches the processes' memory; ``far`` does so with a partner that is far away,
-            and stopped,
-            killed and slow in turn; ``flood`` measures an honest client next to connections that read nothing.
+            requests; ``memory`` asks for ``minutes`` and watches the processes' memory; ``far`` does so with a partner that is
+            far away, and stopped, killed and slow in turn; ``flood`` measures an honest client next to connections that read
+            nothing.
         rows: rows of each side's table.
         seconds: the length of each load.
         rates: requests a second.
