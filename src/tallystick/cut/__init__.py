@@ -1,1 +1,1 @@
-"""Send what crosses the cut of a split network: embeddings forward, gradients back."""
+"""Send the data that crosses the cut of a split network: embeddings forward, gradients back."""

@@ -1,7 +1,7 @@
-"""Write the numbers of a training step for the wire: whole, or in fewer bytes. Shapes: B batch, D cut width, R bytes.
+"""Write the numbers of a training step for the wire, in full or in fewer bytes. Shapes: B batch, D cut width, R bytes.
 
-A way of writing is no defence: what is written in fewer bytes tells nearly as much, and no guarantee comes of it. Its loss is
-the same for both sides, for each row alone, and without randomness, so a run with it has the same bits again.
+Compression is not a defence: fewer bytes reveal nearly as much, and there is no guarantee. Its loss is the same for both sides,
+separate for each row, and without randomness, so a run with it has the same bits again.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from tallystick.network.messages import MalformedMessage
 
 
 class Compression(Protocol):
-    """One way of writing float32 rows in fewer bytes."""
+    """Write float32 rows in fewer bytes, in one way."""
 
     def row_bytes(self, width: int) -> int:
-        """Count the bytes of a row of so many numbers."""
+        """Count the bytes of a row of ``width`` numbers."""
         ...
 
     def packed(self, values_BD: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ class Compression(Protocol):
 
 
 class BFloat16:
-    """Each number in two bytes, which keep the range of float32 and 3 decimal digits."""
+    """Write each number in two bytes, which keep the range of float32 and 3 decimal digits."""
 
     def row_bytes(self, width: int) -> int:
         """Count two bytes for each number."""
@@ -47,14 +47,16 @@ class BFloat16:
 
 
 class Int8:
-    """Each number in one byte: the nearest of 255 steps between the row's largest magnitude and its negative (4 bytes a row)."""
+    """Write each number in one byte: the nearest of 255 steps between the row's largest magnitude and its negative (4 bytes a
+    row).
+    """
 
     def row_bytes(self, width: int) -> int:
         """Count one byte for each number, and the row's step."""
         return width + 4
 
     def packed(self, values_BD: Tensor) -> Tensor:
-        """Write the step, then how many steps each number is."""
+        """Write the step, then each number's count of steps."""
         step_B1 = values_BD.abs().amax(dim=1, keepdim=True) / 127
         steps_BD = torch.where(step_B1 > 0, values_BD / step_B1, 0.0).round().clamp(-127, 127).to(torch.int8)
         return torch.cat([step_B1.contiguous().view(torch.uint8), steps_BD.view(torch.uint8)], dim=1)

@@ -1,6 +1,6 @@
-"""The two messages of a split network. Shapes: B batch, D cut width.
+"""Define the two messages of a split network. Shapes: B batch, D cut width.
 
-What is not a finite number is neither sent nor taken: a single NaN would be in all weights one step later.
+Numbers that are not finite are neither sent nor accepted, because a single NaN would be in all weights one step later.
 """
 
 import math
@@ -17,7 +17,7 @@ from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessa
 
 
 class CutEmbedding(Message, frozen=True):
-    """Feature party to label party: the bottom model's output for the rows of one step, float32 (B, D), or compressed."""
+    """Sent by the feature party: the bottom model's output for the rows of one step, float32 (B, D), or compressed."""
 
     limit = MAX_MESSAGE_BYTES
     step: int
@@ -25,7 +25,7 @@ class CutEmbedding(Message, frozen=True):
 
 
 class CutGradient(Message, frozen=True):
-    """Label party to feature party: the loss's gradient by that output, float32 (B, D), or compressed."""
+    """Sent by the label party: the loss's gradient by that output, float32 (B, D), or compressed."""
 
     limit = MAX_MESSAGE_BYTES
     step: int
@@ -33,9 +33,9 @@ class CutGradient(Message, frozen=True):
 
 
 def send_embedding(channel: Channel, step: int, *cuts_BD: Tensor, compression: CompressionName = "none") -> list[Tensor]:
-    """Send the cut embeddings of one or more steps from ``step`` on, which nobody may change from then on.
+    """Send the cut embeddings of one or more steps from ``step`` on. Nothing may change them from then on.
 
-    Gives what the peer reads, step by step. Raises Diverged if a number is not finite, or not once it is compressed.
+    Return what the peer reads, step by step. Raises Diverged if a number is not finite, also after compression.
     """
     values, read_BD = _written(cuts_BD, compression, f"cut embedding of step {step}", channel.peer)
     channel.send(CutEmbedding(step=step, values=values))
@@ -43,15 +43,17 @@ def send_embedding(channel: Channel, step: int, *cuts_BD: Tensor, compression: C
 
 
 def receive_embedding(channel: Channel, step: int, rows: int, width: int, *, compression: CompressionName = "none") -> Tensor:
-    """Receive the cut embedding of a step. Raises ProtocolError for another step, shape or type, or no finite number."""
+    """Receive the cut embedding of a step. Raises ProtocolError for another step, shape or type, or a number that is
+    not finite.
+    """
     message = channel.receive(CutEmbedding)
     return _open(channel, message, step, rows, width, COMPRESSIONS[compression])
 
 
 def send_gradient(channel: Channel, step: int, *grads_BD: Tensor, compression: CompressionName = "none") -> list[Tensor]:
-    """Send the cut gradients of one or more steps from ``step`` on, which nobody may change from then on.
+    """Send the cut gradients of one or more steps from ``step`` on. Nothing may change them from then on.
 
-    Gives what the peer reads, step by step. Raises Diverged if a number is not finite, or not once it is compressed.
+    Return what the peer reads, step by step. Raises Diverged if a number is not finite, also after compression.
     """
     values, read_BD = _written(grads_BD, compression, f"cut gradient of step {step}", channel.peer)
     channel.send(CutGradient(step=step, values=values))
@@ -59,13 +61,15 @@ def send_gradient(channel: Channel, step: int, *grads_BD: Tensor, compression: C
 
 
 def receive_gradient(channel: Channel, step: int, rows: int, width: int, *, compression: CompressionName = "none") -> Tensor:
-    """Receive the cut gradient of a step. Raises ProtocolError for another step, shape or type, or no finite number."""
+    """Receive the cut gradient of a step. Raises ProtocolError for another step, shape or type, or a number that is
+    not finite.
+    """
     message = channel.receive(CutGradient)
     return _open(channel, message, step, rows, width, COMPRESSIONS[compression])
 
 
 def _written(parts_BD: Sequence[Tensor], name: CompressionName, what: str, peer: str) -> tuple[Array, list[Tensor]]:
-    """Return what goes into the message, and what is read from it."""
+    """Return the content of the message, and what its reader gets."""
     for part_BD in parts_BD:
         if not all_finite(part_BD.detach()):
             raise Diverged(
@@ -117,8 +121,8 @@ def _open(
 
 
 def all_finite(values: Tensor) -> bool:
-    """Tell whether no number is NaN or infinite, in one pass that allocates nothing."""
-    # A sum is finite only if all terms are, short of an overflow, which the slow look rules out.
+    """Tell whether all numbers are finite, in one pass that allocates nothing."""
+    # A sum is finite only if all terms are, except for an overflow, which the slow check rules out.
     return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
 
 

@@ -1,4 +1,4 @@
-"""Forward passes without training: validation, evaluation and prediction, per role. Shapes: B batch, D cut width."""
+"""Run forward passes without training: validation, evaluation and prediction, per role. Shapes: B batch, D cut width."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from tallystick.network.channel import Channel
 from tallystick.tables.features import Features
 
 FeatureSource = Callable[[Tensor], Features]
-"""Gives a party's features for a batch of aligned positions; where rows may be absent, it is what imputes them."""
+"""Gives a party's features for a batch of aligned positions. If rows may be absent, it imputes them."""
 Announce = Callable[[Tensor], None]
-"""Hears which positions a FeatureSource will be asked for soon, so that it can read them ahead."""
+"""Gets the positions that a FeatureSource will be asked for soon, so that it can read them ahead."""
 
 
 SCORED_AT_A_TIME = 1024
-"""Rows that are scored at a time: a batch of training has fewer, and takes a third longer for the same scores."""
+"""Rows that are scored at a time. A batch of training has fewer, and takes a third longer for the same scores."""
 
 TILE = 32
-"""Rows in multiples of which a score is computed. In other numbers a row's bits depend on how many stand beside it.
+"""A score is computed for a multiple of this many rows. With other numbers, a row's bits depend on the number of rows.
 
-So a row has the same bits in any batch and at any place of it, in layers of at least 16 outputs, or whose inputs are a multiple
-of four. In narrower ones MKL's kernels take some rows of a batch otherwise, and the last bit may differ.
+So a row has the same bits in any batch and at any place in it, in layers of at least 16 outputs, or with a multiple of four
+inputs. In narrower ones MKL's kernels treat some rows of a batch differently, and the last bit may differ.
 """
 
 
@@ -36,7 +36,7 @@ def whole_tiles(index_B: Tensor) -> Tensor:
 
 
 def tiled_batches(rows: int, batch_size: int) -> list[Tensor]:
-    """Split all positions in batches of whole tiles. The scores behind the last position are to be dropped."""
+    """Split all positions into batches of whole tiles. The scores after the last position must be dropped."""
     index_N = torch.arange(rows)
     return [whole_tiles(index_B) for index_B in torch.split(index_N, batch_size + -batch_size % TILE)] if rows else []
 
@@ -44,19 +44,19 @@ def tiled_batches(rows: int, batch_size: int) -> list[Tensor]:
 Part = Literal["training", "validation", "test", "prediction"]
 
 Sending = Callable[[Part, int], None]
-"""Called before each row of a part is embedded and sent so many times more; if it raises, nothing is."""
+"""Called before each row of a part is embedded and sent ``times`` more times. If it raises, nothing is sent."""
 
 
 def uncounted(part: Part, times: int) -> None:
-    """Count nothing: a Sending."""
+    """Count nothing. It is a Sending."""
 
 
 def ignore_rows(index_B: Tensor) -> None:
-    """Ignore rows that lie in memory: an Announce."""
+    """Ignore rows that are in memory. It is an Announce."""
 
 
 def no_columns(index_B: Tensor) -> Features:
-    """Return rows without columns: the FeatureSource of a label party that has none."""
+    """Return rows without columns. It is the FeatureSource of a label party without columns."""
     rows, device = len(index_B), index_B.device
     return Features(
         numeric_NF=torch.empty(rows, 0, device=device), categorical_NG=torch.empty(rows, 0, dtype=torch.int64, device=device)
@@ -68,12 +68,12 @@ CutRows = Callable[[Tensor, int], int]
 
 
 def a_row_each(index_B: Tensor, peer: int) -> int:  # noqa: ARG001
-    """Return one row for each position: the usual CutRows."""
+    """Return one row for each position. It is the usual CutRows."""
     return len(index_B)
 
 
 Cuts = Callable[[int, Tensor], Tensor]
-"""Gives the rows of a feature party's cut embedding that go with a batch's positions, by the batch's number."""
+"""Gives the rows of a feature party's cut embedding for a batch's positions, by the batch's number."""
 
 
 def crossing(channel: Channel, width: int, peer: int, *, cut_rows: CutRows = a_row_each) -> Cuts:
@@ -87,12 +87,12 @@ def crossing(channel: Channel, width: int, peer: int, *, cut_rows: CutRows = a_r
 
 @dataclass(frozen=True, kw_only=True)
 class KeptCuts:
-    """The Cuts of a feature party whose embeddings crossed before, each row's once: nothing is sent or received for a batch.
+    """Give the Cuts of a feature party whose embeddings crossed before, once per row. Nothing is sent or received for a batch.
 
     Args:
-        numbers_R: which rows crossed, in ascending order.
+        numbers_R: the rows that crossed, in ascending order.
         embedding_RD: their cut embeddings.
-        numbers: says which rows go with a batch's positions, in the order in which they would cross.
+        numbers: gives the rows for a batch's positions, in the order in which they would cross.
     """
 
     numbers_R: Tensor
@@ -110,11 +110,11 @@ class KeptCuts:
 
 
 Watch = Callable[[Tensor, Tensor], None]
-"""Called after a batch is sent of which no gradient comes back: with its positions, and its embeddings as they crossed."""
+"""Called after a batch is sent that gets no gradient back, with its positions and its embeddings as they crossed."""
 
 
 class PassObserver(Protocol):
-    """Whoever keeps embeddings that cross without a gradient coming back: an audit's recorder."""
+    """Keep embeddings that cross without a gradient coming back, as an audit's recorder does."""
 
     def sent(self, part: Part, index_B: Tensor, cut_BD: Tensor) -> None:
         """Take in a batch of a part of the split that crossed."""
@@ -130,7 +130,7 @@ class PassObserver(Protocol):
 
 
 def unwatched(index_B: Tensor, cut_BD: Tensor) -> None:
-    """Watch nothing: the Watch of nobody."""
+    """Watch nothing. It is the Watch of no observer."""
 
 
 @torch.no_grad()
@@ -149,14 +149,14 @@ def send_embeddings(
 def side_by_side(batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
     """Receive the cut embeddings of all batches, as the label party.
 
-    Each row has the feature parties' side by side: (rows, sum of widths).
+    Each row joins the feature parties' embeddings: (rows, sum of widths).
     """
     return torch.cat([torch.cat([each(number, index_B) for each in cuts], dim=1) for number, index_B in enumerate(batches)])
 
 
 @torch.no_grad()
 def logits_over(model: LabelModel, own: FeatureSource, batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
-    """Finish the forward pass, as the label party, wherever the cut embeddings come from."""
+    """Finish the forward pass, as the label party, for cut embeddings from any source."""
     model.eval()
     logits = [model([each(number, index_B) for each in cuts], own(index_B)) for number, index_B in enumerate(batches)]
     model.train()

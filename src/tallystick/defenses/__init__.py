@@ -1,1 +1,1 @@
-"""Defences of labels and features, one file each."""
+"""Provide defences of labels and features, one file each."""

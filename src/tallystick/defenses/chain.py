@@ -1,4 +1,4 @@
-"""Defences made ready to apply: labels, penalties, gradients. Shapes: N rows, B batch, D cut width."""
+"""Chain defences ready to apply: labels, penalties, gradients. Shapes: N rows, B batch, D cut width."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from tallystick.privacy.events import Event
 
 @dataclass(frozen=True, kw_only=True)
 class Defenses:
-    """The defences of labels in a run, chained: labels first, then penalties, then gradients, each kind in the contract's order.
+    """Chain the defences of labels in a run: labels first, then penalties, then gradients, each kind in the contract's order.
 
     A penalty's gradient is part of the cut gradient that the gradient defences get, so their noise covers the sum.
     """
@@ -46,9 +46,9 @@ class Defenses:
         return labels_N
 
     def penalty(self, cut_BD: Tensor, labels_B: Tensor, epoch: float = math.inf) -> Tensor | None:
-        """Return what is added to the batch's mean loss, or None if nothing is.
+        """Return the penalty to add to the batch's mean loss, or None if there is none.
 
-        ``epoch`` is how many are over, with fractions.
+        ``epoch`` is the number of finished epochs, with fractions.
         """
         total: Tensor | None = None
         for defense in self.penalties:
@@ -63,18 +63,18 @@ class Defenses:
         return grad_BD
 
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """Say what each defence promises, in the order in which they apply."""
+        """Return each defence's promise, in the order in which they apply."""
         parts: tuple[LabelDefense | PenaltyDefense | GradientDefense, ...] = (*self.labels, *self.penalties, *self.gradients)
-        return tuple(dict.fromkeys(part.guarantee() for part in parts))  # of one with several parts: once
+        return tuple(dict.fromkeys(part.guarantee() for part in parts))  # once for a defence with several parts
 
     def events(self) -> tuple[Event, ...]:
-        """Return what a run costs the labels, for the ledger."""
+        """Return the events of a run that cost privacy of the labels, for the ledger."""
         return tuple(guarantee.event for guarantee in self.guarantees() if guarantee.event is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingDefenses:
-    """The defences of a feature party's columns in a run: penalties while it trains, and what is done to all that it sends."""
+    """Hold the defences of a feature party's columns in a run: penalties in training, and changes to everything that it sends."""
 
     penalties: tuple[EmbeddingPenalty, ...] = ()
     embeddings: tuple[EmbeddingDefense, ...] = ()
@@ -84,11 +84,11 @@ class EmbeddingDefenses:
 
     @property
     def noisy(self) -> bool:
-        """Tell whether any draws noise for what is sent."""
+        """Tell whether any of them draws noise for the data that is sent."""
         return any(isinstance(each, GaussianEmbeddings) for each in self.embeddings)
 
     def penalty(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor | None:
-        """Return what joins this party's share of the loss, or None if nothing does."""
+        """Return the penalty to add to this party's share of the loss, or None if there is none."""
         total: Tensor | None = None
         for defense in self.penalties:
             part = defense(cut_BD, numeric_BF, codes_BG)
@@ -102,7 +102,7 @@ class EmbeddingDefenses:
         return cut_BD
 
     def guarantees(self) -> tuple[Guarantee, ...]:
-        """Say what each defence promises."""
+        """Return each defence's promise."""
         parts: tuple[EmbeddingPenalty | EmbeddingDefense, ...] = (*self.penalties, *self.embeddings)
         return tuple(part.guarantee() for part in parts)
 
@@ -112,9 +112,9 @@ NO_EMBEDDING_DEFENSE = EmbeddingDefenses()
 
 
 def chain(parts: Sequence[Defense], *, target: str = "binary") -> Defenses:
-    """Put the defences of labels in the order in which they apply. Those of features are left out.
+    """Put the defences of labels in the order in which they apply. Defences of features are left out.
 
-    Raises ConfigError for one that the target type does not allow.
+    Raises ConfigError for a defence that the target type does not allow.
     """
     by_stage: dict[str, list[Any]] = {"labels": [], "penalties": [], "gradients": []}
     for whole in parts:
@@ -127,7 +127,7 @@ def chain(parts: Sequence[Defense], *, target: str = "binary") -> Defenses:
 
 
 def embedding_chain(parts: Sequence[Defense]) -> EmbeddingDefenses:
-    """Put the defences of features in the order in which they apply. Those of labels are left out."""
+    """Put the defences of features in the order in which they apply. Defences of labels are left out."""
     by_stage: dict[str, list[Any]] = {stage: [] for stage in FEATURE_STAGES}
     for part in parts:
         if part.stage in FEATURE_STAGES:

@@ -1,4 +1,4 @@
-"""Refuse what defences cannot use: strengths out of range, unusable gradients, labels. Shapes: N rows, B batch, D cut width."""
+"""Refuse input that defences cannot use: strengths, gradients, labels. Shapes: N rows, B batch, D cut width."""
 
 import math
 
@@ -16,7 +16,7 @@ def check_positive(name: str, value: float) -> None:
 
 
 def check_defense_epsilon(name: str, epsilon: float) -> None:
-    """Refuse an epsilon that 64-bit coins cannot tell from 0, or that is none."""
+    """Refuse an unusable epsilon, or one that 64-bit coins cannot distinguish from 0."""
     check_epsilon(epsilon)
     if not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
         raise ConfigError(f"{name}: epsilon is {epsilon!r}; it must lie between {LEAST_EPSILON:g} and {MOST_EPSILON:g}")
@@ -29,11 +29,11 @@ def check_between(name: str, value: float, low: float, high: float) -> None:
 
 
 def check_gradients(grad_BD: Tensor, labels_B: Tensor) -> None:
-    """Refuse cut gradients that are no matrix of finite numbers with one row per label."""
+    """Refuse cut gradients that are not a matrix of finite numbers with one row per label."""
     if grad_BD.dim() != 2 or not grad_BD.is_floating_point() or grad_BD.shape[1] == 0:
         raise DataError(f"cut gradients have shape {tuple(grad_BD.shape)} and type {grad_BD.dtype}; expected floats (B, D)")
     check_labels(labels_B, len(grad_BD))
-    # A sum is finite only if all terms are, short of an overflow that the slow look then rules out.
+    # A sum is finite only if all terms are, except for an overflow, which the slow check then rules out.
     if not bool(grad_BD.sum(dtype=torch.float64).isfinite()):
         wrong_B = ~grad_BD.isfinite().all(dim=1)
         if bool(wrong_B.any()):
@@ -44,7 +44,7 @@ def check_gradients(grad_BD: Tensor, labels_B: Tensor) -> None:
 
 
 def check_embeddings(cut_BD: Tensor) -> None:
-    """Refuse cut embeddings that are no matrix of finite numbers."""
+    """Refuse cut embeddings that are not a matrix of finite numbers."""
     if cut_BD.dim() != 2 or not cut_BD.is_floating_point() or cut_BD.shape[1] == 0:
         raise DataError(f"cut embeddings have shape {tuple(cut_BD.shape)} and type {cut_BD.dtype}; expected floats (B, D)")
     if not bool(cut_BD.detach().sum(dtype=torch.float64).isfinite()) and not bool(cut_BD.isfinite().all()):

@@ -1,7 +1,7 @@
-"""The defences by name: a defence is a file here and a row in this table, or a class of an installed package.
+"""List the defences by name. A defence is a file here and a row in this table, or a class of an installed package.
 
-A row's class says where it applies, which targets it allows and which keys it has in a contract; config/defense.py makes the
-contract's entries of that, trials/ tries them, and docs/explanation/defenses.md is checked against it.
+A row's class says where the defence applies, which targets it allows and which keys it has in a contract. config/defense.py makes
+the contract's entries from that, trials/ tries the defences, and docs/explanation/defenses.md is checked against it.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
 from tallystick.errors import ConfigError
 
 GROUP = "tallystick.defenses"
-"""Entry points of installed packages: a defence's method, and its class."""
+"""The group of installed packages' entry points: a defence's method, and its class."""
 
 DEFENSES: Mapping[str, type[Defense]] = MappingProxyType(
     {
@@ -43,16 +43,16 @@ DEFENSES: Mapping[str, type[Defense]] = MappingProxyType(
 
 
 def installed_methods() -> list[str]:
-    """List the methods of installed packages' defences. Nothing of them is loaded."""
+    """List the methods of installed packages' defences, without loading any of them."""
     return sorted(entry_points(group=GROUP).names)
 
 
 def defense_named(method: str) -> type[Defense] | None:
-    """Return the defence of this method, of the table or of an installed package's entry point, which it loads, or None if
-    neither.
+    """Return the defence of this method, or None if there is none.
 
-    Unlike an attack from outside, such a defence runs in the process of the party whose contract names it: it is trusted as the
-    library is. Raises ConfigError for an entry point that cannot be loaded, or that is of two packages or no defence.
+    It is in the table, or is loaded from an installed package's entry point. Unlike an attack from outside, such a defence runs
+    in the process of the party whose contract names it, so it is trusted like the library. Raises ConfigError for an entry point
+    that cannot be loaded, that belongs to two packages, or that is not a defence.
     """
     if method in DEFENSES:
         return DEFENSES[method]

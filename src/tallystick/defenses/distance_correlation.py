@@ -1,4 +1,4 @@
-"""A loss on the distance correlation of cut embeddings and labels. Shapes: B batch, D cut width, K classes in the batch."""
+"""Add the distance correlation of cut embeddings and labels to the loss. Shapes: B batch, D cut width, K classes in the batch."""
 
 import math
 from collections.abc import Mapping
@@ -14,30 +14,29 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.lazy_torch import Tensor, torch
 
 FLOOR = 1e-8
-"""Added to the squared distance correlation before its logarithm is taken; it has no unit."""
+"""Added to the squared distance correlation before its logarithm is taken. It has no unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistanceCorrelation(Defense):
     """Adds weight * log(dCor^2 + 1e-8) of a batch's cut embeddings and labels to the loss, or weight * dCor^2.
 
-    Sun et al. 2022 (Label leakage and protection from forward embedding in vertical federated learning), equation 4; what the
-    paper calls dCor is Szekely's dCor^2. The labels' distances are 0 and 1, which turns the sums over pairs into class
-    means (see ``squared_distance_correlation``): exact for any batch size, and no B x B matrix is stored.
+    This is Sun et al. 2022 (Label leakage and protection from forward embedding in vertical federated learning), equation 4. The
+    paper's dCor is Szekely's dCor^2. The labels' distances are 0 and 1, which turns the sums over pairs into class means (see
+    ``squared_distance_correlation``): exact for any batch size, without storing a B x B matrix.
 
-    Threat model: a feature party that follows the protocol and looks at its own embeddings. Guarantee: no formal guarantee;
-    it works against linear and clustering attacks, in training, as far as the optimiser goes. Not protected: cut gradients, which
+    Threat model: a feature party that follows the protocol and studies its own embeddings. Guarantee: no formal guarantee; it
+    works against linear and clustering attacks, in training, as far as the optimiser goes. Not protected: cut gradients, which
     the penalty makes depend on the labels even more (chain a gradient defence, whose noise then covers the sum).
 
-    The log form has a narrow range of weights between doing nothing and keeping the network from learning. Attackers who know
-    some labels are not stopped: an embedding that is independent of labels would be of no use.
+    The log form has a narrow range of weights between no effect and a network that cannot learn. It does not stop attackers who
+    know some labels, because an embedding that is independent of labels is of no use.
 
-    A batch of one class, or of embeddings that are all the same, has no distance correlation: its penalty is 0 and has no
-    gradient.
-    On n independent rows dCor^2 is not 0 but grows as 1 / n (.013 at n = 300): small batches push against chance.
+    A batch of one class, or with equal embeddings, has no distance correlation, so its penalty is 0 and has no gradient. On n
+    independent rows dCor^2 is not 0 but grows as 1 / n (.013 at n = 300), so small batches push against chance.
 
     Args:
-        weight: of the penalty beside the mean loss, above 0.
+        weight: the penalty's weight, relative to the mean loss; above 0.
         form: the logarithm, as in the paper, whose gradient does not fade with the correlation; or dCor^2 itself.
         warm_up: epochs over which the weight rises from 0.
 
@@ -73,19 +72,19 @@ class DistanceCorrelation(Defense):
         return weight * correlation.to(cut_BD.dtype)
 
     def guarantee(self) -> Guarantee:
-        """Say that there is none."""
+        """State that there is no formal guarantee."""
         return Guarantee(
             text=f"no formal guarantee: distance correlation of cut embeddings and labels in the loss, weight {self.weight:g}"
         )
 
 
 def squared_distance_correlation(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-    """Return dCor^2 of embeddings and class labels as a float64 scalar. It is 0 where there is none.
+    """Return dCor^2 of embeddings and class labels as a float64 scalar. It is 0 if there is no correlation.
 
-    The V-statistic of Szekely et al., 2007. Let d_ij be the embeddings' distances, r_i their row means and m their mean. Let
-    b_ij be 1 where labels differ and else 0, and B its double centring. dCov^2(f, y) = mean(B d) takes only sums of d by row
-    and within classes. dCov^2(f, f) = mean(d^2) - 2 mean(r^2) + m^2, where mean(d^2) is twice the total variance. dCov^2(y, y)
-    takes the class shares.
+    This is the V-statistic of Szekely et al., 2007. Let d_ij be the embeddings' distances, r_i their row means and m their mean.
+    Let b_ij be 1 if labels differ and else 0, and B its double centring. dCov^2(f, y) = mean(B d) needs only sums of d by row and
+    within classes. dCov^2(f, f) = mean(d^2) - 2 mean(r^2) + m^2, where mean(d^2) is twice the total variance. dCov^2(y, y) needs
+    the class shares.
     """
     if cut_BD.dim() != 2 or not cut_BD.is_floating_point():
         raise DataError(f"cut embeddings have shape {tuple(cut_BD.shape)} and type {cut_BD.dtype}; expected floats (B, D)")

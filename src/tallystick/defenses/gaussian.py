@@ -1,4 +1,4 @@
-"""Clipping and Gaussian noise on cut gradients. Shapes: B batch, D cut width."""
+"""Clip cut gradients and add Gaussian noise. Shapes: B batch, D cut width."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,23 +20,25 @@ from tallystick.privacy.grid import GridGaussian
 class GaussianGradients(Defense):
     """Clips every row's gradient and adds Gaussian noise that makes one step's release (epsilon, delta)-label-DP.
 
-    The Gaussian mechanism with Balle and Wang's (2018) analytic calibration. A cut gradient is that of the batch's mean loss,
-    so B times it is the gradient of the row's own loss: ``clip`` bounds the norm of that one, whatever the batch size. With
-    another label a clipped row lies anywhere in the same ball, so its sensitivity is 2 clip / B. What is sent is an integer on a
-    grid with integer noise (``privacy/grid.py``), whose rounding is in the sensitivity: the claim is of the bits that are sent.
+    This is the Gaussian mechanism with Balle and Wang's (2018) analytic calibration. A cut gradient is that of the batch's mean
+    loss, so B times it is the gradient of the row's own loss. ``clip`` bounds the norm of that gradient, for any batch size. With
+    another label a clipped row lies anywhere in the same ball, so its sensitivity is 2 clip / B. The sent value is an integer on
+    a grid with integer noise (``privacy/grid.py``), and the rounding is part of the sensitivity, so the claim holds for the bits
+    that are sent.
 
-    Threat model: a feature party that follows the protocol, for one step. Guarantee: (epsilon, delta)-label-DP for each row
-    of one step's release *given the top model*. On a union the rate of positives is given, too, by which labels are imputed and
-    logits shifted. A label must enter its own row's loss alone. So a contract refuses penalties that couple the rows, such as
-    the distance correlation, and imputation by the vote of other rows. No formal guarantee for the run: the top model learns from
-    the exact labels, and every epoch releases each row again. Not protected: cut embeddings.
+    Threat model: a feature party that follows the protocol, for one step. Guarantee: (epsilon, delta)-label-DP for each row of
+    one step's release *given the top model*. On a union the rate of positives is given as well, by which labels are imputed and
+    logits shifted. A label must enter only its own row's loss. So a contract refuses penalties that couple the rows, such as the
+    distance correlation, and imputation by the vote of other rows. No formal guarantee for the run: the top model learns from the
+    exact labels, and every epoch releases each row again. Not protected: cut embeddings.
 
-    The labels are not read, so any target will do, and no batch is a special case: the noise does not depend on the data.
+    It does not read labels, so it works with any target, and no batch is a special case, because the noise does not depend on the
+    data.
 
     Args:
-        epsilon: of one step, 1e-6 to 100.
-        delta: chance that it does not hold, at least 1e-24 and below 1.
-        clip: largest norm of one row's gradient of its own loss.
+        epsilon: the budget of one step, 1e-6 to 100.
+        delta: the chance that it does not hold, at least 1e-24 and below 1.
+        clip: the largest norm of one row's gradient of its own loss.
 
     Raises ConfigError for values out of range, DataError for gradients that are not finite.
     """
@@ -60,7 +62,7 @@ class GaussianGradients(Defense):
 
     @property
     def deviation(self) -> float:
-        """Return the least standard deviation per coordinate, of the gradient of a row's own loss. The grid adds up to 1/200."""
+        """Return the least standard deviation per coordinate, for the gradient of a row's own loss. The grid adds up to 1/200."""
         return 2 * self.clip * gaussian_multiplier(self.epsilon, self.delta)
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
@@ -76,7 +78,7 @@ class GaussianGradients(Defense):
         return torch.from_numpy(noisy_BD).to(grad_BD)
 
     def guarantee(self) -> Guarantee:
-        """Say what one step keeps, and that the run has no guarantee."""
+        """State the guarantee of one step, and that the run has none."""
         return Guarantee(
             text="no formal guarantee for the run, because the top model learns from exact labels and every epoch releases "
             f"each row again; one step's cut gradients alone are ({self.epsilon:g}, {self.delta:g})-label-DP given the top model"

@@ -1,4 +1,4 @@
-"""Clipping and Gaussian noise on cut embeddings. Shapes: B batch, D cut width."""
+"""Clip cut embeddings and add Gaussian noise. Shapes: B batch, D cut width."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,27 +21,27 @@ from tallystick.privacy.grid import GridGaussian
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianEmbeddings(Defense):
-    """Clips every row's cut embedding to a norm and adds Gaussian noise before it is sent, in training and ever after.
+    """Clips every row's cut embedding to a norm and adds Gaussian noise before it is sent, in training and always after.
 
-    The Gaussian mechanism with Balle and Wang's (2018) analytic calibration: with other columns a clipped row lies anywhere in
-    the same ball, so the sensitivity is twice the clip. What is sent is an integer on a grid with integer noise
-    (``privacy/grid.py``), whose rounding is in the sensitivity: the claim holds of the bits that are sent. The network learns
-    through the noise, and so to spend what little gets through on what the label needs.
+    This is the Gaussian mechanism with Balle and Wang's (2018) analytic calibration. With other columns a clipped row lies
+    anywhere in the same ball, so the sensitivity is twice the clip. The sent value is an integer on a grid with integer noise
+    (``privacy/grid.py``), and the rounding is part of the sensitivity, so the claim holds for the bits that are sent. The network
+    learns through the noise, and so learns to use the little that passes for what the label needs.
 
-    Where noise follows from a secret (``RowNoise``, in a run), a row that the same weights send again with the same embedding has
-    the same noise, beside whatever rows: that tells nothing new of it, but that it has not changed.
+    If noise follows from a secret (``RowNoise``, in a run), a row that the same weights send again with the same embedding has
+    the same noise, with any other rows. That reveals nothing new about it, except that it has not changed.
 
-    Threat model: an honest-but-curious label party that keeps all it receives. Guarantee: one release of a row's embedding is
-    (epsilon, delta)-DP for that row's columns *given the bottom model's weights*. So it holds as it stands for rows that the
-    model was not trained on (tests, predictions), once per release. No formal guarantee for a training row and the whole run:
-    the weights learn from its columns and shape what is sent of all others; its own embeddings cost what ``over`` says, and
-    the encoder's statistics are exact. Not protected: which rows there are; whether a row's embedding by the same weights is the
-    one sent before.
+    Threat model: an honest-but-curious label party that keeps everything it receives. Guarantee: one release of a row's embedding
+    is (epsilon, delta)-DP for that row's columns *given the bottom model's weights*. So it holds for rows that the model was not
+    trained on (tests, predictions), once per release. No formal guarantee for a training row and the whole run: the weights learn
+    from its columns and shape all other rows' embeddings; its own embeddings cost what ``over`` returns, and the encoder's
+    statistics are exact. Not
+    protected: which rows exist; whether a row's embedding by the same weights equals the one sent before.
 
     Args:
-        epsilon: of one release of one row, 1e-6 to 100.
-        delta: chance that it does not hold, at least 1e-24 and below 1.
-        clip: largest norm of a row's cut embedding.
+        epsilon: the budget of one release of one row, 1e-6 to 100.
+        delta: the chance that it does not hold, at least 1e-24 and below 1.
+        clip: the largest norm of a row's cut embedding.
 
     Raises ConfigError for values out of range, DataError for embeddings that are not finite.
     """
@@ -66,15 +66,15 @@ class GaussianEmbeddings(Defense):
         return gaussian_multiplier(self.epsilon, self.delta)
 
     def event(self, releases: int) -> GaussianDP:
-        """Return the cost of so many releases of one row's embedding, given the weights of each."""
+        """Return the cost of ``releases`` releases of one row's embedding, given the weights of each."""
         return GaussianDP(noise_multiplier=self.multiplier, releases=releases, unit="record")
 
     def over(self, releases: int) -> float:
-        """Return epsilon at the same delta of so many releases of one row's embedding, given the weights of each."""
+        """Return epsilon at the same delta for ``releases`` releases of one row's embedding, given the weights of each."""
         return total_epsilon([self.event(releases)], delta=self.delta, unit="record")
 
     def __call__(self, cut_BD: Tensor, *, generator: Randomness | RowNoise) -> Tensor:
-        """Return the clipped, noisy embeddings. Gradients flow as if they had been clipped alone."""
+        """Return the clipped, noisy embeddings. Gradients flow as if they had only been clipped."""
         check_embeddings(cut_BD)
         if not len(cut_BD):
             return cut_BD
@@ -86,7 +86,7 @@ class GaussianEmbeddings(Defense):
         return passing(torch.from_numpy(noisy_BD).to(clipped_BD), clipped_BD)
 
     def guarantee(self) -> Guarantee:
-        """Say what one release keeps, and that the run has no guarantee."""
+        """State the guarantee of one release, and that the run has none."""
         return Guarantee(
             text="no formal guarantee for a training row and the run, because the bottom model learns from its columns; one "
             f"release of a row's embedding is ({self.epsilon:g}, {self.delta:g})-DP for its columns given the model"

@@ -1,4 +1,4 @@
-"""Gaussian noise on binary labels. Shapes: N rows."""
+"""Add Gaussian noise to binary labels. Shapes: N rows."""
 
 import math
 from collections.abc import Mapping
@@ -17,33 +17,33 @@ from tallystick.privacy.events import GaussianDP, check_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
 
 SAMPLING_ERROR = 2e-11
-"""Total variation between the noise that is drawn and an exact Gaussian, at most."""
+"""The most total variation between the noise that is drawn and an exact Gaussian."""
 GRID = 2.0**-12
-"""Noisy labels are rounded to this share of sigma, so that the last bits of a float tell nothing."""
+"""Noisy labels are rounded to this share of sigma, so that the last bits of a float reveal nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianLabels(Defense):
     """Adds Gaussian noise to every label once, and trains on how likely the noisy label makes a positive.
 
-    The Gaussian mechanism with Balle and Wang's (2018) analytic calibration; a binary label has sensitivity 1. Cross-entropy
-    with a target outside [0, 1] has no lower bound, so the noisy label t becomes the posterior
-    sigmoid(logit(pi) + (t - 1/2) / sigma^2), where the positive share pi is the mean of the noisy labels: post-processing,
-    which costs nothing. The targets' mean is the positive share, so a model trained on them is right on average, but its
-    probabilities are pulled towards that share: ranks stay, calibration does not.
+    This is the Gaussian mechanism with Balle and Wang's (2018) analytic calibration. A binary label has sensitivity 1.
+    Cross-entropy with a target outside [0, 1] has no lower bound, so the noisy label t becomes the posterior sigmoid(logit(pi) +
+    (t - 1/2) / sigma^2), where the positive share pi is the mean of the noisy labels. This is post-processing and costs nothing.
+    The targets' mean is the positive share, so a model trained on them is right on average, but its probabilities are pulled
+    towards that share: ranks stay, calibration does not.
 
-    Randomised response (``LabelDP``) keeps more for the same epsilon at the usual deltas; this one is for ledgers that add up
+    Randomised response (``LabelDP``) keeps more for the same epsilon at the usual deltas. This defence is for ledgers that add up
     Gaussian events.
 
-    Threat model: any adversary who sees anything of the run, whatever else it knows, but who does not see the labels.
-    Guarantee: (epsilon, delta)-label-DP for the labels given, training and validation alike. Noise is drawn by inversion from
-    52 random bits and rounded to a grid of sigma / 4096: within 2e-11 of exact in total variation, which adds at most
-    (1 + e^epsilon) 2e-11 to delta; a delta of less than ten times that is refused. Not protected: features; test labels; what
-    a good model tells of anyone's label.
+    Threat model: any adversary who sees anything of the run and knows anything except the labels. Guarantee: (epsilon,
+    delta)-label-DP for the labels given, in training and validation. Noise is drawn by inversion from 52 random bits and rounded
+    to a grid of sigma / 4096: it is within 2e-11 of exact in total variation, which adds at most (1 + e^epsilon) 2e-11 to delta.
+    A delta of less than ten times that is refused. Not protected: features; test labels; what a good model reveals about anyone's
+    label.
 
     Args:
-        epsilon: budget, 1e-6 to 100.
-        delta: chance that it does not hold, in (0, 1) and at least ten times the sampling's share.
+        epsilon: the budget, 1e-6 to 100.
+        delta: the chance that it does not hold, in (0, 1) and at least ten times the sampling's share.
 
     Raises ConfigError for a budget out of range, DataError for labels other than 0 and 1.
     """
@@ -74,7 +74,7 @@ class GaussianLabels(Defense):
         return gaussian_multiplier(self.epsilon, self.delta)
 
     def noisy(self, labels_N: Tensor, *, random_bytes: RandomBytes) -> Tensor:
-        """Return the labels with noise, float64: what is released."""
+        """Return the labels with noise, float64, which is what is released."""
         from scipy.special import ndtri
 
         numbers_N = class_numbers(labels_N, 2, "gaussian-labels").cpu().numpy()

@@ -1,4 +1,4 @@
-"""Isotropic Gaussian noise on cut gradients. Shapes: B batch, D cut width."""
+"""Add isotropic Gaussian noise to cut gradients. Shapes: B batch, D cut width."""
 
 import math
 from collections.abc import Mapping
@@ -18,14 +18,13 @@ from tallystick.lazy_torch import Tensor
 class Isotropic(Defense):
     """Adds N(0, (power / D) max_b |g_b|^2 I) to every row: the baseline ``iso`` of Li et al. 2022 (Marvell), section 5.
 
-    Threat model: a feature party that follows the protocol and studies norms and directions of the cut gradients.
-    Guarantee: no formal guarantee. The noise is in units of the batch's largest gradient and no gradient is clipped.
-    Not protected: cut embeddings; labels against an adversary who averages over many epochs. The noise lies in all D directions,
-    of which one matters: where both classes have the same spread it takes D times the power of Marvell for the same sum of KL
-    divergences.
+    Threat model: a feature party that follows the protocol and studies norms and directions of the cut gradients. Guarantee: no
+    formal guarantee. The noise is in units of the batch's largest gradient, and no gradient is clipped. Not protected: cut
+    embeddings; labels against an adversary who averages over many epochs. The noise is in all D directions, of which one matters.
+    If both classes have the same spread, it takes D times the power of Marvell for the same sum of KL divergences.
 
-    The labels are not read, so any target will do, and a batch of one class, one row or equal gradients needs no special
-    case. A batch whose gradients are all zero is sent as it is: its rows are alike.
+    It does not read labels, so it works with any target, and a batch of one class, one row or equal gradients needs no special
+    case. A batch whose gradients are all zero is sent unchanged, because its rows are equal.
 
     Args:
         power: expected squared norm of a row's noise, in units of the batch's largest squared gradient norm; above 0.
@@ -54,7 +53,7 @@ class Isotropic(Defense):
         return grad_BD + deviation * standard_normal(rows, width, generator, like=grad_BD)
 
     def guarantee(self) -> Guarantee:
-        """Say that there is none."""
+        """State that there is no formal guarantee."""
         return Guarantee(
             text=f"no formal guarantee: Gaussian noise of {self.power:g} times the batch's largest squared gradient norm "
             "on every cut gradient"

@@ -1,4 +1,4 @@
-"""List what reads labels behind the defences that promise nothing: one sentence each, for check, the report and the docs."""
+"""List the attacks that read labels behind defences without a promise, one sentence each, for check, the report and the docs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, kw_only=True)
 class ReadBy:
-    """The strongest attack that knows no label, on 8,000 rows of credit-card data over eight epochs (docs/results/defenses.md).
+    """Name the strongest attack without labels, on 8,000 rows of credit-card data over eight epochs (docs/results/defenses.md).
 
     Args:
         attack: its name among the label inference attacks.
-        auc: with which it told the two classes apart.
+        auc: the AUC with which it separated the two classes.
     """
 
     attack: str
@@ -19,7 +19,7 @@ class ReadBy:
 
     @property
     def sentence(self) -> str:
-        """Say what reads labels behind the defence, wherever its guarantee stands."""
+        """Say which attack reads labels behind the defence. The sentence follows the defence's guarantee everywhere."""
         return (
             f"do not rely on it for a whole run: {self.attack}, which knows no label, separated two classes behind it with an "
             f"AUC of {self.auc:.3f} in eight epochs"
@@ -34,4 +34,4 @@ READ_BY: Mapping[str, ReadBy] = MappingProxyType(
         "distance-correlation": ReadBy(attack="spectral-averaged", auc=1.0),
     }
 )
-"""By method. At the strengths of the documentation's table; a stronger setting costs more, and none was found to hold."""
+"""By method, at the strengths of the documentation's table. A stronger setting costs more, and none was found to hold."""

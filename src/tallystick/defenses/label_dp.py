@@ -1,4 +1,4 @@
-"""Label differential privacy by randomised response. Shapes: N rows, C classes."""
+"""Replace labels by randomised response, for label differential privacy. Shapes: N rows, C classes."""
 
 import math
 from collections.abc import Mapping
@@ -24,22 +24,22 @@ WORDS = 1 << 64
 class LabelDP(Defense):
     """Keeps a label with probability e^epsilon / (e^epsilon + C - 1), and else draws one of the other classes.
 
-    It does so once, before training. Several labels of a row are one label here, whose classes are their C = 2^K patterns:
-    epsilon is for all of them together.
+    It does so once, before training. Several labels of a row count as one label here, whose classes are their C = 2^K patterns,
+    so epsilon is for all of them together.
 
-    Warner 1965; Ghazi et al. 2021 (Deep learning with label differential privacy), section 2. The labels are replaced once
-    and then reused in every epoch, so the run costs what one draw costs.
+    It is from Warner 1965 and Ghazi et al. 2021 (Deep learning with label differential privacy), section 2. The labels are
+    replaced once and then reused in every epoch, so the run costs as much as one draw.
 
-    Threat model: any adversary who sees anything of the run, whatever else it knows, but who does not see the labels.
-    Guarantee: epsilon-label-DP for the labels given, training and validation alike, from 64-bit integer coins of a
-    cryptographic generator, rounded so that epsilon is never exceeded. Not protected: features; which classes the table has;
-    test labels, whose metrics are exact unless the contract releases them privately; what a good model tells of anyone's label.
+    Threat model: any adversary who sees anything of the run and knows anything except the labels. Guarantee: epsilon-label-DP for
+    the labels given, in training and validation, from 64-bit integer coins of a cryptographic generator, rounded so that epsilon
+    is never exceeded. Not protected: features; which classes the table has; test labels, whose metrics are exact unless the
+    contract releases them privately; what a good model reveals about anyone's label.
 
-    The model learns P(replaced label): its probabilities are pulled towards 1/C (for two classes
-    p -> f + (1 - 2 f) p with flip rate f), so calibration suffers while ranks stay.
+    The model learns P(replaced label), so its probabilities are pulled towards 1/C (for two classes p -> f + (1 - 2 f) p with
+    flip rate f): calibration suffers while ranks stay.
 
     Args:
-        epsilon: budget, 1e-6 to 100.
+        epsilon: the budget, 1e-6 to 100.
 
     Raises ConfigError for an epsilon out of range, DataError for labels that are not class numbers.
     """
@@ -71,24 +71,24 @@ class LabelDP(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDPPrior(Defense):
-    """Randomised response over the k likeliest classes, with the k of at least 2 that keeps most labels.
+    """Applies randomised response over the k likeliest classes, with the k of at least 2 that keeps most labels.
 
-    Ghazi et al. 2021, algorithm 2 (RRWithPrior) with a class prior. The prior comes from the data without costing budget
+    It is Ghazi et al. 2021, algorithm 2 (RRWithPrior) with a class prior. The prior comes from the data without costing budget
     twice, as in their multi-stage training (algorithm 3): a random share of the rows gets plain randomised response, their
-    corrected counts are the prior for the others, and every label is read once. A public prior may be given instead. Where
-    their k is 1, which calls every row the same class and teaches nothing, the two likeliest classes are taken.
+    corrected counts are the prior for the others, and every label is read once. A public prior may be given instead. If their k
+    is 1, which would give every row the same class and teach nothing, the two likeliest classes are used.
 
     Threat model, guarantee and what is not protected: as ``LabelDP``. The choice of the k classes sees no label of the second
-    stage, and those of the first only as replaced. Given the classes, a label among them is reported as itself with chance
-    e^eps / (e^eps + k - 1), and as each of the others with 1 / (e^eps + k - 1). A label outside is reported as each with 1 / k.
-    No two of these chances differ by more than the factor e^eps, so epsilon holds. No epsilon-label-DP mechanism keeps more
-    labels; tests check this by linear programming. A class outside the top k never appears among the labels of the second
-    stage, so the model hardly learns it.
+    stage, and labels of the first stage only after replacement. Given the classes, a label among them is reported as itself with
+    chance e^eps / (e^eps + k - 1), and as each of the others with 1 / (e^eps + k - 1). A label outside is reported as each with 1
+    / k. No two of these chances differ by more than the factor e^eps, so epsilon holds. No epsilon-label-DP mechanism keeps more
+    labels; tests check this by linear programming. A class outside the top k never appears among the labels of the second stage,
+    so the model hardly learns it.
 
     Args:
-        epsilon: budget, 1e-6 to 100.
-        prior: probability of each class, known without looking at the labels; None estimates it.
-        first_stage: share of rows from which the prior is estimated.
+        epsilon: the budget, 1e-6 to 100.
+        prior: the probability of each class, known without looking at the labels; None estimates it.
+        first_stage: the share of rows from which the prior is estimated.
 
     Raises ConfigError for values out of range, DataError for labels that are not class numbers.
     """
@@ -131,7 +131,7 @@ class LabelDPPrior(Defense):
         place_C[top_K] = np.arange(len(top_K))
         place_N = place_C[rest_N]
         outside_N = place_N < 0
-        # The remainder of a 64-bit word favours a class by at most k / 2^64, far below what epsilon >= 1e-6 allows.
+        # The remainder of a 64-bit word favours a class by at most k / 2^64, far less than epsilon >= 1e-6 allows.
         place_N[outside_N] = (_words(int(outside_N.sum()), random_bytes) % np.uint64(len(top_K))).astype(np.int64)
         place_N[~outside_N] = respond(place_N[~outside_N], len(top_K), self.epsilon, random_bytes)
         replaced_N[~first_N] = top_K[place_N]
@@ -147,7 +147,7 @@ class LabelDPPrior(Defense):
 
 
 def respond(numbers_N: NDArray[np.int64], classes: int, epsilon: float, random_bytes: RandomBytes) -> NDArray[np.int64]:
-    """Replace class numbers by plain randomised response: one 64-bit word decides about a row, in integer arithmetic."""
+    """Replace class numbers by plain randomised response. One 64-bit word decides about a row, in integer arithmetic."""
     each = other_words(classes, epsilon)
     words_N = _words(len(numbers_N), random_bytes)
     flipped_N = words_N < np.uint64((classes - 1) * each)
@@ -158,7 +158,7 @@ def respond(numbers_N: NDArray[np.int64], classes: int, epsilon: float, random_b
 
 
 def other_words(classes: int, epsilon: float) -> int:
-    """Return how many of the 2^64 words mean each other class: the least number that does not exceed epsilon."""
+    """Return how many of the 2^64 words stand for each other class: the smallest number that does not exceed epsilon."""
     with localcontext() as context:
         context.prec = 60
         exact = Decimal(WORDS) / (Decimal(epsilon).exp() + classes - 1)
@@ -166,7 +166,7 @@ def other_words(classes: int, epsilon: float) -> int:
 
 
 def estimated_prior(replaced_N: NDArray[np.int64], classes: int, epsilon: float) -> NDArray[np.float64]:
-    """Estimate the class shares from labels that went through ``respond``. It is uniform if there are none."""
+    """Estimate the class shares from labels after ``respond``. The estimate is uniform if there are none."""
     if not len(replaced_N):
         return np.full(classes, 1 / classes)
     seen_C = np.bincount(replaced_N, minlength=classes) / len(replaced_N)
@@ -177,7 +177,9 @@ def estimated_prior(replaced_N: NDArray[np.int64], classes: int, epsilon: float)
 
 
 def best_classes(prior_C: NDArray[np.float64], epsilon: float) -> NDArray[np.int64]:
-    """Return the top classes of the prior, two or as many more as best keep a label: e^eps / (e^eps + k - 1) * (their prior)."""
+    """Return the top classes of the prior, at least two: as many as best keep a label, e^eps / (e^eps + k - 1) *
+    (their prior).
+    """
     order_C = np.argsort(-prior_C, kind="stable")
     k_C = np.arange(1, len(prior_C) + 1)
     kept_C = np.cumsum(prior_C[order_C]) / (1 + (k_C - 1) * math.exp(-epsilon))

@@ -1,4 +1,4 @@
-"""Marvell: the Gaussian noise that best hides which of two classes a cut gradient belongs to. Shapes: B batch, D cut width."""
+"""Add the Gaussian noise that best hides which of two classes a cut gradient belongs to. Shapes: B batch, D cut width."""
 
 import math
 from collections.abc import Mapping
@@ -18,18 +18,18 @@ from tallystick.lazy_torch import Tensor, torch
 
 LEAST_SUM_KL, MOST_SUM_KL = 1e-4, 4.0
 SAME_MEANS = 1e-24
-"""Class means whose squared distance is below this share of the largest squared gradient norm count as equal."""
+"""Class means count as equal if their squared distance is below this share of the largest squared gradient norm."""
 GRID, ROUNDS = 257, 7
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoClasses:
-    """Model of a batch in Marvell: two Gaussians of equal shape.
+    """Model a batch as in Marvell: two Gaussians of equal shape.
 
     Args:
-        u, v: mean variance per coordinate of the negatives' and of the positives' gradients.
-        gap: squared distance of the two means.
-        width: D, number of coordinates.
+        u, v: the mean variance per coordinate of the negatives' and of the positives' gradients.
+        gap: the squared distance of the two means.
+        width: D, the number of coordinates.
         positive_share: positives over rows, between 0 and 1.
     """
 
@@ -42,12 +42,12 @@ class TwoClasses:
 
 @dataclass(frozen=True, kw_only=True)
 class MarvellNoise:
-    """Four noise variances and what they achieve.
+    """Hold four noise variances and their effect.
 
     The noise of a negative (0) or positive (1) row has variance ``lam1.`` along the difference of the class means and ``lam2.``
-    in every direction across it. ``sum_kl`` is KL(negatives || positives) + KL(positives || negatives) of the noisy
-    Gaussians; no detector errs less than ``error_bound`` on average over both classes, and none has a larger AUC than
-    ``auc_bound``. These hold for the Gaussian model of one batch, not for the gradients themselves.
+    in every direction across it. ``sum_kl`` is KL(negatives || positives) + KL(positives || negatives) of the noisy Gaussians. No
+    detector has a smaller mean error over both classes than ``error_bound``, and none has a larger AUC than ``auc_bound``. These
+    hold for the Gaussian model of one batch, and not for the gradients themselves.
     """
 
     lam10: float
@@ -72,24 +72,25 @@ class MarvellNoise:
 class Marvell(Defense):
     """Adds to the cut gradients of each class the Gaussian noise that minimises the sum of both KL divergences.
 
-    Li et al. 2022 (Label leakage and protection in two-party split learning), section 4 and appendix. For gradients N(m0, uI)
-    and N(m1, vI) the optimal noise of a class has one variance along the difference of the means and another across it. Its mean
-    squared norm over the batch is power * |m1 - m0|^2. The paper alternates between two of the variances in float32; here
+    This is Li et al. 2022 (Label leakage and protection in two-party split learning), section 4 and appendix. For gradients N(m0,
+    uI) and N(m1, vI) the optimal noise of a class has one variance along the difference of the means and another across it. Its
+    mean squared norm over the batch is power * |m1 - m0|^2. The paper alternates between two of the variances in float32. Here
     one is 0, another has a closed form, and the last is searched on a line, in float64.
 
     Threat model: a feature party that follows the protocol, models one batch's gradients as two Gaussians and scores its rows.
-    Guarantee: no formal guarantee. The error bound of ``MarvellNoise`` holds for the Gaussian model of one batch; rows come
-    again in every epoch. Not protected: cut embeddings; labels. Where real gradients are silent one class gets noise and the
-    other none, so a row's energy there names its class: do not count on this defence.
+    Guarantee: no formal guarantee. The error bound of ``MarvellNoise`` holds for the Gaussian model of one batch, and rows come
+    again in every epoch. Not protected: cut embeddings; labels. In directions without real gradients one class gets noise and the
+    other none, so a row's energy there reveals its class: do not count on this defence.
 
-    The paper leaves open what happens to a batch of one class, or with equal class means: it has no difference to take the
-    power from. Here every row gets isotropic noise of power times the batch's largest squared gradient norm then, or in dynamic
-    mode as much as hides classes that far apart. A batch whose gradients are all zero is sent as it is: its rows are alike.
+    The paper does not say what happens to a batch of one class, or with equal class means, which has no difference to scale the
+    power by. Here every row then gets isotropic noise of power times the batch's largest squared gradient norm, or in dynamic
+    mode enough to hide classes that far apart. A batch whose gradients are all zero is sent unchanged, because its rows are
+    equal.
 
     Args:
-        power: s, mean squared norm of the noise in units of the squared distance of the class means.
-        max_sum_kl: instead, dynamic mode: a batch's s starts at 1 and grows by half until ``sum_kl`` is at most this,
-            1e-4 to 4; (2 - 4 e)^2 for an error bound of e.
+        power: s, the mean squared norm of the noise in units of the squared distance of the class means.
+        max_sum_kl: dynamic mode instead: a batch's s starts at 1 and grows by half until ``sum_kl`` is at most this, 1e-4 to 4;
+            (2 - 4 e)^2 for an error bound of e.
 
     Raises ConfigError for strengths out of range, DataError for labels other than 0 and 1 and gradients that are not finite.
     """
@@ -137,14 +138,14 @@ class Marvell(Defense):
             along_B = standard_normal(len(grad_BD), 1, generator, like=extra_B)[:, 0] * extra_B
             noisy_BD += torch.outer(along_B, direction_D.to(along_B.dtype)).to(grad_BD.dtype)
         for rows_B, across in ((~positive_B, noise.lam20), (positive_B, noise.lam21)):
-            # At most one class has noise across; the other's rows need no draws.
+            # At most one class has noise across the difference; the other's rows need no draws.
             if across > 0 and bool(rows_B.any()):
                 noise_PD = standard_normal(int(rows_B.sum()), grad_BD.shape[1], generator, like=grad_BD)
                 noisy_BD[rows_B] += math.sqrt(across) * noise_PD
         return noisy_BD
 
     def plan(self, grad_BD: Tensor, positive_B: Tensor) -> tuple[MarvellNoise, Tensor | None]:
-        """Return a batch's noise, and the unit vector along which the variances differ (None: isotropic)."""
+        """Return a batch's noise, and the unit vector along which the variances differ (None for isotropic noise)."""
         if not len(grad_BD):
             return MarvellNoise(lam10=0.0, lam20=0.0, lam11=0.0, lam21=0.0, sum_kl=0.0), None
         exact_BD = grad_BD.double()
@@ -168,7 +169,7 @@ class Marvell(Defense):
         return MarvellNoise(lam10=variance, lam20=variance, lam11=variance, lam21=variance, sum_kl=sum_kl), None
 
     def guarantee(self) -> Guarantee:
-        """Say that there is none."""
+        """State that there is no formal guarantee."""
         strength = (
             f"power {self.power:g}" if self.power is not None else f"a sum of KL divergences of at most {self.max_sum_kl:g}"
         )
@@ -183,7 +184,7 @@ def moments(exact_BD: Tensor, positive_B: Tensor) -> tuple[TwoClasses, Tensor]:
     # Two passes: means first, so that no variance is lost to cancellation.
     spread_B = torch.addmm(exact_BD, member_B2, mean_2D, alpha=-1).square_().sum(dim=1)
     variance_2 = member_B2.T @ spread_B / count_2 / exact_BD.shape[1]
-    # A class of one row has none, whatever rounding makes of the mean.
+    # A class of one row has no variance, even if its mean is rounded.
     u, v = (float(variance) if count > 1 else 0.0 for variance, count in zip(variance_2, count_2, strict=True))
     difference_D = mean_2D[1] - mean_2D[0]
     classes = TwoClasses(
@@ -197,7 +198,7 @@ def moments(exact_BD: Tensor, positive_B: Tensor) -> tuple[TwoClasses, Tensor]:
 
 
 def sum_kl(classes: TwoClasses, *, lam10: float, lam20: float, lam11: float, lam21: float) -> float:
-    """Return KL both ways between the two classes' Gaussians with this noise on top."""
+    """Return KL in both directions between the two classes' Gaussians with this noise added."""
     across0, across1 = lam20 + classes.u, lam21 + classes.v
     along0, along1 = lam10 + classes.u, lam11 + classes.v
     along = _over((along0 - along1) ** 2 + classes.gap * (along0 + along1), along0 * along1)
@@ -205,25 +206,25 @@ def sum_kl(classes: TwoClasses, *, lam10: float, lam20: float, lam11: float, lam
 
 
 def _over(squares: float, product: float) -> float:
-    """Divide, where two classes without any variance are alike and one alone without is told apart for certain."""
+    """Divide. Two classes without any variance are equal, and one alone without variance is separated with certainty."""
     return squares / product if product > 0 else (math.inf if squares > 0 else 0.0)
 
 
 def optimal_noise(classes: TwoClasses, *, power: float) -> MarvellNoise:
     """Return the variances that minimise ``sum_kl`` under (1 - p)(lam10 + (D-1) lam20) + p (lam11 + (D-1) lam21) = power.
 
-    The class of larger variance needs no noise across. For each variance x across of the other class, the best split of the
-    remaining power along the difference has a closed form (``_best_along``); x itself is found by a grid that zooms in.
+    The class of larger variance needs no noise across the difference. For each variance x across it of the other class, the best
+    split of the remaining power along the difference has a closed form (``_best_along``). A grid that zooms in finds x itself.
     """
     check_positive("marvell: noise power", power)
     swap = classes.u > classes.v
     low, high = (classes.v, classes.u) if swap else (classes.u, classes.v)
     low_share = classes.positive_share if swap else 1 - classes.positive_share
-    # In units of the gap: the answer scales with the gradients' squared size.
+    # In units of the gap, because the answer scales with the gradients' squared size.
     low, high, budget = low / classes.gap, high / classes.gap, power / classes.gap
     width = classes.width
     most = min(high - low, budget / (low_share * width)) if width > 1 else 0.0
-    # Linear and geometric steps: the best x may be anything from a tiny part of the range to all of it.
+    # Linear and geometric steps, because the best x may be anything from a tiny part of the range to all of it.
     x_G = np.union1d(np.linspace(0, most, GRID), most * np.geomspace(1e-16, 1, GRID))
     for _ in range(ROUNDS):
         value_G = _objective(x_G, low, high, width, low_share, budget)
@@ -248,10 +249,10 @@ def optimal_noise(classes: TwoClasses, *, power: float) -> MarvellNoise:
 def _best_along(
     x_G: NDArray[np.float64], low: float, high: float, width: int, low_share: float, budget: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return both classes' total variance along the difference (gradient and noise), for each variance across.
+    """Return both classes' total variance along the difference (gradient and noise), for each variance across it.
 
-    Let A and H be the low and the high class's. c = low_share A + (1 - low_share) H is given. (A + 1)/H + (H + 1)/A is convex in
-    e = H / A, with its minimum at e^2 = (c + low_share) / (c + 1 - low_share). So e is that, or the nearest that leaves
+    Let A and H be those of the low and the high class. c = low_share A + (1 - low_share) H is given. (A + 1)/H + (H + 1)/A is
+    convex in e = H / A, with its minimum at e^2 = (c + low_share) / (c + 1 - low_share). So e is that, or the nearest value with
     A >= low + x and H >= high.
     """
     high_share = 1 - low_share

@@ -1,4 +1,4 @@
-"""MixPro: cut gradients mixed in pairs and turned towards their mean. Shapes: B batch, D cut width."""
+"""Mix cut gradients in pairs and turn them towards their mean (MixPro). Shapes: B batch, D cut width."""
 
 import math
 from dataclasses import dataclass
@@ -12,30 +12,30 @@ from tallystick.defenses.noise import Randomness, standard_normal, uniform
 from tallystick.lazy_torch import Tensor, torch
 
 _LOST = 1e-6
-"""A row with less than this share of its norm across the mean is antiparallel to it."""
+"""A row counts as antiparallel to the mean if less than this share of its norm is across it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixPro(Defense):
     """Mixes every gradient with another row's and turns it until its cosine to the batch's mean is at least ``goal``.
 
-    FedAds (Wei et al. 2023), section 4.2: g_mixed = l g_b + (1 - l) g_r with l ~ Beta(alpha, alpha), l >= 1/2, drawn per row
-    (the paper leaves open per row or per batch), then equation 11. Three guards that the paper lacks:
+    This is FedAds (Wei et al. 2023), section 4.2: g_mixed = l g_b + (1 - l) g_r with l ~ Beta(alpha, alpha), l >= 1/2, drawn per
+    row (the paper does not say whether per row or per batch), then equation 11. It has three guards that the paper lacks:
 
-    - equation 11 sends a gradient that points against the mean to exactly 0, which is a perfect norm attack. A row beyond
-      -goal keeps the norm of its mixed gradient; one that is exactly antiparallel leaves the line in a random direction;
-    - a mean of zero has no direction: a random one stands in for it;
-    - a batch of one row has no partner: zeros are sent.
+    - equation 11 sends a gradient that points against the mean to exactly 0, which a norm attack detects perfectly. A row beyond
+      -goal keeps the norm of its mixed gradient. A row that is exactly antiparallel leaves the line in a random direction;
+    - a mean of zero has no direction, so a random one replaces it;
+    - a batch of one row has no partner, so zeros are sent.
 
-    Threat model: a feature party that follows the protocol and studies norms and directions of the cut gradients.
-    Guarantee: no formal guarantee. Not protected: cut embeddings; and rows that were turned lie at exactly ``goal`` from the
-    mean while the others do not, which itself says something of their labels.
+    Threat model: a feature party that follows the protocol and studies norms and directions of the cut gradients. Guarantee: no
+    formal guarantee. Not protected: cut embeddings; and turned rows are at exactly ``goal`` from the mean while the others are
+    not, which reveals something about their labels.
 
-    The labels are not read, so any target will do.
+    It does not read labels, so it works with any target.
 
     Args:
-        goal: least cosine to the mean gradient, between 0 and 1.
-        alpha: of the Beta distribution, above 0; the larger, the nearer the weights are to one half.
+        goal: the least cosine to the mean gradient, between 0 and 1.
+        alpha: the parameter of the Beta distribution, above 0; the larger it is, the nearer the weights are to one half.
 
     Raises ConfigError for values out of range, DataError for gradients that are not finite.
     """
@@ -69,19 +69,19 @@ class MixPro(Defense):
         turn_B = along_B < self.goal * norm_B
         lost_B = turn_B & (across_B <= _LOST * norm_B)
         sine = math.sqrt(1 - self.goal**2)
-        # Equation 11 keeps what lies across the mean; its norm is |across| / sine, which is below |mixed| only beyond -goal.
+        # Equation 11 keeps the part across the mean; its norm is |across| / sine, which is below |mixed| only beyond -goal.
         length_B = torch.maximum(torch.where(lost_B, 0.0, across_B / sine), norm_B)
         if bool(lost_B.any()):
             random_BD = standard_normal(int(lost_B.sum()), mixed_BD.shape[1], generator, like=mixed_BD)
             across_BD[lost_B] = torch.addr(random_BD, random_BD @ mean_D, mean_D, alpha=-1)
             across_B[lost_B] = across_BD[lost_B].norm(dim=1)
-        # With one coordinate nothing lies across, and a turned row is all along the mean.
+        # With one coordinate nothing is across the mean, and a turned row is all along it.
         stretch_B = torch.where(turn_B, torch.where(across_B > 0, length_B * sine / across_B, 0.0), 1.0)
         turned_BD = across_BD.mul_(stretch_B[:, None]).addr_(torch.where(turn_B, length_B * self.goal, along_B), mean_D)
         return turned_BD.to(grad_BD.dtype)
 
     def partners(self, labels_B: Tensor, generator: Randomness) -> Tensor:
-        """Return the row that each row is mixed with: a shift of 1 to B - 1, which is any row but the own."""
+        """Return the row that each row is mixed with: a shift of 1 to B - 1, which gives any row except the own."""
         rows = len(labels_B)
         shift_B = (uniform(rows, generator) * (rows - 1)).long().clamp_max_(rows - 2) + 1
         return (torch.arange(rows) + shift_B) % rows

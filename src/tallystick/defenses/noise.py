@@ -1,10 +1,10 @@
 """Draw the noise of defences, which carries no guarantee by itself. Shapes: B batch, D cut width.
 
-An experiment passes a seeded ``torch.Generator``. A job passes a ``NoiseStream``, or ``RowNoise`` for embeddings: torch's CPU
-generator keeps 32 bits of its seed, so whoever receives noisy gradients could try all seeds and take the noise off again.
+An experiment passes a seeded ``torch.Generator``. A job passes a ``NoiseStream``, or ``RowNoise`` for embeddings, because torch's
+CPU generator keeps 32 bits of its seed: a party that receives noisy gradients could try all seeds and remove the noise.
 
-The line between two kinds of noise runs here. ``standard_normal`` and ``uniform`` are floating-point numbers: fast, for
-defences that promise nothing. Whatever promises an epsilon takes ``bits`` and makes integers of them (``privacy/exact.py``).
+There are two kinds of noise. ``standard_normal`` and ``uniform`` are floating-point numbers: fast, for defences without a
+promise. Every defence that promises an epsilon takes ``bits`` and makes integers from them (``privacy/exact.py``).
 """
 
 import hashlib
@@ -21,12 +21,12 @@ from tallystick.privacy.keyed import KeyedBits, check_secret
 
 
 class NoiseStream:
-    """Pseudorandom numbers from AES-256 in counter mode: one stream per secret, step and what is to be hidden.
+    """Draw pseudorandom numbers from AES-256 in counter mode: one stream per secret, step and hidden data.
 
-    Guarantee: without the secret nobody who cannot break AES or BLAKE2 can tell a stream from fresh random bits. The same
-    secret, step and ``hides`` give the same bits, so a resumed run sends what it sent before and keeps no state. A peer's columns
-    may have changed meanwhile. Then something else is to be hidden at that step, and the noise is another one, so the difference
-    of the two tells nothing. A fresh run takes a fresh secret.
+    Guarantee: without the secret nobody who cannot break AES or BLAKE2 can distinguish a stream from fresh random bits. The same
+    secret, step and ``hides`` give the same bits, so a resumed run sends what it sent before and keeps no state. If a peer's
+    columns have changed meanwhile, other data is hidden at that step, and the noise is different, so the difference of the two
+    reveals nothing. A fresh run takes a fresh secret.
 
     Args:
         secret: at least 16 bytes from the operating system's generator; they must never leave this party.
@@ -43,11 +43,11 @@ class NoiseStream:
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def words(self, count: int) -> Tensor:
-        """Draw that many uniform int32."""
+        """Draw this many uniform int32."""
         return torch.frombuffer(self.bytes(4 * count), dtype=torch.int32, count=count)
 
     def bytes(self, count: int) -> bytearray:
-        """Draw that many uniform bytes, with some room behind them."""
+        """Draw this many uniform bytes, with spare bytes after them."""
         out = bytearray(count + 15)
         self._stream.update_into(bytes(count), out)
         return out
@@ -55,16 +55,16 @@ class NoiseStream:
 
 @dataclass(frozen=True, kw_only=True)
 class RowNoise:
-    """Noise of each row by itself, from a secret, from which row it is, from what it hides and by which weights it was embedded.
+    """Draw noise for each row separately, from a secret, the row's number, the hidden data and the weights that embedded it.
 
-    The same row with the same embedding by the same weights gets the same noise, whatever rows stand beside it: so nobody
-    averages it away by asking again. Two rows with the same embedding get independent noise, and so does a row that two models
-    embed alike: that they do would show, past any noise, which of a ReLU's units are closed for it.
+    The same row with the same embedding by the same weights gets the same noise, with any other rows, so nobody averages it away
+    by asking again. Two rows with the same embedding get independent noise. So does a row that two models embed equally, because
+    equal noise would show which of a ReLU's units are closed for it.
 
     Args:
         secret: at least 16 bytes from the operating system's generator; they must never leave this party.
-        who_B: a number for each row that tells it from others.
-        weights: a name of the weights that embed; without one, all are taken for the same.
+        who_B: a number for each row that identifies it.
+        weights: a name of the weights that embed; without one, all weights count as the same.
     """
 
     secret: bytes = field(repr=False)
@@ -80,7 +80,7 @@ class RowNoise:
 
 
 Randomness: TypeAlias = Generator | NoiseStream
-"""What a gradient defence draws its noise from."""
+"""The source of a gradient defence's noise."""
 
 
 def bits(hidden_BD: Ints, generator: "Randomness | RowNoise", *, purpose: bytes) -> Bits:
@@ -102,7 +102,7 @@ def uniform(count: int, generator: Randomness) -> Tensor:
     if isinstance(generator, torch.Generator):
         uniforms = torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device).cpu()
         return uniforms.clamp_min_(2.0**-54)
-    # 32 bits suffice where a uniform picks a partner or a mixing weight.
+    # 32 bits are enough for a uniform that picks a partner or a mixing weight.
     return generator.words(count).to(torch.float64).add_(0.5).mul_(2.0**-32).add_(0.5)
 
 

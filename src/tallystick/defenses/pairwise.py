@@ -1,7 +1,7 @@
-"""Sums over all pairs of rows of a matrix, tile by tile: time n^2 D, memory n D and two tiles. Shapes: n rows, D columns.
+"""Sum over all pairs of rows of a matrix, tile by tile: time n^2 D, memory n D and two tiles. Shapes: n rows, D columns.
 
-Each tile of squared distances is one matrix product of extended rows; what lies below the diagonal is not computed. Rows
-must be sorted by class, so that the pairs of one class are a contiguous part of a tile.
+Each tile of squared distances is one matrix product of extended rows. The part below the diagonal is not computed. Rows must be
+sorted by class, so that the pairs of one class are a contiguous part of a tile.
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from itertools import pairwise
 from tallystick.lazy_torch import Tensor, torch
 
 ROWS, COLUMNS = 512, 8192
-"""Size of a tile, 16 MiB of float32: so large that threads rarely wait for each other."""
+"""Size of a tile, 16 MiB of float32, so large that threads rarely wait for each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistanceSums:
-    """Sums of the Euclidean distances d_ij of all ordered pairs, in float64.
+    """Hold sums of the Euclidean distances d_ij of all ordered pairs, in float64.
 
     Args:
-        rows_n: sum over j, for every i.
-        within: sum over the pairs whose rows are of one class.
-        squares: sum of all d_ij^2, of the very distances that were summed: see ``_lowered_squares``.
+        rows_n: the sum over j, for every i.
+        within: the sum over the pairs whose rows are of one class.
+        squares: the sum of all d_ij^2, of exactly the distances that were summed: see ``_lowered_squares``.
     """
 
     rows_n: Tensor
@@ -77,7 +77,7 @@ def _squared_distance_tiles(centred_nD: Tensor) -> Iterator[tuple[slice, slice, 
     space = left_factor.new_empty(_tile_size(n))
     for top in range(0, n, ROWS):
         i = slice(top, min(top + ROWS, n))
-        # The square on the diagonal by itself, then what lies to its right.
+        # The square on the diagonal, then the part to its right.
         for j in (i, *(slice(start, min(start + COLUMNS, n)) for start in range(i.stop, n, COLUMNS))):
             tile = space[: (i.stop - top) * (j.stop - j.start)].view(i.stop - top, j.stop - j.start)
             torch.mm(left_factor[i], right[j].T, out=tile)
@@ -87,7 +87,7 @@ def _squared_distance_tiles(centred_nD: Tensor) -> Iterator[tuple[slice, slice, 
 
 
 def _lowered_squares(centred_nD: Tensor) -> Tensor:
-    """Return |f_i|^2 less what rounding may add to a distance, so that equal rows do not look apart."""
+    """Return |f_i|^2 minus the error that rounding may add to a distance, so that equal rows do not seem apart."""
     return centred_nD.square().sum(dim=1) * (1 - 16 * torch.finfo(centred_nD.dtype).eps)
 
 

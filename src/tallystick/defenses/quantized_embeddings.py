@@ -1,4 +1,4 @@
-"""Cut embeddings of a few levels. Shapes: B batch, D cut width."""
+"""Round cut embeddings to a few levels. Shapes: B batch, D cut width."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ MOST_LEVELS = 65_536
 class QuantizedEmbeddings(Defense):
     """Cuts each coordinate to [-reach, reach] and rounds it to one of a few evenly spaced levels before it is sent.
 
-    A row's embedding then holds at most D log2(levels) bits, however the network was trained and whoever reads it: with a narrow
-    cut a hard bound on what one look can tell. The gradient passes through the rounding as if it were not there, and not beyond
-    the reach (Bengio et al. 2013, the straight-through estimator). A unit that is rounded to one level in all rows tells the top
-    model nothing, and a ReLU that closes then would stay closed: the built-in bottom's last layer also takes gradients that would
-    open it again (``ReopeningReLU``). See to it in a bottom of one's own.
+    A row's embedding then holds at most D log2(levels) bits, for any training and any reader. With a narrow cut this is a hard
+    bound on what one look can reveal. The gradient passes through the rounding as if it were not there, but not beyond the reach
+    (Bengio et al. 2013, the straight-through estimator). A unit that is rounded to one level in all rows gives the top model
+    nothing, and a ReLU that closes then would stay closed, so the built-in bottom's last layer also takes gradients that would
+    open it again (``ReopeningReLU``). A bottom of one's own must do this itself.
 
     Threat model: an honest-but-curious label party. Guarantee: no formal guarantee of privacy; the bound in bits holds for one
-    look, and every epoch is another. Not protected: what those bits tell.
+    look, and every epoch is another. Not protected: what those bits reveal.
 
     Args:
-        levels: at least 2; the built-in bottom's output is never below 0, so of an odd number it uses the middle and above.
-        reach: largest size of a coordinate.
+        levels: at least 2; the built-in bottom's output is never below 0, so with an odd number it uses the middle and above.
+        reach: the largest size of a coordinate.
 
     Raises ConfigError for values out of range, DataError for embeddings that are not finite.
     """
@@ -60,7 +60,7 @@ class QuantizedEmbeddings(Defense):
         return passing(rounded_BD, within_BD)
 
     def guarantee(self) -> Guarantee:
-        """Say that there is none, and what holds."""
+        """State that there is no formal guarantee, and what holds."""
         return Guarantee(
             text=f"no formal guarantee: each coordinate of a row's embedding has {self.levels} levels, at most "
             f"{log2(self.levels):.3g} bits a look"

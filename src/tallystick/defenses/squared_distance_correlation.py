@@ -1,4 +1,4 @@
-"""The squared distance correlation as a function of autograd. Shapes: B batch, D cut width, K classes in the batch."""
+"""Compute the squared distance correlation as a function of autograd. Shapes: B batch, D cut width, K classes in the batch."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 from tallystick.defenses.pairwise import distance_sums, weighted_differences
 
 SAME = 1e-20
-"""Embeddings whose distance variance is below this share of their variance count as all the same."""
+"""Embeddings count as equal if their distance variance is below this share of their variance."""
 
 
 class SquaredDistanceCorrelation(torch.autograd.Function):

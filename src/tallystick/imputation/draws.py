@@ -1,4 +1,4 @@
-"""Uniform numbers per row, from which imputers choose. Shapes: B rows of a batch, K draws per row, U rows of the union."""
+"""Draw uniform numbers per row, from which imputers choose. Shapes: B rows of a batch, K draws per row, U rows of the union."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,11 +10,11 @@ Redraw = Literal["once", "step"]
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
-    """Uniform numbers per row of the union, from which imputers choose labels and donors.
+    """Give uniform numbers per row of the union, from which imputers choose labels and donors.
 
-    With ``redraw="once"`` a row keeps its numbers for the whole run, so that nothing about it changes between epochs that
-    would not change for a real row; with ``"step"`` it gets new ones each time (the paper's choice). No formal guarantee:
-    which of the two leaks less depends on the attack (docs/results/unions.md).
+    With ``redraw="once"`` a row keeps its numbers for the whole run, so that nothing about it changes between epochs that would
+    not change for a real row. With ``"step"`` it gets new ones each time (the paper's choice). No formal guarantee: which of the
+    two leaks less depends on the attack (docs/results/unions.md).
     """
 
     fixed_UK: Tensor | None

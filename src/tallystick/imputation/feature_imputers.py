@@ -1,4 +1,4 @@
-"""The imputers of absent features: a cut embedding that is drawn, or another row's features. Shapes: B batch, D cut width."""
+"""Impute absent features with a random cut embedding, or with another row's features. Shapes: B batch, D cut width."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class RandomFeatures(FeatureImputer):
     """Draws absent cut embeddings coordinate by coordinate from the moving mean and deviation of real ones.
 
-    FLORIST, section 3.2, fea-random: a foil. No formal guarantee. Not protected: real coordinates are correlated and, after
-    a ReLU, never negative; these are neither, and outlier detection separates them.
+    FLORIST, section 3.2, fea-random. It is only for comparison. No formal guarantee. Not protected: real coordinates are
+    correlated and, after a ReLU, never negative. Drawn ones are neither, and outlier detection separates them.
     """
 
     name: ClassVar[str] = "random"
@@ -33,9 +33,9 @@ class RandomFeatures(FeatureImputer):
 class GaussianFeatures(FeatureImputer):
     """Draws absent cut embeddings from N(0, (scale/d)·max‖f‖²·I), the maximum over the batch's real rows.
 
-    FLORIST, section 3.2, fea-Gaussian: a foil. No formal guarantee. Not protected: centre, spread and sign (an embedding
-    after a ReLU is never negative) all differ from real embeddings', so any look at single coordinates tells them apart;
-    the paper's spectral attack does so only for some scales (docs/results/unions.md).
+    FLORIST, section 3.2, fea-Gaussian. It is only for comparison. No formal guarantee. Not protected: centre, spread and sign (an
+    embedding after a ReLU is never negative) all differ from those of real embeddings, so single coordinates separate them. The
+    paper's spectral attack separates them only for some scales (docs/results/unions.md).
 
     Args:
         scale: the paper's s, above 0.
@@ -52,7 +52,7 @@ class GaussianFeatures(FeatureImputer):
             raise ConfigError(f"synthetic features gaussian: scale={self.scale}; expected above 0")
 
     def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: "MovingMoments", generator: Generator) -> Tensor:  # noqa: ARG002
-        """Replace the embeddings of absent rows. With no real row in the batch they become 0."""
+        """Replace the embeddings of absent rows. If the batch has no real row, they become 0."""
         norm_B = torch.where(present_B, cut_BD.detach().norm(dim=1), 0.0)
         deviation = norm_B.max() * (self.scale / cut_BD.shape[1]) ** 0.5
         noise_BD = deviation * torch.randn(cut_BD.shape, generator=generator, dtype=cut_BD.dtype, device=generator.device)
@@ -63,13 +63,14 @@ class GaussianFeatures(FeatureImputer):
 class SamplingFeatures(FeatureImputer):
     """Gives an absent row the features of a whole real row of the side, a donor chosen at random.
 
-    FLORIST, section 2.4 (theorem 2: of all draws that ignore the label, the marginal is nearest to the truth),
-    fea-sampling. No formal guarantee. Not protected: an imputed row has the same embedding as its donor, in one batch to
-    the bit and elsewhere nearly so. Donors are drawn anew each epoch, so an imputed row's embedding jumps where a real row's
-    drifts. An imputed row's embedding and label are independent, and a real row's are not.
+    FLORIST, section 2.4 (theorem 2: of all draws that ignore the label, the marginal is nearest to the truth), fea-sampling. No
+    formal guarantee. Not protected: an imputed row has the same embedding as its donor, in one batch to the bit and elsewhere
+    nearly so. Donors are drawn again each epoch, so an imputed row's embedding jumps and a real row's drifts. An imputed row's
+    embedding and label are independent, and a real row's are not.
 
     Args:
-        distinct: choose donors that neither occur in the batch themselves nor serve twice in it, as far as there are enough.
+        distinct: whether to choose donors that are not in the batch themselves and serve only once in it, if there are enough
+            rows.
     """
 
     name: ClassVar[str] = "sampling"
@@ -83,19 +84,19 @@ class SamplingFeatures(FeatureImputer):
         """Replace -1 by a donor.
 
         Args:
-            own_B: own row of each batch row, -1 where absent.
-            own_rows: rows that the side has.
+            own_B: the own row of each batch row, -1 if it is absent.
+            own_rows: the number of rows that the side has.
             uniform_B: a number in [0, 1) per batch row that chooses the donor.
 
         Raises:
-            DataError: the side has no row at all.
+            DataError: the side has no rows.
         """
         if own_rows < 1:
             raise DataError("synthetic features sampling: this side has no rows to sample from; it needs at least one")
         absent_B = own_B < 0
         donor_B = torch.where(absent_B, (uniform_B.double() * own_rows).long().clamp(max=own_rows - 1), own_B)
         if self.distinct and own_B.shape[0] <= own_rows:
-            # Move each donor that is taken or repeated to the next free row (linear probing), the first of equals staying
+            # Move each donor that is taken or repeated to the next free row (linear probing); the first of equal ones stays
             donor_A = donor_B[absent_B]
             used = set(own_B[~absent_B].tolist())
             donors = []

@@ -1,8 +1,8 @@
-"""The imputers by name: an imputer is a class in this folder and a row in this table.
+"""List the imputers by name. An imputer is a class in this folder and a row in this table.
 
-A row's class says what it gives, how it may be calibrated and what it does not go together with. A *strategy* is an imputer
-with one way of calibrating it, a suffix to its name (FLORIST's ``-tr`` and ``-te``, and ``-fit``); config/imputation.py makes
-the contract's keys of the strategies, benchmark/florist its runs, and docs/explanation/unions.md is checked against them.
+A row's class says what it imputes, how it may be calibrated and what it cannot be combined with. A *strategy* is an imputer with
+one way of calibrating it, given by a suffix to its name (FLORIST's ``-tr`` and ``-te``, and ``-fit``). config/imputation.py makes
+the contract's keys from the strategies, benchmark/florist its runs, and docs/explanation/unions.md is checked against them.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The imputers of absent labels.
+"""Impute absent labels.
 
 Shapes: B batch, D cut width, K draws, A absent rows, P present rows.
 """
@@ -13,11 +13,10 @@ from tallystick.lazy_torch import Tensor, torch
 
 @dataclass(frozen=True, kw_only=True)
 class MajorityLabels(LabelImputer):
-    """Gives every absent label the commoner class.
+    """Gives every absent label the more frequent class.
 
-    FLORIST, section 3.1, label-majority. No formal guarantee. Not protected: every gradient that looks like the rarer
-    class's is certainly of a shared row, so its sign alone betrays a share π of the intersection without a single
-    false alarm.
+    FLORIST, section 3.1, label-majority. No formal guarantee. Not protected: every gradient that looks like the rarer class's
+    certainly belongs to a shared row, so its sign alone reveals a share π of the intersection without a single false alarm.
     """
 
     name: ClassVar[str] = "majority"
@@ -26,11 +25,11 @@ class MajorityLabels(LabelImputer):
     calibrated: ClassVar[tuple[When, ...]] = ANY_CALIBRATION
 
     def imputed_rate(self, positive_rate: float) -> float:
-        """Return 1 if positives are the commoner class, else 0."""
+        """Return 1 if positives are the more frequent class, else 0."""
         return float(positive_rate > 0.5)
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:  # noqa: ARG002
-        """Impute the commoner class."""
+        """Impute the more frequent class."""
         return batch.imputed(self.imputed_rate(batch.positive_rate))
 
 
@@ -38,8 +37,9 @@ class MajorityLabels(LabelImputer):
 class MinorityLabels(LabelImputer):
     """Gives every absent label the rarer class.
 
-    FLORIST, section 3.1, label-minority: a foil. No formal guarantee. Not protected: every gradient that looks like the
-    commoner class's is certainly of a shared row, which betrays a share 1 - π of the intersection without a false alarm.
+    FLORIST, section 3.1, label-minority. It is only for comparison. No formal guarantee. Not protected: every gradient that looks
+    like the more frequent class's certainly belongs to a shared row, which reveals a share 1 - π of the intersection without a
+    false alarm.
     """
 
     name: ClassVar[str] = "minority"
@@ -47,7 +47,7 @@ class MinorityLabels(LabelImputer):
     reader: ClassVar[str] = "the direction of gradients names .776 of the rows"
 
     def imputed_rate(self, positive_rate: float) -> float:
-        """Return 0 if positives are the commoner class, else 1."""
+        """Return 0 if positives are the more frequent class, else 1."""
         return float(positive_rate <= 0.5)
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:  # noqa: ARG002
@@ -59,9 +59,8 @@ class MinorityLabels(LabelImputer):
 class RandomPositiveLabels(LabelImputer):
     """Draws absent labels from the rate of positives on the label party's own rows.
 
-    FLORIST, section 3.1, label-random-pos. No formal guarantee. Not protected: labels that do not follow x stand out
-    where the model is sure, and a label drawn anew each epoch changes its gradient's sign, which real labels never do
-    (draw once per row).
+    FLORIST, section 3.1, label-random-pos. No formal guarantee. Not protected: labels that do not depend on x stand out if the
+    model is sure, and a label drawn again each epoch changes its gradient's sign, which real labels never do (draw once per row).
     """
 
     name: ClassVar[str] = "random-pos"
@@ -87,10 +86,9 @@ class RandomPredictedLabels(LabelImputer):
     """Draws absent labels from the model's current predictions. ``k`` draws are averaged.
 
     FLORIST, section 3.1 and appendix H, label-random-pred; table 5 for k. The expected gradient of an imputed row is 0, so
-    imputed rows do not pull the model. No formal guarantee. Not protected: with k > 1 the averaged gradients shrink
-    towards 0, which marks them. If labels are drawn anew each step, an imputed row's gradient changes its sign between epochs,
-    and a real row's never does. If they are drawn once per row, the target changes only where the prediction crosses the row's
-    number.
+    imputed rows do not pull the model. No formal guarantee. Not protected: with k > 1 the averaged gradients shrink towards 0,
+    which marks them. If labels are drawn again each step, an imputed row's gradient changes its sign between epochs, and a real
+    row's never does. If they are drawn once per row, the target changes only when the prediction crosses the row's number.
 
     Args:
         k: draws to average, at least 1.
@@ -108,7 +106,7 @@ class RandomPredictedLabels(LabelImputer):
 
     @property
     def soft_targets(self) -> bool:
-        """Tell whether targets may lie between the classes: means of several draws do."""
+        """Tell whether targets may lie between the classes, as means of several draws do."""
         return self.k > 1
 
     @property
@@ -117,25 +115,26 @@ class RandomPredictedLabels(LabelImputer):
         return self.k
 
     def imputed_rate(self, positive_rate: float) -> None:  # noqa: ARG002
-        """Return None: the rate follows x, so there is nothing to calibrate."""
+        """Return None, because the rate depends on x, so there is nothing to calibrate."""
         return
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:
-        """Impute the mean of K draws from Bernoulli(sigmoid(logit)): gradients are linear in the target."""
+        """Impute the mean of K draws from Bernoulli(sigmoid(logit)), because gradients are linear in the target."""
         positive_BK = uniform_BK < torch.sigmoid(batch.logits_B)[:, None]
         return batch.imputed(positive_BK.to(batch.labels_B.dtype).mean(dim=1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborLabels(LabelImputer):
-    """Gives an absent label the vote of the nearest rows of the batch whose labels are real.
+    """Gives an absent label the vote of the nearest rows of the batch with real labels.
 
-    FLORIST, section 3.1, label-neighbors: k = 3, cosine similarity of cut embeddings. No formal guarantee. Not
-    protected: votes agree with the model more than real labels do, so imputed rows have small gradients, and with rare
-    positives they look almost like majority's.
+    FLORIST, section 3.1, label-neighbors: k = 3, cosine similarity of cut embeddings. No formal guarantee. Not protected: votes
+    agree with the model more than real labels do, so imputed rows have small gradients, and with rare positives they look almost
+    like majority's.
 
     Args:
-        k: neighbours that vote, at least 1; with fewer real rows in the batch all vote, with none the commoner class wins.
+        k: neighbours that vote, at least 1; with fewer real rows in the batch all vote, and with none the more frequent class
+            wins.
     """
 
     name: ClassVar[str] = "neighbors"
@@ -150,11 +149,11 @@ class NeighborLabels(LabelImputer):
 
     @property
     def soft_targets(self) -> bool:
-        """Return True: a tie gives one half."""
+        """Return True, because a tie gives one half."""
         return True
 
     def imputed_rate(self, positive_rate: float) -> None:  # noqa: ARG002
-        """Return None: the rate follows x."""
+        """Return None, because the rate depends on x."""
         return
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:  # noqa: ARG002
@@ -175,14 +174,14 @@ class NeighborLabels(LabelImputer):
 
 @dataclass(frozen=True, kw_only=True)
 class SettledLabels(LabelImputer):
-    """Gives an absent label one draw from what a model predicts that was trained before the first cut gradient, and keeps it.
+    """Gives an absent label one draw from the prediction of a model trained before the first cut gradient, and keeps it.
 
-    Not in FLORIST. The feature party embeds the training rows once before training; the label party trains a model of its own on
-    these embeddings and its real labels, sends nothing of it, and draws every absent label from its predictions by its secret.
-    So an imputed label follows x, as random-pred's does, and never changes, as a real one never does. No formal guarantee.
-    Not protected: the model knows less than the one that is trained, so real labels go with x a little more than imputed ones do.
-    A feature party that reads labels off gradients and boosts its own columns on them tells real ones with an AUC of .54 to .56.
-    An audit has its embeddings and not its columns, and finds .52 to .53.
+    It is not in FLORIST. The feature party embeds the training rows once before training. The label party trains its own model on
+    these embeddings and its real labels, sends nothing of it, and draws every absent label from its predictions by its secret. So
+    an imputed label depends on x, as random-pred's does, and never changes, as a real one never does. No formal guarantee. Not
+    protected: this model knows less than the trained one, so real labels depend on x a little more than imputed ones do. A
+    feature party that reads labels off gradients and boosts its own columns on them separates real ones with an AUC of .54 to
+    .56. An audit has its embeddings and not its columns, and finds .52 to .53.
     """
 
     name: ClassVar[str] = "settled"
@@ -195,10 +194,10 @@ class SettledLabels(LabelImputer):
         return 1
 
     def imputed_rate(self, positive_rate: float) -> None:  # noqa: ARG002
-        """Return None: the rate follows x, so there is nothing to calibrate."""
+        """Return None, because the rate depends on x, so there is nothing to calibrate."""
         return
 
     def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:  # noqa: ARG002
-        """Impute what was drawn before training."""
+        """Impute the labels that were drawn before training."""
         assert batch.settled_B is not None, "labels are drawn before the first step"
         return batch.imputed(batch.settled_B)

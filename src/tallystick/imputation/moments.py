@@ -1,11 +1,11 @@
-"""Moving moments of cut embeddings. Shapes: D cut width, R real rows of a batch."""
+"""Keep moving moments of cut embeddings. Shapes: D cut width, R real rows of a batch."""
 
 import torch
 from torch import Tensor, nn
 
 
 class MovingMoments(nn.Module):
-    """Moving mean and variance of real cut embeddings, as buffers so that they travel with a checkpoint."""
+    """Keep the moving mean and variance of real cut embeddings, as buffers, so that a checkpoint includes them."""
 
     mean_D: Tensor
     variance_D: Tensor
@@ -20,7 +20,7 @@ class MovingMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, real_RD: Tensor) -> None:
-        """Take in one batch's real rows (fewer than two tell no variance and are left out). The first batch sets the moments."""
+        """Take in one batch's real rows. Fewer than two have no variance and are left out. The first batch sets the moments."""
         if real_RD.shape[0] < 2:
             return
         weight = 1.0 if self.steps == 0 else self.momentum

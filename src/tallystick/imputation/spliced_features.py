@@ -1,4 +1,4 @@
-"""Rows spliced together from pieces of several real ones.
+"""Make rows from pieces of several real ones.
 
 Shapes: N own rows, S rows to make, F numeric and G categorical columns, C columns of both kinds, K codes of a column.
 """
@@ -15,31 +15,31 @@ from tallystick.imputation.imputer import ANY_CALIBRATION, FeatureImputer, When
 from tallystick.lazy_torch import Generator, Tensor, torch
 
 TREE_ROWS = 20_000  # own rows, evenly spread, from which the tree is learnt
-BINS = 32  # into which a numeric column is cut
+BINS = 32  # of a numeric column
 CHUNK = 50_000  # rows made at a time
-LARGEST_SHARE = 0.75  # of a made-up row's columns from one own row, as far as that can be had
+LARGEST_SHARE = 0.75  # of a made-up row's columns from one own row, if possible
 
 Codes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplicedFeatures(FeatureImputer):
-    """Gives an absent row a row spliced from pieces of several real ones, made once and embedded as real rows are.
+    """Gives an absent row a row spliced from pieces of several real ones, made once and embedded like real rows.
 
-    Not in FLORIST. The own columns are joined by the tree of greatest mutual information (Chow and Liu 1968; numbers in 32
-    bins). A row begins with a random real row at the root; at each edge it goes over, with chance ``switch``, to another
-    random real row that agrees on the column that the edge comes from. So pairs of columns along the tree are distributed as
-    in real rows, and much of what several columns share stays. Rows of which one real row gave more than three quarters are
-    spliced again with twice the chance.
+    It is not in FLORIST. The own columns are joined by the tree of greatest mutual information (Chow and Liu 1968; numbers in 32
+    bins). A row begins with a random real row at the root. At each edge it changes, with chance ``switch``, to another random
+    real row that agrees on the column from which the edge comes. So pairs of columns along the tree are distributed as in real
+    rows, and much of what several columns share stays. Rows of which one real row gave more than three quarters are spliced again
+    with twice the chance.
 
-    A cell is copied as it is, so a made-up row would have no value for itself where a real row does: all rows, real ones too,
-    are embedded with common values (``data.common_values``).
+    A cell is copied unchanged, so a made-up row would never have a value of its own, as some real rows have. So all rows, real
+    ones too, are embedded with common values (``data.common_values``).
 
-    No formal guarantee. Not protected: a row is made without its label, so the pair of embedding and label is independent where
-    a real pair is not, and so is the pair of embedding and whatever else the label party knows of the row.
+    No formal guarantee. Not protected: a row is made without its label, so the pair of embedding and label is independent, which
+    a real pair is not. The same holds for the embedding and anything else that the label party knows of the row.
 
     Args:
-        switch: chance of going over to another real row at an edge of the tree, above 0 and at most 1.
+        switch: the chance of changing to another real row at an edge of the tree, above 0 and at most 1.
     """
 
     name: ClassVar[str] = "splice"
@@ -55,7 +55,7 @@ class SplicedFeatures(FeatureImputer):
             raise ConfigError(f"synthetic features splice: switch={self.switch}; expected above 0 and at most 1")
 
     def made_up(self, numeric_NF: Tensor, categorical_NG: Tensor, count: int, *, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Splice ``count`` rows. Raises DataError if the side has no row at all."""
+        """Splice ``count`` rows. Raises DataError if the side has no rows."""
         if len(numeric_NF) < 1:
             raise DataError("synthetic features splice: this side has no rows to splice from; it needs at least one")
         codes: list[Codes] = []
@@ -78,7 +78,7 @@ class SplicedFeatures(FeatureImputer):
     def _spliced(
         self, agreeing: Sequence["_Agreeing"], edges: Sequence[tuple[int, int]], count: int, rng: np.random.Generator
     ) -> NDArray[np.int32]:
-        """Choose which own row gives each column of the next rows (S, C)."""
+        """Choose the own row that gives each column of the next rows (S, C)."""
         donor_SC = np.zeros((count, len(agreeing)), dtype=np.int32)
         left_S, switch = np.arange(count), self.switch
         while len(left_S):
@@ -91,7 +91,7 @@ class SplicedFeatures(FeatureImputer):
                 donor_SC[left_S, column] = np.where(rng.random(len(left_S)) < switch, other_S, same_S)
             if switch >= 1:
                 break
-            # The largest share of a row's columns that one donor gave, for each row
+            # For each row, the largest share of its columns from one donor
             sorted_SC = np.sort(donor_SC[left_S], axis=1)
             run_S = most_S = np.ones(len(sorted_SC), dtype=np.int64)
             for before_S, now_S in zip(sorted_SC.T, sorted_SC.T[1:], strict=False):
@@ -102,7 +102,7 @@ class SplicedFeatures(FeatureImputer):
 
 
 class _Agreeing:
-    """Draws, for given rows, random ones that have the same code in a column."""
+    """Draw, for given rows, random ones with the same code in a column."""
 
     def __init__(self, code_N: Codes) -> None:
         self.rows, self._code_N, self._order_N = len(code_N), code_N, np.argsort(code_N, kind="stable")
@@ -116,10 +116,10 @@ class _Agreeing:
 
 
 def dependence_tree(codes: Sequence[Codes]) -> list[tuple[int, int]]:
-    """Return the spanning tree of greatest mutual information: each column with the one that it depends on, from the root (-1)
-    on.
+    """Return the spanning tree of greatest mutual information: each column with the one that it depends on, starting at the root
+    (-1).
 
-    Entropies have Miller and Madow's correction, or columns of many codes would seem to tell everything.
+    Entropies have Miller and Madow's correction. Without it, columns of many codes would seem to determine everything.
     """
     entropy_C = [_entropy(code_N) for code_N in codes]
     information_CC = np.zeros((len(codes), len(codes)))
