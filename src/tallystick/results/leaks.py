@@ -1,4 +1,4 @@
-"""Hold what leaked: an audit of each secret, with the attacks' findings, and defences tried beforehand."""
+"""Hold findings on leaks: an audit of each secret with the attacks' results, and defences tried before the run."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from tallystick.results.parts import Estimate
 
 
 class LeakGrowth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Growth of one attack's symmetric AUC: what it had found by the end of some epochs, counted from 1."""
+    """Hold the growth of one attack's symmetric AUC at the end of some epochs, counted from 1."""
 
     name: str
     view: str
@@ -16,10 +16,10 @@ class LeakGrowth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The attacks that were run on this run's recorded views, and what defended against them.
+    """Hold the attacks on this run's recorded views, and the defence against them.
 
-    ``nothing_sent``: nothing that depends on what they are after was sent, so there is no view to attack. ``quick``: attacks were
-    left out that a full audit runs.
+    ``nothing_sent``: nothing that depends on their target was sent, so there is no view to attack. ``quick``: some attacks of a
+    full audit were left out.
     """
 
     summary: str = ""
@@ -28,25 +28,25 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     defense: str = ""
     attacks: list[AttackResult] = []
     growth: list[LeakGrowth] = []
-    not_measured: list[str] = []  # what could not be, and why, in sentences
+    not_measured: list[str] = []  # attacks that could not be made, and why, in sentences
 
 
 class MeanRebuilt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The mean over all columns that the model was given."""
+    """Hold the mean over all columns that the model was given."""
 
     known: int
     value: float
 
 
 class RowGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Measured reconstruction of other rows than those of the training steps, for these crossed otherwise.
+    """Hold the measured reconstruction of rows outside the training steps, because these crossed in another way.
 
     Args:
-        rows: which these are, such as "validation rows".
-        attacked: how many of them.
-        crossed: how often each.
-        columns: what was rebuilt of each column that the model was given.
-        means: over these columns.
+        rows: the group, such as "validation rows".
+        attacked: how many of them were attacked.
+        crossed: how often each of them crossed.
+        columns: the reconstruction of each column that the model was given.
+        means: the means over these columns.
     """
 
     rows: str
@@ -57,39 +57,39 @@ class RowGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Measured reconstruction of a feature party's columns by the label party, as the feature party found at home."""
+    """Hold the measured reconstruction of a feature party's columns by the label party, as the feature party found at home."""
 
     party: str
     by: str
-    through: str = "cut embeddings"  # what they are rebuilt from
+    through: str = "cut embeddings"  # the data from which they are rebuilt
     summary: str = ""
     defense: str = ""
     epsilon: float | None = None  # of all embeddings of one row together, given the model at each
     delta: float = 0.0
     releases: int = 0  # of one row at most, as far as noise is counted
-    quick: bool = False  # whether attacks were left out that a full audit runs
+    quick: bool = False  # whether some attacks of a full audit were left out
     columns: list[RebuiltColumn] = []
     means: list[MeanRebuilt] = []
     groups: list[RowGroup] = []  # of rows that crossed outside training steps; columns and means above are of training rows
     not_measured: list[str] = []
 
     def worst_mean(self, known: int) -> float | None:
-        """Return the greatest mean of any group of rows to one who knows so many, or None if none was measured."""
+        """Return the largest mean over groups of rows for an attacker who knows this many rows, or None if none was measured."""
         every = [self.means, *(group.means for group in self.groups)]
         return max((mean.value for means in every for mean in means if mean.known == known), default=None)
 
 
 class ToldColumns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Measured disclosure of another party's columns by cut gradients, as the columns' owner found at home.
+    """Hold the measured disclosure of another party's columns by cut gradients, as the columns' owner found at home.
 
     Args:
-        party: whose columns.
-        by: who could read them.
+        party: the owner of the columns.
+        by: the party that could read them.
         summary: how it was measured.
-        columns: what was rebuilt of each with gradients.
-        without: what would be rebuilt without.
-        means, means_without: over these columns.
-        not_measured: what could not be, and why.
+        columns: the reconstruction of each column with gradients.
+        without: the reconstruction without gradients.
+        means, means_without: the means over these columns.
+        not_measured: what could not be measured, and why.
     """
 
     party: str
@@ -103,51 +103,53 @@ class ToldColumns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Leak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Finding of one attack on one tried defence: max(AUC, 1 - AUC) per batch."""
+    """Hold the result of one attack on one tried defence: max(AUC, 1 - AUC) per batch."""
 
     attack: str
     reads: CutReads
     auc: Estimate
-    chance: float = 0.5  # what it is for a guess
+    chance: float = 0.5  # its value for a guess
     upper_bound: bool = False  # needs labels that no attacker has
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One defence at one strength, tried in simulation: what the model is worth, and what leaks."""
+    """Hold one defence at one strength, tried in simulation: the model's metric, and the leaks."""
 
     defense: str  # "none", "marvell", "cut after", ...
     strength: str = ""  # such as "4"
     guarantee: str = "no formal guarantee"
     utility: Estimate
     leaks: list[Leak] = []
-    columns: Estimate | None = None  # mean over the feature party's of what the strongest attack on embeddings alone tells
+    columns: Estimate | None = None  # mean over the feature party's of what the strongest attack on embeddings rebuilds
     seeds: int = 1
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Defences tried in simulation: utility against leakage."""
+    """Hold defences tried in simulation: utility against leakage."""
 
     summary: str = ""
     metric: str = "AUC"  # of utility, on test rows
-    local_baseline: Estimate | None = None  # the label party alone: what joining must beat
+    local_baseline: Estimate | None = None  # the label party alone, which joining must beat
     known: int | None = None  # rows that attacks on columns know
     columns_not_measured: list[str] = []  # and why, in sentences
     trials: list[Trial] = []
 
 
 class SimilarityHistogram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Similarities of linked rows, noise included, and before noise, as far as this party can tell."""
+    """Hold similarities of linked rows, with noise and, as far as this party can tell, before noise."""
 
     edges: list[float]
     counts: list[int]
-    before: list[int] = []  # of links whose other end an attack placed, by the distances to there
+    before: list[int] = []  # of links whose other end an attack placed, by the distances to it
     typical: float | None = None  # the distance of a similarity of 0, in ``unit``
-    deviation: float | None = None  # how much further 1 less is
+    deviation: float | None = None  # the further distance of a similarity lower by 1
     unit: str = ""
 
 
 class LinkMap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Links on a map: this party's own keys, and the other side's where an attack on its own view places them."""
+    """Hold links on a map: this party's own keys, and the other side's at the places where an attack on its own view
+    puts them.
+    """
 
     party: str
     peer: str
@@ -161,7 +163,7 @@ class LinkMap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class LinkExample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Texts of one party's own rows, and what they are linked to as far as it knows."""
+    """Hold texts of one party's own rows, and the texts linked to them as far as it knows."""
 
     party: str
     peer: str
@@ -170,7 +172,7 @@ class LinkExample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class LinkageSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Links by similar keys as one party sees them, and what its peers could locate by them."""
+    """Hold links by similar keys as one party sees them, and what its peers could locate with them."""
 
     party: str
     neighbors: int
@@ -188,7 +190,7 @@ class LinkageSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    """Findings of a run's audits."""
+    """Hold the findings of a run's audits."""
 
     membership: Audit | None = None
     leakage: Audit | None = None

@@ -1,4 +1,4 @@
-"""The results of all parties of one run, joined into one: for a demo or a simulation, which owns them all."""
+"""Join the results of all parties of one run, for a demo or a simulation, which owns them all."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,8 +17,8 @@ T = TypeVar("T")
 def merge(results: Sequence[Result]) -> Result:
     """Join the results of the parties of one run into one that covers them all.
 
-    What only one party has (evaluation, training) comes from the first that has it, the label party before the others.
-    Raises DataError if the results are not of one run of one contract.
+    A part that only one party has (evaluation, training) comes from the first party that has it, the label party before the
+    others. Raises DataError if the results are not of one run of one contract.
     """
     if not results:
         raise DataError("there are no results to merge; give one per party")
@@ -30,8 +30,8 @@ def merge(results: Sequence[Result]) -> Result:
             raise DataError(f"the results are of more than one {field}: {', '.join(sorted(found))}; merge the parties of one run")
     ordered = sorted(results, key=lambda result: result.role != "label")
     first, began = ordered[0], min(_instant(result) for result in ordered)
-    # Put one summary per party together: what the party itself says of its columns has their names, and what its peer measured
-    # has the start
+    # Put one summary per party together: the party's own has the names of its columns, and its peer's has the metric before
+    # shuffling
     merged: dict[str, ImportanceSummary] = {}
     for one in [one for result in ordered for one in result.sections.importance]:
         before = merged.get(one.party)
@@ -46,7 +46,7 @@ def merge(results: Sequence[Result]) -> Result:
             columns=_unique([columns for each in summaries for columns in each.columns]),
             notes=_unique([note for each in summaries for note in each.notes]),
         )
-    # What every party found of its own exposure joins the label party's summary of the linkage
+    # Each party's findings about its own exposure are added to the label party's summary of the linkage
     linkages = [one for one in (result.sections.linkage for result in ordered) if one is not None]
     linkage = None
     if linkages:

@@ -1,4 +1,4 @@
-"""Hold what monitoring found: facts that the page, JSON and Prometheus show."""
+"""Hold the findings of monitoring: facts that the page, JSON and Prometheus show."""
 
 from typing import Any, Literal
 
@@ -8,16 +8,16 @@ DriftState = Literal["unjudged", "same", "little", "some", "much"]
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """One column, or the scores, beside what the run saw.
+    """Compare one column, or the scores, with the run's data.
 
     Args:
-        name: of the column.
+        name: the name of the column.
         kind: numeric, categorical or scores.
-        rows: that were looked at.
+        rows: the number of rows that were examined.
         stability: the population stability index.
-        chance: of rows as different as these if nothing changed, before the correction for the number of columns.
+        chance: the chance of rows as different as these if nothing changed, before the correction for the number of columns.
         missing_before, missing_now: shares of missing cells.
-        state: same, or little, some or much by the index where the change is more than chance.
+        state: same, or little, some or much by the index if the change is more than chance.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of one period whose labels are there, and how well their scores did. A figure is None where it has no value."""
+    """Hold the rows of one period with known labels, and how good their scores were. A figure is None if it has no value."""
 
     name: str
     rows: int
@@ -46,7 +46,7 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds of one part of the answers: half of them took at most ``p50``, and one in a hundred more than ``p99``."""
+    """Hold milliseconds of one part of the answers: half of them took at most ``p50``, and one in a hundred more than ``p99``."""
 
     part: str
     p50: float
@@ -54,14 +54,14 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedPeriod(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers of one period of serving.
+    """Hold the answers of one period of serving.
 
     Args:
-        name: of the period.
-        requests, rows: that were answered.
+        name: the name of the period.
+        requests, rows: the requests and rows that were answered.
         why: rows by whether they had a joint score, or why not (unknown, absent, budget, away).
         scored_by: rows by the model that scored them.
-        latency: by part.
+        latency: the latency, by part.
     """
 
     name: str
@@ -73,31 +73,31 @@ class ServedPeriod(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def partner_has(self) -> float | None:
-        """Return the share of the rows that partners answered for that all of them had, or None for none."""
+        """Return the share of the rows answered by partners that all partners had, or None if there are none."""
         joint, absent = self.why.get("joint", 0), self.why.get("absent", 0)
         return joint / (joint + absent) if joint + absent else None
 
     @property
     def own_share(self) -> float:
-        """Share of the rows that own columns alone scored."""
+        """Return the share of the rows that own columns alone scored."""
         return self.scored_by.get("own columns", 0) / self.rows
 
 
 class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
-    """Findings of one party about a run in use.
+    """Hold one party's findings about a run in use.
 
     Args:
-        run_id: of the run.
-        party: whose view this is.
-        made: when, UTC.
-        rows: new rows of the table that were looked at, or rows that were answered online.
+        run_id: the id of the run.
+        party: the party whose view this is.
+        made: the time, UTC.
+        rows: new rows of the table that were examined, or rows that were answered online.
         columns: drift of own columns.
-        scores: drift of the joint model's scores from those of the run's test rows; None where there is nothing to compare.
-        scored_by: how many scores there are by each model, where scores were given.
-        without_score: of these rows, those that have none.
-        served: what was answered online, by time; None where a table was looked at.
+        scores: drift of the joint model's scores from those of the run's test rows; None if there is nothing to compare.
+        scored_by: the number of scores by each model, if scores were given.
+        without_score: the number of these rows without a score.
+        served: answers online, by time; None if a table was examined.
         periods: how good scores were, by time.
-        level: chance that anything is called drifted where nothing is.
+        level: the chance that anything is called drifted if nothing is.
         notes: what was left out, and why.
     """
 
@@ -116,7 +116,7 @@ class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drifted(self) -> list[Drift]:
-        """List what is not as it was in training."""
+        """List the columns and scores that differ from training."""
         return [each for each in [*self.columns, *([self.scores] if self.scores else [])] if each.state in ("some", "much")]
 
     def to_dict(self) -> dict[str, Any]:

@@ -23,16 +23,16 @@ class PartyInfo(Part, frozen=True, kw_only=True):
 
 
 class ContractInfo(Part, frozen=True, kw_only=True):
-    """The contract that all parties agreed on."""
+    """Hold the contract that all parties agreed on."""
 
     name: str
     hash: str  # hexadecimal
     yaml: str = ""  # full text
-    summary: dict[str, SettingValue] = {}  # the settings worth seeing at a glance, such as {"batch size": 512}
+    summary: dict[str, SettingValue] = {}  # the most important settings, such as {"batch size": 512}
 
 
 class PhaseRecord(Part, frozen=True, kw_only=True):
-    """One phase of a party's run, with what crossed the network in it."""
+    """Hold one phase of a party's run, with the traffic on the network in it."""
 
     name: str  # "handshake", "alignment", "training", "evaluation", ...
     party: str
@@ -44,7 +44,7 @@ class PhaseRecord(Part, frozen=True, kw_only=True):
 
 
 class AlignmentSummary(Part, frozen=True, kw_only=True):
-    """Matching of rows in a run."""
+    """Hold the matching of rows in a run."""
 
     method: str
     sizes: dict[str, int] = {}  # such as {"rows of carrier": 327346, "rows in common": 300000}
@@ -52,16 +52,16 @@ class AlignmentSummary(Part, frozen=True, kw_only=True):
 
 
 class SampleSummary(Part, frozen=True, kw_only=True):
-    """Sample of ids that an exploration was about."""
+    """Hold the sample of ids of an exploration."""
 
-    ids: dict[str, int]  # all that each party has
+    ids: dict[str, int]  # all ids of each party
     drawn: int  # of this party
     common: int  # to both samples
-    share: float  # of all ids that were drawn
+    share: float  # of all ids, as drawn
 
 
 class Learnt(Part, frozen=True, kw_only=True):
-    """Knowledge that one party gained from the others in one step, and what protects the rest."""
+    """Hold the knowledge that one party gained from the others in one step, and the protection of the rest."""
 
     step: str
     party: str
@@ -70,18 +70,18 @@ class Learnt(Part, frozen=True, kw_only=True):
 
 
 class ColumnSummary(Part, frozen=True, kw_only=True):
-    """Columns that a party brought. Names stay home unless the party puts them into the note."""
+    """Hold the columns that a party brought. Names stay home unless the party puts them into the note."""
 
     party: str
     numeric: int
     categorical: int
     sequences: int = 0
     note: str = ""
-    names: list[str] = []  # a party's own page names its own columns; they are sent to nobody
+    names: list[str] = []  # a party's own page names its own columns; they are not sent
 
 
 class DataSummary(Part, frozen=True, kw_only=True):
-    """The rows that took part, per split, and the columns that each party brought."""
+    """Hold the rows that took part, per split, and the columns that each party brought."""
 
     rows: dict[str, int]  # in order: train, validation, test
     columns: list[ColumnSummary] = []
@@ -89,7 +89,7 @@ class DataSummary(Part, frozen=True, kw_only=True):
 
 
 class EpochRecord(Part, frozen=True, kw_only=True):
-    """One epoch. A loss is None where it is unknown, or was not finite."""
+    """Hold one epoch. A loss is None if it is unknown or not finite."""
 
     epoch: int  # counted from 1
     train_loss: float | None
@@ -98,7 +98,7 @@ class EpochRecord(Part, frozen=True, kw_only=True):
 
 
 class TrainingSummary(Part, frozen=True, kw_only=True):
-    """One training: the joint one, or that of the label party's own columns."""
+    """Hold one training: the joint one, or that of the label party's own columns."""
 
     mode: str
     steps: int
@@ -108,14 +108,14 @@ class TrainingSummary(Part, frozen=True, kw_only=True):
     seconds: float | None = None
     steps_per_s: float | None = None
     resumed_from: int | None = None  # step, if the run was interrupted
-    refit_epochs: int = 0  # the last of the history's epochs, which began anew with the validation rows; 0 without a refit
+    refit_epochs: int = 0  # the last of the history's epochs, which began again with the validation rows; 0 without a refit
     refit_steps: int = 0  # of these epochs; the last one may end before all of its steps
     folds: int = 1  # networks side by side, each trained on the rows without one fold of them; 1 is a single network
-    dropout: float = 0.0  # largest share of numbers that a layer of this party's part left out in training
+    dropout: float = 0.0  # largest share of numbers that a layer of this party's part dropped in training
 
 
 class ModelPart(Part, frozen=True, kw_only=True):
-    """One party's part of the network."""
+    """Hold one party's part of the network."""
 
     party: str
     name: str  # "bottom model", "top model"
@@ -124,7 +124,7 @@ class ModelPart(Part, frozen=True, kw_only=True):
 
 
 class Estimate(Part, frozen=True, kw_only=True):
-    """A mean over seeds, with a 95 % interval. Two seeds have no interval worth the name, so both values stand in its place."""
+    """Hold a mean over seeds, with a 95 % interval. Two seeds give no useful interval, so both values are given instead."""
 
     mean: float
     low: float
@@ -133,28 +133,28 @@ class Estimate(Part, frozen=True, kw_only=True):
 
 
 class TunedTrial(Part, frozen=True, kw_only=True):
-    """One training of a search."""
+    """Hold one training of a search."""
 
     number: int
     values: str  # in words
-    loss: float | None = None  # on validation rows; the label party alone knows it
+    loss: float | None = None  # on validation rows; only the label party knows it
     epochs: int = 0
     embedded: int = 0  # rows of cut embeddings that each feature party sent
-    answered: int = 0  # rows of cut gradients that it was sent
+    answered: int = 0  # rows of cut gradients that it received
     seconds: float = 0.0
     problem: str = ""
 
 
 class Tuning(Part, frozen=True, kw_only=True):
-    """Trials of a search."""
+    """Hold the trials of a search."""
 
     summary: str
     trials: list[TunedTrial] = []
-    best: int | None = None  # where the losses are known
+    best: int | None = None  # if the losses are known
 
 
 class Release(Part, frozen=True, kw_only=True):
-    """One number, or set of numbers, that left a label holder under differential privacy."""
+    """Hold one number, or set of numbers, that left a label holder under differential privacy."""
 
     what: str
     mechanism: str
@@ -166,21 +166,21 @@ class Release(Part, frozen=True, kw_only=True):
 
 
 class PrivacySummary(Part, frozen=True, kw_only=True):
-    """The privacy ledger after this run."""
+    """Hold the privacy ledger after this run."""
 
-    not_private: list[str] = []  # what left without a guarantee: in no sum
+    not_private: list[str] = []  # releases without a guarantee, which are in no sum
     releases: list[Release] = []
     spent_epsilon: float = 0.0  # composed, not added up
     spent_delta: float = 0.0
     cap_epsilon: float | None = None
     summary: str = ""
-    columns: str = ""  # what a feature party's own noisy embeddings cost
+    columns: str = ""  # the cost of a feature party's own noisy embeddings
 
 
 class ColumnFall(Part, frozen=True, kw_only=True):
-    """By how much the metric falls when a column is shuffled: mean and standard deviation over repeats.
+    """Hold the fall of the metric if a column is shuffled: mean and standard deviation over repeats.
 
-    It holds no name of a peer's.
+    It never holds the name of a peer's column.
     """
 
     number: int  # from 1, in the order in which its party encodes its columns
@@ -190,27 +190,27 @@ class ColumnFall(Part, frozen=True, kw_only=True):
 
 
 class ImportanceSummary(Part, frozen=True, kw_only=True):
-    """Permutation importance of one party's columns for the joint model, on validation rows."""
+    """Hold the permutation importance of one party's columns for the joint model, on validation rows."""
 
     party: str
     metric: str  # title
     rows: int
     repeats: int
-    before: float | None = None  # the metric with nothing shuffled, where it is known
+    before: float | None = None  # the metric without shuffling, if it is known
     columns: list[ColumnFall] = []
 
 
 class Shared(Part, frozen=True, kw_only=True):
-    """Exact results that the label party sent a feature party, as the contract says."""
+    """Hold exact results that the label party sent a feature party, as the contract says."""
 
-    party: str  # who measured
+    party: str  # the party that measured
     target: TargetType
     rows: int
     metrics: dict[str, MetricValue] = {}
 
 
 class LinkWeights(Part, frozen=True, kw_only=True):
-    """Weights of a link to a row of a feature party in the trained network, by its similarity in standard deviations."""
+    """Hold the weights of links to a feature party's rows in the trained network, by similarity in standard deviations."""
 
     party: str
     similarities: list[float]

@@ -1,7 +1,7 @@
-"""Result: everything that a run's report shows, as frozen structs that go to JSON and back.
+"""Define Result: everything that a run's report shows, as frozen structs that go to JSON and back.
 
-Whoever runs a job fills these in; the report renders them and computes nothing. A party puts in only what it knows:
-what is absent is left out of the page or named as kept by the other side.
+The code that runs a job fills these in. The report renders them and computes nothing. A party enters only what it knows. The page
+leaves out missing facts, or says that the other side keeps them.
 """
 
 import html
@@ -39,7 +39,7 @@ RESULT_VERSION = 2
 
 
 class Sections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parts that only some runs have. Each is shown when present."""
+    """Hold parts that only some runs have. Each is shown if it is present."""
 
     sample: SampleSummary | None = None  # of an exploration
     decisions: Decisions | None = None
@@ -52,7 +52,7 @@ class Sections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     leakage: Audit | None = None
     linkage: LinkageSummary | None = None
     features: list[FeatureAudit] = []  # one per feature party whose result this is
-    told: list[ToldColumns] = []  # what gradients tell of this party's columns, or of each one's
+    told: list[ToldColumns] = []  # what gradients reveal about this party's columns, or about each one's
     sweep: Sweep | None = None
     tuning: Tuning | None = None
     privacy: PrivacySummary | None = None
@@ -60,11 +60,11 @@ class Sections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One run, as one party saw it, or as all did."""
+    """Hold one run, as one party saw it, or as all did."""
 
     version: int = RESULT_VERSION
     run_id: str
-    party: str | None  # whose result this is; None: all parties'
+    party: str | None  # the party whose result this is; None: all parties'
     parties: list[PartyInfo]
     contract: ContractInfo
     started: str  # ISO 8601 with time zone
@@ -76,7 +76,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     model: list[ModelPart] = []
     training: TrainingSummary | None = None
     local_baseline_training: TrainingSummary | None = None
-    evaluation: Comparison | None = None  # None where it stays with the label party
+    evaluation: Comparison | None = None  # None if it stays with the label party
     versions: dict[str, str] = {}  # such as {"tallystick": "0.1.0", "python": "3.11.2"}
     sections: Sections = Sections()
 
@@ -87,23 +87,24 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def joint(self) -> Mapping[str, MetricValue]:
-        """Return the joint model's metrics, or none where they stay with the label party."""
+        """Return the joint model's metrics. They are empty if they stay with the label party."""
         return self.evaluation["joint"] if self.evaluation is not None else {}
 
     @property
     def local_baseline(self) -> Mapping[str, MetricValue]:
-        """Return the metrics of the label party's own columns alone, or none where there is no such model, or they stay
-        with it.
+        """Return the metrics of the label party's own columns alone.
+
+        They are empty if there is no such model, or if they stay with the label party.
         """
         return (self.evaluation["local_baseline"] if self.evaluation is not None else None) or {}
 
     @property
     def label_audit(self) -> Audit:
-        """Return what the attacks on labels found. It is an empty audit if none was made."""
+        """Return the findings of the attacks on labels. The audit is empty if none was made."""
         return self.sections.leakage or Audit()
 
     def __repr__(self) -> str:
-        """Write one line per metric. The whole of it is in ``to_dict()``."""
+        """Write one line per metric. ``to_dict()`` has everything."""
         head = f"Result of {self.contract.name!r}, run {self.run_id}: {self._told()}"
         return "\n".join([head, *(f"  {name:<9} " + "   ".join(cells) for name, cells in self._metrics())])
 
@@ -118,7 +119,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"<p>{head}</p>" + (f"<table><tbody>{rows}</tbody></table>" if rows else "")
 
     def _told(self) -> str:
-        """Say who took part, and on how many rows."""
+        """Say who took part, and the number of rows."""
         parts = [", ".join(f"{party.name} ({party.role})" for party in self.parties)]
         if self.data is not None:
             parts.append(", ".join(f"{count:,} {part}" for part, count in self.data.rows.items()) + " rows")
@@ -127,7 +128,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return "; ".join([*parts, f"{self.seconds:.1f} s"])
 
     def _metrics(self) -> list[tuple[str, list[str]]]:
-        """Return for each metric the joint model's, and what the label party's own columns give."""
+        """Return each metric of the joint model, and the one of the label party's own columns."""
         rows = []
         for name, joint, own in paired_metrics(self):
             cells = [f"joint {metric_in_words(joint)}"] + (
@@ -141,13 +142,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.json.format(msgspec.json.encode(self, enc_hook=_plain), indent=2).decode()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as what json.loads(to_json()) gives."""
+        """Return the result as plain values, as json.loads(to_json()) gives them."""
         values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=_plain))
         return values
 
 
 def paired_metrics(result: Result) -> list[tuple[str, MetricValue, MetricValue | None]]:
-    """List each metric of the joint model beside own columns' one, and of several labels the AUC of each."""
+    """List each metric of the joint model with that of own columns, and for several labels the AUC of each."""
     rows = [(name, joint, result.local_baseline.get(name)) for name, joint in result.joint.items()]
     parts = result.evaluation.get("labels", {}) if result.evaluation is not None else {}
     for label, part in parts.items():
@@ -156,7 +157,7 @@ def paired_metrics(result: Result) -> list[tuple[str, MetricValue, MetricValue |
 
 
 def metric_in_words(metric: MetricValue) -> str:
-    """Return a metric's value and, if there is one, its interval, or why there is no value."""
+    """Return a metric's value and its interval, if it has one, or the reason why there is no value."""
     if metric["value"] is None:
         return f"none: {metric['reason']}"
     low, high = metric["low"], metric["high"]
@@ -165,7 +166,7 @@ def metric_in_words(metric: MetricValue) -> str:
 
 
 def written_metric(value: float) -> str:
-    """Write a metric's value with four decimals, or as a power of ten where these are all 0, or it is very large."""
+    """Write a metric's value with four decimals, or as a power of ten if these are all 0 or the value is very large."""
     return f"{value:.4f}" if value == 0 or 0.5e-4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
@@ -191,7 +192,7 @@ def read_result(source: str | bytes | dict[str, Any]) -> Result:
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """Version that every result states first."""
+    """Hold the version, which every result states first."""
 
     version: int = RESULT_VERSION
 
