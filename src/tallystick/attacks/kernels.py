@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
-"""Tried, in units of the mean of the Gram matrix' diagonal."""
+"""Penalties to try, in units of the mean of the Gram matrix' diagonal."""
 TINY, MOST_SAID = 1e-12, 500.0  # so that a perfect fit's weight stays a number
 SCREENED, SCREENING_ROWS = 400, 250  # of more known rows than the former so many choose the bandwidths that are fitted
 LEAST_MORE = 0.002  # of the variance, that a further bandwidth has to tell

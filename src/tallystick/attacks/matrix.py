@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 UNSOLVED = (torch.linalg.LinAlgError, np.linalg.LinAlgError)  # type: ignore[attr-defined]
-"""What linear algebra raises where an attack's equations have no solution: it costs that attack's row, not the run."""
+"""Errors of linear algebra if an attack's equations have no solution. They cost that attack's row, and not the run."""
 
 
 def centred(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:

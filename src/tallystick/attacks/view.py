@@ -14,7 +14,9 @@ from tallystick.errors import DataError
 
 Received = Literal["cut_gradient", "cut_embedding"]
 Start = Callable[[Tensor], Tensor]
-"""A label party's model as it was before training: a feature party's cut embeddings (B, D) to logits (B, O), all else being 0."""
+"""A label party's model before training: from a feature party's cut embeddings (B, D) to logits (B, O), with all
+other input 0.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class StepView:
     looks_at_BL: Tensor | None = None
     sightings_B: Tensor | None = None
     observed: dict[Hashable, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What attacks on one vector per row read of this step or fit to it, kept by the first of them for the others."""
+    """Results that attacks on one vector per row read from this step or fit to it. The first attack keeps them for the others."""
 
     def only(self, kept_B: Tensor) -> "StepView":
         """Return the same step without the rows that are not kept."""

@@ -38,7 +38,7 @@ AUXILIARY_LABELS = 40  # labels that few-label attacks know; one per class if th
 ALL = 0.999  # if an attack reaches this symmetric AUC, costlier ones are not run
 GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # are quick, and read one vector per row
 EVALUATOR = AttackEvaluator(either_end=True, replicates=1)
-"""What is found for sure, as what is told apart, may stand at the low end. A report shows no interval that takes replicates."""
+"""A certain finding, such as a perfect separation, may be at the low end. No report shows an interval that needs replicates."""
 NO_START = "it simulates the top model's starting weights, which do not follow from the contract here"
 QUICK = "a quick audit leaves them out and does not record what they need; `audit: true` runs them and may find more"
 NO_BITS = "labels of validation rows: each validation says whether weights are the best so far, and no attack reads these bits"
@@ -65,7 +65,7 @@ def unattacked(contract: Contract) -> results.Audit | None:
 
 
 EVENTS, TIMES = "rows by whether there was an event", "rows by their times, with an event or without"
-"""The two secrets of a survival label, each of which is judged alone."""
+"""The two secrets of a survival label. Each is judged alone."""
 
 
 def audit_labels(

@@ -46,9 +46,9 @@ from tallystick.run_folder.folder import RunFolder
 NOTE = "linkage"
 BINS = 20
 ON_THE_MAP = 40
-"""Keys of the other side that a map shows, with the links to them."""
+"""Keys of the other side on a map, with the links to them."""
 LINKS_OF_ONE = 6
-"""Links that it shows of each."""
+"""Links on the map for each of these keys."""
 OTHERS_ON_THE_MAP = 400
 EXAMPLES = 6
 

@@ -38,7 +38,7 @@ from tallystick.network.channel import Progress, no_progress
 from tallystick.run_folder.folder import RunFolder
 
 KNOWN = 10
-"""Keys that a helper knows of those that a filter-geometry attack places."""
+"""Keys that a helper knows, of those that a filter-geometry attack places."""
 AUDIT_SECRET = b"a secret of the audit's own, like the run's"
 
 

@@ -26,7 +26,7 @@ OUT_OF_REACH: Mapping[Received, Mapping[str, str]] = {
         "embeddings; on click data, boosting of own columns found .010 to .014 more about settled labels",
     },
 }
-"""Attacks that need what no run records at home."""
+"""Attacks that need data that no run records at home."""
 
 
 def audit_membership(

@@ -31,9 +31,9 @@ from tallystick.audit.locating import AUDIT_SECRET, metric_of
 from tallystick.network.channel import Progress
 
 MOST_KEYS = 1500
-"""Listed, and attacked: all pairs are compared."""
+"""The most listed keys, and the most attacked ones. All pairs are compared."""
 MOST_LINKED = 10_000
-"""Of the other side's rows that stand in for a feature party's: each is compared with all that are listed."""
+"""The most rows of the other side that replace a feature party's. Each is compared with all listed keys."""
 
 
 def texts_named_by_helper(

@@ -42,7 +42,7 @@ TOLD_ROWS, QUICK_TOLD_ROWS = 2_000, 1_000  # attacked, at most
 KNOWN, QUICK_KNOWN = (20, 200, 1000), (20, 200)
 ATTACKS = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel", "kernel-mean")}
 ATTACKS_ASIDE = {name: ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel")}
-"""A curve with a block of columns for each class found no more than one without, on credit-card data."""
+"""On credit-card data, a curve with a block of columns for each class found no more than one without."""
 COMPONENTS = 8  # of the cut embeddings, which a feature party has anyway
 MOST_INPUTS = 2_048
 ASIDE = "without gradients"

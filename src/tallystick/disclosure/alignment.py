@@ -154,13 +154,15 @@ def _split_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
 
 
 _LISTS = ("Size.of", "Size.rows", "Chunk.of", "Chunk.rows")
-"""How every alignment sends its lists."""
+"""The way in which every alignment sends its lists."""
 
 _AGAINST_CHEATERS = (
     *("CoinCommitment.digest", "Coin.coin", "StoreSeed.bucket", "StoreSeed.seed", "CheckKey.key", "TagsCommitment.digest"),
     *("Standing.alignment", "Standing.done", "Standing.settled"),
 )
-"""What `security: malicious` and the stores of a union send besides: random numbers, hashes and how far kept buckets go."""
+"""Data that `security: malicious` and the stores of a union send in addition: random numbers, hashes, and how far kept buckets
+go.
+"""
 
 ALIGNMENT = (
     Disclosure(

@@ -21,8 +21,9 @@ DISCLOSURES: tuple[Disclosure, ...] = (
     *EVALUATION,
     *SERVING,
 )
-"""In the order of a job's steps, after what a party can choose at will. A test holds it against every field of every message, and
-against what crosses in real runs."""
+"""In the order of a job's steps, after the free choices of a party. A test compares it with every field of every message, and
+with the data that crosses in real runs.
+"""
 
 
 def disclosure_lines(contract: Contract, *, own_columns: bool | None) -> list[str]:

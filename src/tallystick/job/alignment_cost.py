@@ -16,12 +16,12 @@ from tallystick.network.channel import memory_channels
 from tallystick.network.line_speed import MeasuredLine
 
 MANY_IDS = 50_000
-"""Below, an alignment is over before anybody asks."""
+"""With fewer ids, an alignment is over before anybody asks."""
 LINK_BYTES_PER_S = 12.5e6
 _HASHED, _MULTIPLIED = (1_000, 21_000), (50, 450)
-"""Ids of the two trials, whose difference is the cost of an id: of hashing, and of multiplying in the group."""
+"""Ids of the two trials. Their difference gives the cost of an id: of hashing, and of multiplying in the group."""
 _WARMS = 5
-"""Ids of a trial before these: it loads what the protocol needs, and is not counted."""
+"""Ids of a trial before these. It loads the libraries of the protocol, and is not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)

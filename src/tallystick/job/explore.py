@@ -15,7 +15,7 @@ from tallystick.run_folder.folder import RunFolder
 from tallystick.watcher import Watcher
 
 LEAST_OF_A_CLASS = 20
-"""Test rows: with fewer an interval is much too narrow (``evaluation/intervals.py``)."""
+"""The fewest test rows of a class. With fewer, an interval is much too narrow (``evaluation/intervals.py``)."""
 
 
 def run_explore(contract: Contract, party: PartyFile, *, watcher: Watcher) -> tuple[Result, RunFolder]:

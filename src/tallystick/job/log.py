@@ -23,7 +23,7 @@ from tallystick.watcher import Watcher
 
 LOG, SERVING_LOG = "run.log", "serving.log"
 MAX_LOG_BYTES = 1 << 20
-"""Of the file; then it becomes the former one, run.log.1, of which there is one."""
+"""The largest log file. Then it becomes run.log.1, of which there is only one."""
 EARLY_LINES = 200
 PROGRESS_S = 10.0
 FRAMES = 8

@@ -71,7 +71,7 @@ from tallystick.watcher import Watcher
 
 COMMAND = "predict"
 JOINT, ALONE = "joint model", "own columns"
-"""What the column SCORED_BY says."""
+"""The values of the column SCORED_BY."""
 
 
 class Predicted(TypedDict, total=False):

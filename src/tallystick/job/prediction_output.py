@@ -14,13 +14,13 @@ from tallystick.tables.lazy_table import Frame
 RUN = "run_id"
 """Column of the predictions: the run whose model scored, by the id that all its parties know."""
 ROW = "row"
-"""Column of the predictions, where keys need not be unique: the row's number in the table, from 0."""
+"""Column of the predictions, if keys may repeat: the row's number in the table, from 0."""
 SCORED_BY = "scored_by"
-"""Column of the predictions, where rows without a partner's row have a score too: the joint model, or own columns."""
+"""Column of the predictions, if rows without a partner's row have a score too: the joint model, or own columns."""
 SCORED_ON = "scored_on"
 """Column of the predictions by a head on shares: the day (UTC) on which a row's only score was opened."""
 SIMILARITY = "similarity"
-"""Column of the predictions, where rows are linked by similarity: that of the most similar row."""
+"""Column of the predictions, if rows are linked by similarity: the similarity of the most similar row."""
 _FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"  # the last four are full-width forms of the first
 _NUMBER = r"^[+\-][0-9][0-9 .,()/\-]*$"  # telephone numbers, too: a spreadsheet may compute with them, but runs nothing
 

@@ -58,7 +58,7 @@ from tallystick.training.plan import most_batches_per_message
 CodedLabels: TypeAlias = tuple[LabelCoder, Tensor]
 
 LOADED = "tallystick.job.phases.tuning_alone"
-"""What a worker loads when an engine is tried: it takes as much memory as one that trains does before any data."""
+"""Modules that a worker loads when an engine is tried. They take as much memory as those of a training worker without data."""
 COPIES = 4  # for a weight in training: the weight, its gradient, and the two moments of Adam
 
 

@@ -227,7 +227,7 @@ def _ending(log: RunLog, logbook: Logbook, again: Callable[[], str]) -> Iterator
 
 
 Work = Callable[[dict[str, Channel], Callable[[], None]], T]
-"""What a party does with its channels by peer; by the second argument it may end the sessions before it is done."""
+"""A party's work with its channels by peer. The second argument lets it end the sessions before it is done."""
 
 
 def with_sessions(

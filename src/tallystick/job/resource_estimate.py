@@ -14,10 +14,11 @@ from tallystick.tables.records import IN_MEMORY_BYTES, fits_memory
 LIBRARIES = 600 * 2**20
 """Bytes of a process without rows: libraries, a network, a few batches."""
 ROW_BYTES, UNION_ROW_BYTES = 160, 230
-"""Bytes of memory for a row, in an intersection and in a union: ids and their alignment take the most, and training takes less
-(``bench alignment``, ``bench memory``, ``bench table``)."""
+"""Bytes of memory for a row, in an intersection and in a union. Ids and their alignment take the most, and training takes less
+(``bench alignment``, ``bench memory``, ``bench table``).
+"""
 WORTH_SAYING = 1_000_000
-"""Rows from which a run says what it will take."""
+"""Rows from which a run says how much it will need."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,9 @@ from tallystick.run_folder.ledger import LEDGER_NOTE
 from tallystick.storage import LOCK, ORIGIN, remove
 
 KEPT = ("format", ORIGIN, "contract.json", "result.json", "report.html", f"{LEDGER_NOTE}.json", LOG, LOCK)
-"""Of an exploration's folder: nobody can go on with it, or predict by it. By the note an older copy of the ledger is noticed."""
+"""Files of an exploration's folder that stay. Nobody can continue it or predict with it. The note shows an older copy of the
+ledger.
+"""
 
 
 def run_party(job: Job) -> Result:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Index = NDArray[np.int64]
 FACTORS = (8, 32)
-"""Columns of the label party and of each feature party that are multiplied, each with each: a party's last ones."""
+"""Columns of the label party and of each feature party that are multiplied, each with each: the last ones of a party."""
 
 
 @dataclass(frozen=True, kw_only=True)

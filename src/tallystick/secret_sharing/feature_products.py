@@ -25,7 +25,7 @@ from tallystick.secret_sharing.sides import Dealer, ShareHolder, deal, draw_deal
 
 _FACTOR_BITS = 8
 _SCALE = 0.5
-"""What a feature is multiplied by before it is a factor: a product counts for a quarter of a feature, as there are many."""
+"""The multiplier of a feature that becomes a factor. A product counts for a quarter of a feature, because there are many."""
 _LARGEST_FACTOR = 1.5
 
 

@@ -77,17 +77,19 @@ WEIGHT_BITS = 24
 SCORE_BITS = FEATURE_BITS + WEIGHT_BITS
 ERROR_BITS = DEALT_BITS + FACTOR_BITS
 STEP_BITS = FEATURE_BITS + ERROR_BITS - WEIGHT_BITS
-"""Places that are cut off a step: what momentum and weight decay are written in."""
+"""Places that are cut off a step, in which momentum and weight decay are written."""
 ROW_WEIGHT_BITS = 12
 """Binary places of the rows' weights, whose mean in a batch is 1."""
 MOST_MORE_BITS = 16
-"""Places that errors and steps take beyond these where the rate is low."""
+"""The most further places of errors and steps at a low rate."""
 _STEP_RANGE = 2.0 ** (62 - FEATURE_BITS - ERROR_BITS)
 LARGEST_FEATURE = 3.0
 LARGEST_LABEL = 8.0
 LARGEST_DECAY = 1.0
 LEAST_ROWS = {"logistic": 32, "squared": 512}
-"""Rows over which errors of a step are averaged at least: small batches of squared loss, whose errors have no bound, diverge."""
+"""The fewest rows over which a step's errors are averaged. Small batches of squared loss diverge, because errors are
+unbounded.
+"""
 OPENED_BITS = 12
 """Binary places of the scores that the label party learns."""
 

@@ -37,18 +37,18 @@ COEFFICIENTS = (
     0.0012876,
     0.0020168,
 )
-"""a_1 to a_16: least squares over |z| <= 28, with a ridge of 1e-5."""
+"""a_1 to a_16, by least squares over |z| <= 28, with a ridge of 1e-5."""
 DEALT_BITS = 13
 """Binary places of dealt sines and cosines."""
 FACTOR_BITS = 25
-"""Binary places of the public numbers that they are multiplied by."""
+"""Binary places of the public numbers that multiply these."""
 
 EDGE_BITS = 16
-"""Binary places of the public numbers by which scores near the edge are counted."""
+"""Binary places of the public numbers that count scores near the edge."""
 EDGE_MEAN = comb(32, 16) / 2**32
-"""Mean of sin^32 over the period."""
+"""The mean of sin^32 over the period."""
 EDGE_COEFFICIENTS = tuple(2 * (-1) ** order * comb(32, 16 - order) / 2**32 for order in range(1, 17))
-"""Of cos(2 pi k z / P) in sin^32(pi z / P), for k of 1 to 16."""
+"""The coefficients of cos(2 pi k z / P) in sin^32(pi z / P), for k from 1 to 16."""
 
 _COARSE_BITS = 31  # bits of a coefficient, without the sine's 2^30
 

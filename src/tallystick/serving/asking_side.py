@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import uvicorn
 
 LEAVE_S = 2.0
-"""Seconds for a round to end by itself once the server has: it says farewell to the partners."""
+"""Seconds in which a round ends by itself once the server has ended: it takes leave of the partners."""
 END_S = 5.0
-"""Seconds for it to end after it was interrupted."""
+"""Seconds in which a round ends after an interrupt."""
 
 
 def answer_clients(side: ServingSide, server: "uvicorn.Server", score: Callable[[], None], *, stopped: Stop) -> None:

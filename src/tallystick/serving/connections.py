@@ -26,26 +26,27 @@ HEAD_S = 5.0
 MOST_HEAD_BYTES = 1 << 16
 MOST_HEADERS = 100
 MOST_CONNECTIONS, MOST_WITH_TLS = 4096, 1024
-"""With TLS each takes a quarter of a MiB."""
+"""The most connections. With TLS each takes a quarter of a MiB."""
 ACCEPTED_AT_ONCE, LISTENS = 8, 2048
-"""Calls that asyncio takes before it goes on with those that it has: one whose handshake goes on is not to be too many meanwhile.
-And those that the system holds until then."""
+"""Calls that asyncio accepts before it returns to the connections that it has, so that few handshakes run in that time, and calls
+that the system holds until then.
+"""
 MOST_PIPELINED = 8
 """Requests of one connection that wait while another one of it is answered."""
 FREE_PIECES, FIRST_PAUSE_S, LONGEST_PAUSE_S = 8, 0.05, 1.0
-"""Pieces of one head that are taken as they come, and how long those after them gather."""
+"""Pieces of one head that are read as they come, and how long the later ones are gathered."""
 HANDSHAKE_EVERY_S = 0.002
-"""Seconds from one handshake's beginning to the next one's."""
+"""Seconds from the beginning of one handshake to that of the next one."""
 DOORS_SHARE = 4
-"""Of the connections: so many may be in their handshake."""
+"""One connection in this many may be in its handshake."""
 MOST_HELLO_BYTES = 5 + (1 << 14)
-"""Of a TLS record, in which a client begins its handshake."""
+"""The most bytes of the TLS record with which a client begins its handshake."""
 UNREAD_S = 10.0
-"""Seconds until a client that reads nothing is hung up."""
+"""Seconds until the connection of a client that reads nothing is closed."""
 _HANDSHAKE = b"\x16"
-"""How a TLS record of a handshake begins."""
+"""The first bytes of a TLS record of a handshake."""
 SHARE = 4
-"""Of the process's file descriptors: the others are for the partners, tables and journals."""
+"""One in this many of the process's file descriptors is for connections. The others are for partners, tables and journals."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -53,7 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     most = MOST_CONNECTIONS
     line: asyncio.Transport | None = None
-    """What is below TLS."""
+    """The connection below TLS."""
     doors: dict["TlsDoor", None] = {}  # noqa: RUF012 - of all connections of the server
     waiting: dict["BoundedProtocol", None] = {}  # noqa: RUF012
     busy: dict["BoundedProtocol", None] = {}  # noqa: RUF012

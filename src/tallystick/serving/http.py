@@ -34,10 +34,10 @@ from tallystick.tables.features import Features
 JOINT, ALONE = "joint model", "own columns"
 BODY_S = 5.0
 KEEP_ALIVE_S = 75
-"""As long as load balancers keep a connection: one that is closed just as its next request comes costs a client that request."""
+"""As long as load balancers keep a connection. If one is closed just as its next request comes, the client loses that request."""
 DEADLINE, RUN = "x-deadline-ms", "x-run-id"
 MARGIN = 0.15
-"""Share of a request's deadline that is kept for a score by own columns."""
+"""The share of a request's deadline that is kept for a score by own columns."""
 
 _PROBLEMS: dict[Why, Problem] = {
     "unknown": Problem(status=404, detail="no row here has this key; bring its own columns, or check the key"),

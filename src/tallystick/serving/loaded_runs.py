@@ -11,15 +11,15 @@ from tallystick.job.handshake import PromotedHalf
 from tallystick.job.versions import Versions
 
 MOST_LOADED = 3
-"""Runs that are loaded at a time: the one that scores, the one to come or before it, and a candidate."""
+"""Runs that are loaded at a time: the one that scores, the one before or after it, and a candidate."""
 LOOK_S = 1.0
-"""Seconds between looks at the promotions. A look is one call of ``stat``, and nobody has to reach a process to signal it."""
+"""Seconds between looks at the promotions. A look is one call of ``stat``, and nobody need reach a process to signal it."""
 GRACE_S = 30.0
-"""Seconds in which a run is still answered that this side has withdrawn: what is under way ends in them."""
+"""Seconds for which a run is still answered after this side has withdrawn it. Requests in progress end in this time."""
 _DRAIN_S = 0.05
 END_S = 2.0
 AGAIN_S = 30.0
-"""Seconds until a run is tried again that could not be loaded."""
+"""Seconds until another attempt to load a run that could not be loaded."""
 
 
 class Loaded(Protocol):

@@ -27,7 +27,7 @@ from tallystick.scoring.batching import MOST_ROWS
 from tallystick.serving.served_runs import ServedRun
 
 MOST_PIECES = 64
-"""Pieces of at most MOST_ROWS rows that wait to be scored beside."""
+"""Pieces of at most MOST_ROWS rows that wait for their shadow score."""
 
 
 class Comparisons(Protocol):

@@ -384,7 +384,7 @@ def _types(frame: Frame, encoder: Encoder | None) -> dict[str, pl.DataType]:
 
 
 _OF_ANY_SIDE = {"store", "refresh_s", "journal"}
-"""Options of a side that has no clients."""
+"""Options of a side without clients."""
 
 
 def check_serving(contract: Contract, party: PartyFile) -> None:

@@ -46,7 +46,7 @@ def draw_lateness() -> float:
 
 
 Building = Generator[None, None, Asking]
-"""Makes a way of asking, a step between two batches; raises Refused."""
+"""Makes a way of asking, one step between two batches. Raises Refused."""
 
 
 @dataclass(kw_only=True)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WHOLE_TABLE = {"adbc.sqlite.query.batch_rows": str(2_000_000_000)}
-"""SQLite has a type for each cell. Its driver takes a column's type from the first batch, and refuses a later cell of another
-type: so all rows are one batch."""
+"""SQLite has a type for each cell. Its driver takes a column's type from the first batch and refuses a later cell of another
+type, so all rows are one batch.
+"""
 
 
 def read_by_driver(

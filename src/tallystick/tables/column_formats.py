@@ -33,7 +33,7 @@ TYPES: Mapping[Form, pl.DataType] = {
     "time": pl.Time(),
     "duration": pl.Duration("us"),
 }
-"""A type of each form, for cells that come without one."""
+"""The type of each form, for cells that come without one."""
 MOST_DIGITS = 38  # of a whole number of any type
 
 

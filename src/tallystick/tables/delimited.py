@@ -33,7 +33,7 @@ from tallystick.tables.rows import refuse_rows_beyond
 from tallystick.tables.text import Spelt, ascii_digits, rows_listed
 
 NULL_WORDS = ("NA", "NaN", "nan", "null", "NULL")
-"""What stands for a missing cell in every column, unless the party file names other words."""
+"""Words for a missing cell in every column, unless the party file names other words."""
 MARKS = (
     *NULL_WORDS, *("?", "??", "-", "--", "---", ".", "..", "*", "N/A", "n/a", "#N/A", "#NA", "n.a.", "N.A.", "na", "n.d."),
     *("None", "none", "NONE", "Null", "NAN", "Nan", "<NA>", "NaT", "nil", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?"),
@@ -42,15 +42,16 @@ MARKS = (
     *("0000-00-00 00:00:00", "1900-01-00", "\u200b", "\ufeff"),
     *("\u043d/\u0434", "\u7121", "\u65e0", "\u306a\u3057", "\u4e0d\u660e", "\u672a\u77e5"),
 )  # fmt: skip
-"""What stands for a missing cell in a column whose other cells are numbers, times, or true and false."""
+"""Words for a missing cell in a column whose other cells are numbers, times, or true and false."""
 DOUBTFUL = (
     *(*MARKS, "TBD", "tbd", "TBA", "UNKNOWN", "MISSING", "Not available", "not available", "n.v.", "n/v", "N/V", "k. A."),
     *("n. a.", "keine Angabe", "unbekannt", "Unbekannt", "desconocido", "Desconocido", "inconnu", "Inconnu", "sconosciuto"),
 )  # fmt: skip
-"""What may do so in a column of words, where it stays a value until the party file says what it is."""
+"""Words that may mean a missing cell in a column of words. There they stay values until the party file says what they mean."""
 FEWEST_VALUES, MOST_WORDS, MOST_OF_WORDS = 20, 5, 0.5
-"""Other words are taken for such marks in a column of that many different numbers or times: a few words, in less than half of it,
-unless the party file names the words of this column."""
+"""Other words count as such marks in a column of this many different numbers or times: a few words, in less than half of it,
+unless the party file names the words of this column.
+"""
 A_WORD = r"^[^0-9]{2,}$"  # "A" beside numbers may be one of several codes
 UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")  # pandas' name for a column without a name
 SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*')  # Excel's line before the header
@@ -87,13 +88,13 @@ READINGS = {
     **NUMBERS, WHOLE_NUMBERS: WHOLE, LONG_NUMBERS: LONG, "boolean": BOOLEAN,
     "day": DAY, "moment": MOMENT, "zoned": ZONED, "clock": f"^{CLOCK}$",
 }  # fmt: skip
-"""What a column can be read as, by a pattern that all of its known cells fit."""
+"""The kinds that a column can be read as, by a pattern that all of its known cells fit."""
 PARTED = [
     rf"^(\s*-?[1-9][0-9]{{0,2}}){by}([0-9]{{3}})" + 5 * f"(?:{by}([0-9]{{3}}))?" + rf"((?:[.,][0-9]+)?{_EXPONENT}\s*)$"
     for by in ("['\u2019]", "[ \u00a0\u2007\u2009\u202f]")
 ]
 WHOLE_AGAIN = "${1}${2}${3}${4}${5}${6}${7}${8}"
-"""Thousands parted by apostrophes or spaces, and what they are without. +49 301 234 567 is a telephone's number."""
+"""Thousands separated by apostrophes or spaces, and the number without them. +49 301 234 567 is a telephone's number."""
 FOREIGN = r"[\p{Cf}\u066b\u066c\uff0b-\uff0e[\p{Nd}--[0-9]]]"
 FOREIGN_SIGNS = {
     "\uff0b": "+",
@@ -110,8 +111,9 @@ TYPE_NAME = re.compile(
     re.IGNORECASE,
 )
 TOO_LONG = re.compile(r"could not parse `(.*)` as dtype `(?:[if]64|i128)` at column .*\(column number (\d+)\)", re.DOTALL)
-"""What Polars says of a whole number beyond its integer types, which it had chosen by the look of the cells, and of digits of
-other scripts."""
+"""Polars' messages for a whole number beyond its integer types, which it had chosen by the look of the cells, and for digits of
+other scripts.
+"""
 
 
 def read_delimited(

@@ -35,7 +35,7 @@ ISO_DAY = r"^\s*\d{4}-\d{2}-\d{2}([T ]00:00(:00)?)?\s*$"
 RANGE = r"^\s*\d{1,3}\s*[-\u2013/]\s*\d{1,3}\s*$"  # 8-13 and 1/3
 CODE = r"^\s*\p{L}{1,6}[-_. ]?\d{1,3}\p{L}?\s*$"  # SEPT2 and MARCH1, which are genes
 DIGIT_DATES = {8: ("%Y%m%d", "%d%m%Y", "%m%d%Y"), 12: ("%Y%m%d%H%M",), 14: ("%Y%m%d%H%M%S",)}
-"""Dates of digits alone, by how many digits they have."""
+"""Dates of digits alone, by the number of their digits."""
 YEARS, LAST_YEAR = (1900, 2100), 9999
 FEWEST_NUMBERS = 20  # from this many different cells such a column may hold numbers
 LOOKED_AT = 100_000  # of these

@@ -15,7 +15,7 @@ from torch import Tensor
 from tallystick.tables.records import RowFile
 
 Numbers = Literal["plain", "piecewise-linear", "periodic"]
-"""How a bottom model takes numeric columns: as they are, or with an embedding of each beside them."""
+"""The way in which a bottom model reads numeric columns: unchanged, or with an embedding of each in addition."""
 
 NUMBER_BYTES = 4
 CODE_TYPES = (torch.uint8, torch.int16, torch.int32)  # the smallest that holds all codes of a column is taken

@@ -26,7 +26,7 @@ KINDS: tuple[tuple[bytes, str, str], ...] = (
     (rb"version https://git-lfs\.github\.com/spec/", "a pointer of Git LFS", "fetch the file itself by `git lfs pull`"),
     (rb'(\xef\xbb\xbf)?\s*(\[\s*[\[{]|\{\s*")', "JSON", "read it by table.query, such as SELECT * FROM 'rows.json'"),
 )  # fmt: skip
-"""First bytes, by a pattern, what a file is that begins with them, and what helps."""
+"""Patterns of first bytes, the kind of file that begins with them, and advice."""
 
 
 def refuse_other_kind(path: Path, *, parquet: bool = False) -> None:

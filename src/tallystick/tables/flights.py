@@ -34,9 +34,9 @@ WEATHER_FEATURES = FeatureColumns(
 STATION_FEATURES = FeatureColumns(numeric=_MEASURED, categorical=("wind_direction",))
 
 PLACE_AND_TIME = ("longitude", "latitude", "hours")
-"""Keys of the tables that share no id: degrees, and hours since the year began."""
+"""Keys of the tables that share no id: degrees, and hours since the beginning of the year."""
 LEAD_HOURS = 2
-"""A carrier asks for the weather so long before departure: what is near in time is then known by departure."""
+"""Hours before departure at which a carrier asks for the weather, so that data close in time is known by departure."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,7 +145,7 @@ class LazyTable:
 
 
 Frame: TypeAlias = pl.DataFrame | LazyTable
-"""A table in memory or one that is read by column: what reads columns takes either."""
+"""A table in memory, or one that is read by column. Code that reads columns takes either."""
 
 
 def in_order(frame: Frame) -> tuple[Frame, "NDArray[np.int32] | None"]:

@@ -17,7 +17,7 @@ class CandidateLinks:
     """The candidates of one feature party for some rows: where each is among those that cross, and how similar it is."""
 
     place_BK: Tensor
-    """int64, in [0, R); -1 pads where fewer than K rows are linked."""
+    """int64, in [0, R); -1 pads if fewer than K rows are linked."""
     similarity_BK: Tensor
     """float32; standardised, 0 at pads."""
 

@@ -37,10 +37,10 @@ SUM = (
     r"^\s*((grand |sub)?totals?|total general|totaal|totale|sum|summe|summen|gesamt|gesamtsumme|somme|suma|soma|razem|celkem"
     r"|\u0438\u0442\u043e\u0433\u043e|\u5408\u8ba1|\u5408\u8a08)\s*:?\s*$"
 )
-"""What stands for a key in the last row of many a spreadsheet."""
+"""The word in place of a key in the last row of many spreadsheets."""
 SHOWN_CLASSES = 20
 LATE_YEAR, MANY_YEARS = 2030, 40
-"""Of dates whose years had two digits: a birth in 1940 reads as one in 2040."""
+"""For dates whose years had two digits: a birth in 1940 reads as one in 2040."""
 SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells that are shown of a column, among its first ones, of so many characters
 
 

@@ -23,7 +23,7 @@ STAND_INS = frozenset(
         *(bound for bits in (16, 32, 64) for bound in (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1, 2**bits - 1)),
     ]
 )
-"""Numbers that mean a missing cell in many a table, such as -999, where no other number is near."""
+"""Numbers that mean a missing cell in many tables, such as -999, if no other number is near."""
 STAND_IN_DAYS = frozenset(
     date.fromisoformat(day)
     for day in (
@@ -31,7 +31,7 @@ STAND_IN_DAYS = frozenset(
         *("2099-12-31", "2999-12-31", "9999-01-01", "9999-12-31"),
     )
 )
-"""Dates that do so."""
+"""Dates that mean a missing cell."""
 LARGEST_FLOAT = float(np.finfo(np.float32).max)  # so do its spellings in seven digits, of either sign, in data of maps
 FEWEST_NUMBERS, FEWEST_ROWS, FAR = 20, 3, 2.0  # different numbers; rows of the same one; times the others' whole range
 _NANOSECONDS = {"d": 86_400 * 10**9, "ms": 10**6, "us": 10**3, "ns": 1}

@@ -39,12 +39,12 @@ from tallystick.tables.text import as_number, as_text, rows_listed
 
 MOST_COUNTED = 10**12
 SURVIVAL_SHIFT = 16.0
-"""Of the logarithm of a time, so that it stays above 0, and its sign can say whether there was an event."""
+"""Added to the logarithm of a time, so that it stays above 0 and its sign can say whether there was an event."""
 _NO_NUMBERS = "clean it, or agree on a target of classes: type: binary or multiclass under target in the contract"
 _LEAST_DEVIATION = math.sqrt(sys.float_info.min)
-"""Below it a square loses digits."""
+"""With smaller deviations a square loses digits."""
 _USUAL_WEIGHT = 32
-"""Weights between 2^-32 and 2^32 are taken as they are."""
+"""Weights between 2^-32 and 2^32 are taken unchanged."""
 
 
 def classes_of(column: pl.Series) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ ISO = (
     r"^\s*(?P<day>\d{4}-\d{2}-\d{2})"
     r"(?:[T ](?P<time>\d{2}:\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,6})\d*)?)?\s*(?P<zone>Z|[+-]\d{2}:?\d{2})?)?\s*$"
 )
-"""A date, or a date and time with or without a zone, as ISO 8601 and RFC 3339 write them."""
+"""A date, or a date and time with or without a zone, in the form of ISO 8601 and RFC 3339."""
 FINER = re.compile(r"[.,]\d{6}(\d{1,3})")
-"""Digits of a time's second behind its microseconds."""
+"""Digits of a time's second beyond its microseconds."""
 FIRST_YEAR = 1000
 _DAYS = (
     *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d", "%Y-%j"),
@@ -29,7 +29,7 @@ FORMATS = (
     *(f"{day} {clock}" for clock in ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p") for day in _DAYS),
     "%Y%m%dT%H%M%S",
 )
-"""How dates are commonly written, and times behind them: what a message proposes for ``dates`` in the party file."""
+"""Usual forms of dates and of times after them, which a message proposes for ``dates`` in the party file."""
 
 
 def ordered_times(column: pl.Series, *, use: str) -> pl.Series:

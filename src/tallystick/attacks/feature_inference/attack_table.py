@@ -24,7 +24,7 @@ AVERAGED: tuple[FeatureAttack, ...] = (
     SurrogateInversion(),
     BootstrapInversion(),
 )
-"""What ``weighted-mean`` averages: attacks that err differently."""
+"""Attacks with different errors, whose guesses ``weighted-mean`` averages."""
 
 
 @dataclass(frozen=True, kw_only=True)

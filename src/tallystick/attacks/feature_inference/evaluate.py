@@ -35,7 +35,7 @@ RANKED_NUMBERS = 2**20  # about this many scores of categories are sorted at a t
 LEAST_OF_CATEGORY = 5  # rows with a category, and without it, that are needed to judge their ranking
 NO_ROW_KNOWN = "no attack here can run without a known row, so what an attacker without one finds was not measured"
 KnownRows: TypeAlias = Mapping[int, Sequence[Tensor]]
-"""By number of known rows, which rows these are: int64 (K,), one tensor per draw."""
+"""The known rows by their number: int64 (K,), one tensor per draw."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from tallystick.attacks.feature_inference.view import ColumnValues, Reconstructi
 from tallystick.compute.task import Engine, TaskFunction, Work
 
 WORTH_CELLS = 75_000
-"""Rows times columns that are worth a worker: a smaller attack is over before a worker has begun."""
+"""Rows times columns from which a worker is worth its start. A smaller attack is over before a worker has begun."""
 
 
 def leaks_on(engine: Engine, plan: AttackPlan, *, groups: int = 1) -> FeatureLeaks:

@@ -99,7 +99,7 @@ OF_GRADIENTS: tuple[Attack, ...] = (
     EnergyAttack(),
     EnergyAttack(half="high"),
 )
-"""What a combined attack puts together: every attack on gradients that knows no label and scores each row once."""
+"""The parts of a combined attack: every attack on gradients that knows no label and scores each row once."""
 
 _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
     {

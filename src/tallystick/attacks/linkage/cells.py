@@ -10,11 +10,11 @@ from tallystick.attacks.linkage.view import DistanceModel, FeaturePartyView, Flo
 from tallystick.errors import ConfigError
 
 MOST_NEIGHBORS = 4_000_000
-"""Nearest keys of all points of a grid together: 32 MB of numbers."""
+"""Nearest keys of all points of a grid together, which are 32 MB of numbers."""
 TIE = 1e-6
-"""What the highest number adds to a distance, as a share of the window."""
+"""The most that a number adds to a distance, as a share of the window."""
 MOST_DIMENSIONS = 4
-"""Above it keys are looked for as if no distance saturated: there would be 2^D searches."""
+"""With more dimensions, keys are searched as if no distance saturated, because there would be 2^D searches."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from tallystick.attacks.linkage.view import FiltersView, Located, OnProgress, Ra
 from tallystick.errors import ConfigError
 
 BYTES_AT_ONCE = 4096
-"""Of every filter, in a product of bits: 200 MiB for 1,500 filters."""
+"""Bytes of every filter in one product of bits: 200 MiB for 1,500 filters."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from tallystick.errors import ConfigError
 
 UNNAMED = -1
 SAMPLED, FIRST_TEXTS = 150, 256
-"""Filters that starts are tried on, and texts of about its size that a group's first filter is taken for."""
+"""Filters on which starts are tried, and texts of similar size that a group's first filter may be."""
 FITS = 0.1
-"""Misfit that tells a right start, in the variance of what filters have in common: of a wrong one it is above a half."""
+"""The misfit below which a start is right, in the variance of what filters have in common. A wrong start is above a half."""
 SWEEPS = 6
 
 
@@ -274,7 +274,7 @@ TEXT_ATTACKS: Mapping[str, TextAttackRow[Any]] = MappingProxyType(
         ),
     }
 )
-"""The attacks on text keys: a new one is a class here and a row."""
+"""The attacks on text keys. A new one is a class here and a row."""
 
 
 def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = quietly) -> dict[str, NamedKeys]:

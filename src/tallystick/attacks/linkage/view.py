@@ -15,7 +15,7 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 Seat = Literal["label party", "feature party", "helper"]
 V_contra = TypeVar("V_contra", contravariant=True)
 OnProgress = Callable[[int, int], None]
-"""Told how many of how many targets an attack is done with."""
+"""Called with the number of finished targets of an attack, and the number of all."""
 
 
 def quietly(completed: int, total: int) -> None:
@@ -122,7 +122,7 @@ class FiltersView:
 
 
 LinkageView = LabelPartyView | FeaturePartyView | RanksView | FiltersView
-"""One seat's view of a linkage, and what it knows anyhow."""
+"""One seat's view of a linkage, and what it knows without it."""
 
 
 @dataclass(frozen=True, kw_only=True)

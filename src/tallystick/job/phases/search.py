@@ -17,7 +17,7 @@ from tallystick.errors import ConfigError
 from tallystick.job.findings import TrialRecord
 
 STARTUP = 10
-"""Trials that the estimator needs before it tells good values from bad ones; until then values are drawn blindly."""
+"""Trials that the estimator needs before it separates good values from bad ones. Until then values are drawn at random."""
 _ATTEMPTS = 50  # after this many repeated draws all values count as tried
 
 

@@ -80,16 +80,16 @@ from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
 
 _OWN_STEPS_AN_EPOCH, _OWN_STEPS = 20, 400
-"""Of each member of the label party's own network, within these batch sizes and epochs: large batches take the least time."""
+"""Steps of each member of the label party's own network, in these batch sizes and epochs. Large batches take the least time."""
 _OWN_BATCHES, OWN_EPOCHS = (32, 512), (10, 30)
 _OWN_RATE = 0.008
-"""In the largest batches; in smaller ones it falls with the root of their size."""
+"""The rate in the largest batches. In smaller ones it falls with the root of their size."""
 _MOST_FEATURES_A_ROW = 0.3
-"""For the weight decay: of few rows it would leave nothing of what only the other party's columns tell."""
+"""For the weight decay. With few rows it would remove everything that only the other party's columns show."""
 LEAST_NEAR_EDGE = 2
-"""Of the count of training scores near the edge: below it is rounding."""
+"""The least count of training scores near the edge that is more than rounding."""
 MOST_DEVIATIONS = 2 * LARGEST_LABEL
-"""Of a score from the labels' mean: beyond it training diverged."""
+"""The most deviations of a score from the labels' mean. Beyond them training diverged."""
 Learnt = TypeVar("Learnt")
 
 
@@ -104,7 +104,7 @@ class SharedRows:
 
 
 NOTHING_DUE = SharedRows(training=0, scored=0, columns=1)
-"""What a party brings whose shares of all scores are kept: the helper deals nothing."""
+"""The demand of a party whose shares of all scores are kept: the helper deals nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,9 @@ TUNED = "tuned-contract.yaml"
 _MOST_KEYS = 100
 
 Run = Callable[[Iterator[TrialRecord | None]], Generator[TrialRecord]]
-"""Runs the trials that are due, and gives each with its loss once it is over; None says that the next waits for one that runs."""
+"""Runs the trials that are due, and gives each with its loss when it is over. None says that the next one waits for a running
+one.
+"""
 
 
 class TuningTerms(Message, frozen=True):

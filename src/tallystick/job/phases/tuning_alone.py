@@ -40,7 +40,7 @@ from tallystick.training.run import TrainingRun
 from tallystick.training.screening import Screening
 
 _OF_ROWS = {"party", "keys", "units", "repeats", "label", "weight", "time", "features", "sequences", "drop", "encoding", "device"}
-"""What of a party file says how rows are read."""
+"""The keys of a party file that say how rows are read."""
 
 
 def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
