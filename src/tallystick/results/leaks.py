@@ -120,7 +120,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     guarantee: str = "no formal guarantee"
     utility: Estimate
     leaks: list[Leak] = []
-    columns: Estimate | None = None  # mean over the feature party's of what the strongest attack on embeddings rebuilds
+    columns: Estimate | None = None  # mean over the feature party's of what the strongest embeddings-only attack rebuilds
     seeds: int = 1
 
 
