@@ -71,7 +71,7 @@ def link_by_any_key_label_party(
         protocol: as for ``intersect_label_party``.
         security: as for ``intersect_label_party``.
         max_rows: most rows to accept from the peer, and to have; for the k-th key 2^(k - 1) times as many ids.
-        local: threads, who is told, and where finished buckets are kept.
+        local: threads, the callback of progress, and the folder of finished buckets.
 
     Raises DataError if a side has no row with a key, IdError if no row is linked, and ProtocolError, which names peer and step,
     if the peer breaks the protocol.

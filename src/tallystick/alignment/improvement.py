@@ -27,7 +27,7 @@ def estimated_improvement(candidates: Candidates) -> dict[str, float]:
     high_N1 = np.where(there_NK, similarity_NK, -np.inf).max(axis=1, keepdims=True)
     spread_N1 = high_N1 - low_N1
     scaled_NK = np.where(there_NK & (spread_N1 > 0), (similarity_NK - low_N1) / np.where(spread_N1 > 0, spread_N1, 1), 0.0)
-    scaled_NK[(spread_N1 == 0).ravel()] = there_NK[(spread_N1 == 0).ravel()]  # all alike: none is less similar than another
+    scaled_NK[(spread_N1 == 0).ravel()] = there_NK[(spread_N1 == 0).ravel()]  # all equal: none is less similar than another
     lost_NK = np.where(there_NK, 1 - scaled_NK, 0.0)
     first_N = lost_NK[:, 0] + scaled_NK[:, 1:].sum(axis=1)
     return {"AvgSim": float(lost_NK.sum(axis=1).mean()), "Top1Sim": float(first_N.mean())}

@@ -40,7 +40,7 @@ def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, secret: bytes) -> 
     Args:
         keys: numbers only.
         terms: the contract's terms, with those of noise.
-        secret: this party's, the same for all its runs; whoever has it can remove the noise.
+        secret: this party's, the same for all its runs; a party that has it can remove the noise.
 
     Raises DataError if rounding has no effect on the keys: their radius is far too small for their size.
     """

@@ -43,7 +43,7 @@ class AlignmentInput:
         several: whether there are several feature parties.
         protocol: how an intersection finds common ids, or how a union names its members.
         dummies: most made-up ids that hide the exact sizes.
-        local: threads, who is told, and where finished buckets are kept.
+        local: threads, the callback of progress, and the folder of finished buckets.
     """
 
     ids: Sequence[bytes]
@@ -86,7 +86,7 @@ class Linkage:
         imputes: whether a position may lack a party's row, so that synthetic labels or features stand in for it.
         protocols: whether ``alignment.protocol`` chooses between protocols.
         similar: whether keys are compared by similarity, so that a position has several candidate rows of a feature party.
-        guarantee: what the alignment guarantees, and on which assumptions.
+        guarantee: the alignment's guarantee, and its assumptions.
         deviation: what a peer gains if it does not follow the protocol (docs/results/deviations.md).
         deviation_of_several: the same for several feature parties, if it differs.
         against_cheaters: the linkage under ``alignment.security: malicious``, if there is one.

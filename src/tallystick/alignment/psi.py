@@ -81,7 +81,7 @@ def intersect_label_party(
         security: ``semi-honest``, or ``malicious``, which uses oblivious transfer; the same for all parties.
         may_be_empty: whether an empty intersection is allowed.
         max_rows: most ids to accept from a peer, and to have.
-        local: threads, who is told, and where finished buckets are kept.
+        local: threads, the callback of progress, and the folder of finished buckets.
 
     Raises DataError if a side has no ids or if ids repeat, IdError if no id is common to all, and ProtocolError, which names peer
     and step, if a peer breaks the protocol.

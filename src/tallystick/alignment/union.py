@@ -23,7 +23,7 @@ UIDS = "universal ids"
 
 @dataclass(frozen=True, kw_only=True)
 class UnionSide:
-    """A side of a union: its role, randomness, threads (all cores if None), and who is told of progress."""
+    """A side of a union: its role, randomness, threads (all cores if None), and the callback of progress."""
 
     label: bool
     rng: SecureRandom

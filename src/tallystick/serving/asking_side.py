@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import uvicorn
 
 LEAVE_S = 2.0
-"""Seconds in which a round ends by itself once the server has ended: it takes leave of the partners."""
+"""Seconds in which a round ends by itself once the server has ended: it says goodbye to the partners."""
 END_S = 5.0
 """Seconds in which a round ends after an interrupt."""
 

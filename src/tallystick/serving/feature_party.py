@@ -34,7 +34,7 @@ from tallystick.watcher import Watcher
 class FeatureRun(OpenRun):
     """A run that this feature party has loaded, independent of the session.
 
-    ``bottom`` is None on a union, where it is built for an alignment.
+    ``bottom`` is None on a union, because it is built for an alignment there.
     """
 
     bottom: nn.Module | None

@@ -93,7 +93,7 @@ class LoadedRuns(Generic[R]):
 
     @property
     def loaded(self) -> tuple[R, ...]:
-        """Return all that are loaded."""
+        """Return all loaded runs."""
         return tuple(self._runs.values())
 
     @property

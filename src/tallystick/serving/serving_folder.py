@@ -19,7 +19,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class ServingHome:
-    """A folder beside the run folders.
+    """A folder next to the run folders.
 
     All versions share it: budgets count the requests to all of them, and a row is in the same window with each.
 

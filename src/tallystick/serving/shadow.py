@@ -36,7 +36,7 @@ class Comparisons(Protocol):
     def observe_shadow(self, candidate: str, differences_B: NDArray[np.float64], changed: int | None) -> None:
         """Observe how far apart the scores of some rows are, and how many of them change side.
 
-        The second is None where there are no sides.
+        The second is None if there are no sides.
         """
         ...
 

@@ -91,7 +91,7 @@ class OpenRun:
         run_id: of the run.
         folder: this party's run folder.
         ids: the most that a party had when it was trained.
-        encoder: of the own columns; None where there are none.
+        encoder: the encoder of the own columns; None if there are none.
         store: rows by key, as this encoder reads them.
     """
 
@@ -107,7 +107,7 @@ class ServingSide:
     """One serving side, for any run: its files, and the rows as they were at the start.
 
     Args:
-        contract, party: what it serves, and for whom.
+        contract, party: the contract that it serves, and its party file.
         serving: the contract's section of it.
         first: the run to begin with: the named one, else the newest promotion, else the latest complete run.
         chosen: whether the user named the run; then no promotion is followed.

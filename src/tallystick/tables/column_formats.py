@@ -72,7 +72,7 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
     if kind.is_nested() or kind in (pl.Binary, pl.Object):
         raise _refusal(column, form, f"cells of type {kind}")
     if form == "text":
-        # A postcode 01067 that comes as the number 1067 would be an unseen category, and so would a number beside colours:
+        # A postcode 01067 that comes as the number 1067 would be an unseen category, and so would a number among colours:
         # some category has to be of this type, and each that could be is spelt in this way too.
         form_here = form_of(column.dtype, use="categorical")
         known_values = pl.Series(categories, dtype=pl.String)

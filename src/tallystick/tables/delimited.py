@@ -52,7 +52,7 @@ FEWEST_VALUES, MOST_WORDS, MOST_OF_WORDS = 20, 5, 0.5
 """Other words count as such marks in a column of this many different numbers or times: a few words, in less than half of it,
 unless the party file names the words of this column.
 """
-A_WORD = r"^[^0-9]{2,}$"  # "A" beside numbers may be one of several codes
+A_WORD = r"^[^0-9]{2,}$"  # "A" among numbers may be one of several codes
 UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")  # pandas' name for a column without a name
 SEPARATOR_LINE = re.compile(r'"?sep=(.)"?[\r\n]*')  # Excel's line before the header
 SEPARATORS = (",", ";", "\t", "|")
@@ -123,7 +123,7 @@ def read_delimited(
 
     Args:
         paths: at least one file, plain or gzipped.
-        form: separator, encoding and decimal sign where the party file names them.
+        form: separator, encoding and decimal sign if the party file names them.
         text: columns to keep as they are written.
         asks_for: tells whether a column is asked for. Other columns stay text, and are null in a file that lacks them.
 
@@ -289,7 +289,7 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
     cells = _unmarked(stripped, marks)
     others: tuple[str, ...] = ()
     if "boolean" not in readings and column.name not in form.missing_in:
-        # Words that can only mark a missing cell: a few that stand beside many different values with digits
+        # Words that can only mark a missing cell: a few among many different values with digits
         is_word = cells.str.contains(A_WORD) & ~cells.str.contains(rf"^[+-]?{_INFINITE}$")
         found_words = cells.filter(is_word).unique().to_list()
         many_values = cells.filter(~is_word).n_unique() >= FEWEST_VALUES
@@ -581,7 +581,7 @@ def _refuse_nul(is_there: bool, path: Path) -> None:
 
 
 def _refuse_headers(table: LazyTable, plain: "_Plain", path: Path) -> None:
-    """Raise DataError where rows hold the names of all columns, as where files of a table were put one behind the other."""
+    """Raise DataError if rows hold the names of all columns, as when files of a table were joined."""
     named = [name for name in table.columns if name not in plain.unnamed]
     mark = "\ufeff"
     text = next((name for name in named if table.schema[name] == pl.String), None)
@@ -754,7 +754,7 @@ def _decimal(
         if kind.is_float():
             column = table.get_column(name)
             values = column.drop_nulls().abs()
-            # Numbers with a point, such as 1.250, may be whole where all lie in 1 to 999 with at most three decimals
+            # Numbers with a point, such as 1.250, may be whole if all are from 1 to 999 with at most three decimals
             if values.is_between(1, 1000, closed="left").all() and ((values * 1000).round() / 1000 == values).all():
                 thousands.add(name)
             if not _is_whole(column):

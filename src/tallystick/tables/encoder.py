@@ -285,7 +285,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             require_named(frame, column.name, use="feature")
             kind = frame.schema[column.name]
             is_as_trained = has_form(kind, column.form)
-            # A reader of files has taken out words for a missing cell already; beside them an empty text may be none
+            # A reader of files has already removed words for a missing cell; where they exist, an empty text may be a value
             is_read = isinstance(frame, LazyTable) and column.name in frame.missing and column.form != "text"
             may_have_words = column.name in self.missing and not is_read
             if is_as_trained and not may_have_words:
@@ -319,7 +319,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     def encode(self, frame: Frame) -> PackedFeatures:
         """Encode rows, one column at a time. If there are too many for memory, encode some rows at a time, into a file.
 
-        Raises DataError for an absent column or infinite numbers, StorageError where the disk is full.
+        Raises DataError for a missing column or infinite numbers, StorageError if the disk is full.
         """
         packing, frame = self.packing, self.fitted(frame)
         if fits_memory(frame.height, packing.row_bytes):
@@ -383,7 +383,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
-    """Choose the feature columns: those that the party file lists, or by type all that have no other use.
+    """Choose the feature columns: those that the party file lists, or by type all columns without another use.
 
     ``features: auto`` reads numbers, booleans, dates and times as numeric and text as categorical; key, label, weight and
     time columns, sequences and those under ``drop`` are left out. Raises DataError for an absent column, or one of lists that is

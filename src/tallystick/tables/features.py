@@ -95,7 +95,7 @@ class Features:
 
     numeric_NF: Tensor  # float32
     categorical_NG: Tensor  # int64, column g in [0, codes[g]) of the FeatureShape: sequences come last
-    who_N: Tensor | None = None  # int64; None where no batch was picked: then its place tells a row
+    who_N: Tensor | None = None  # int64; None if no batch was picked: then its place identifies a row
 
     def __len__(self) -> int:
         return self.numeric_NF.shape[0]
@@ -203,7 +203,7 @@ class PackedFeatures:
         place_M: where each of the M rows stands among the records, whose order and number may be others; its own if left out.
         rows_N: which of them these N rows are, in this order; all of them if left out.
         who_M: a number for each packed row that tells it from others, in another table too; its place if left out.
-        file: of the records, where they lie in one.
+        file: the file of the records, if they are in one.
     """
 
     records_MR: Tensor

@@ -157,7 +157,7 @@ def later_spelling(
                 f"key column {column!r}: {share:.1%} of its values look like `{here.filter(other)[0][:SHAPE_WIDTH]}`, and the "
                 f"training's like `{shapes[0][:SHAPE_WIDTH]}`; write them as they were, or they match no row"
             )
-        elif zeros is None:  # too few to tell
+        elif zeros is None:  # too few to judge
             continue
         elif zeros * len(text) >= FEWEST_ZEROS and not zeros_here:
             lines.append(

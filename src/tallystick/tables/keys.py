@@ -37,7 +37,7 @@ class KeyReport:
 
     rows: int
     null_rows: int  # a key column is null, or empty after normalising
-    duplicated_keys: int  # keys that stand in more than one row
+    duplicated_keys: int  # keys that are in more than one row
     duplicate_rows: int  # rows left out because another row has their key
     used: int  # rows that take part
     by_key: Mapping[str, int] = field(default_factory=dict)  # of several keys, how many rows each may link

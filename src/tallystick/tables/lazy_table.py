@@ -183,7 +183,7 @@ def store(source: pl.LazyFrame, folder: Path | None = None) -> LazyTable:
     Only this process can find the file, and it disappears with the process; if the system has no such files, only its owner may
     read it. With a ``folder`` it is kept there, as long as the folder exists.
 
-    Raises StorageError where the disk is full, and what Polars raises for a source that cannot be read.
+    Raises StorageError if the disk is full, and Polars' errors for a source that cannot be read.
     """
     place = folder or Path(tempfile.gettempdir())
     with room_for(place):
@@ -204,7 +204,7 @@ def store_batches(
 
     Columns that are not asked for need not be readable (as_polars).
 
-    Raises StorageError where the disk is full, and whatever reading a batch raises.
+    Raises StorageError if the disk is full, and the errors of reading a batch.
     """
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
@@ -225,7 +225,7 @@ def store_batches(
 
 
 def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.LazyFrame, int]:
-    """Draw ``most`` rows at random, which keep their order, or take all where there are no more. Return their count, too."""
+    """Draw ``most`` rows at random, in their order, or take all if there are no more. Return their count, too."""
     rows = int(source.select(pl.len()).collect(engine="streaming").item())
     if most is None or rows <= most:
         return source, rows
@@ -237,7 +237,7 @@ def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.Laz
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[str]:
-    """Provide within this block a file that can be read a piece at a time: this one or, where it is gzipped, a temporary copy."""
+    """Provide in this block a file that can be read a piece at a time: this one or, if it is gzipped, a temporary copy."""
     if not is_gzipped(path):
         yield str(path)
         return

@@ -52,7 +52,7 @@ class LinkedFeatures(Features):
     linked: tuple[CandidateLinks, ...]
 
     def rows(self, index_B: Tensor) -> "LinkedFeatures":
-        """Pick rows. Their candidates are still places among all that cross."""
+        """Pick rows. Their candidates are still places among all rows that cross."""
         picked = super().rows(index_B)
         return LinkedFeatures(
             numeric_NF=picked.numeric_NF,

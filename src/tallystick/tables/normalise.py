@@ -16,7 +16,7 @@ UNSEEN = r"[\p{Cf}\p{Default_Ignorable_Code_Point}[\p{Cc}--\s]]"
 TRUNK_ZERO = r"[(\[]\s*0\s*[)\]]"  # of +49 (0)30
 EXTENSION = r"([0-9][^0-9a-z]*)(?:ext|extn|extension|x|#)[\s.:=]*([0-9]{1,7})[^0-9a-z]*$"
 PARAMETERS = "(?s);.*$"  # of a tel: URL
-PUNYCODE = "xn--"  # begins a label of a domain that stands for letters beyond ASCII (RFC 5890)
+PUNYCODE = "xn--"  # begins a label of a domain that encodes letters beyond ASCII (RFC 5890)
 IDEOGRAPHIC_STOP = "\u3002"  # parts labels as a point does (RFC 3490)
 
 
@@ -64,7 +64,7 @@ def _email(text: pl.Series) -> pl.Series:
 
 
 def _in_letters(address: str) -> str:
-    """Spell an address's domain in the letters that it stands for. A label that stands for none stays as it is.
+    """Spell an address's domain in the letters that it encodes. A label that encodes none stays unchanged.
 
     Python's own ``idna`` codec is not used: it takes straße.de and strasse.de for one domain, which since 2010 are two.
     """

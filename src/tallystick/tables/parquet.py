@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, ParquetFile
 
 TEXT_AT_A_TIME = 2**27  # bytes of text that are written out before they are stored
-SHARE_OF_A_COLUMN = 4  # a column that takes more than so manyth of the machine's memory could not be used
+SHARE_OF_A_COLUMN = 4  # a column that needs more than one part in this many of the machine's memory could not be used
 NOT_AS_DICTIONARY = {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}  # encodings that Arrow cannot read as a dictionary
 PREFIXED = "DELTA_BYTE_ARRAY"  # each value may repeat any part of the one before it
 
@@ -41,7 +41,7 @@ def read_parquet(
         path: the file.
         table: how many rows it may have.
         reason: gives an error's words without what must not be shown.
-        asks_for: tells which columns are asked for; nulls stand in for others that cannot be read.
+        asks_for: tells which columns are needed; others that cannot be read become nulls.
 
     Raises DataError for a file that is damaged, has too many rows, or unpacks into more than this machine can hold.
     """
@@ -61,7 +61,7 @@ def pieces_of(
         plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
         schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in file.schema_arrow])
         metadata = file.metadata
-        # Refuse what the footer itself says of values and bytes; neither follows from the rows where a cell is a list
+        # Refuse by the footer's own numbers of values and bytes; neither follows from the rows if a cell is a list
         values: dict[str, int] = {}
         left_out = {field.name for field in schema if pa.types.is_map(field.type) and not asks_for(field.name)}
         for chunk in _chunks(metadata):
@@ -172,7 +172,7 @@ class _Seen:
     def counted(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
         """Return a batch, with nulls for long text that is not asked for.
 
-        Raises DataError where a column that is asked for takes more than it may.
+        Raises DataError if a column that is needed takes more than it may.
         """
         import pyarrow as pa
 
@@ -206,7 +206,7 @@ def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.Reco
 
 
 def _text_of(column: Any) -> int:
-    """Return the bytes of a column's text once each of its values stands for itself. Numbers take what the footer tells."""
+    """Return the bytes of a column's text with every value written out. Numbers take the bytes that the footer states."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -48,9 +48,9 @@ def with_password(url: str, password: str) -> str:
 
 
 def connected(url: str, *, statement_s: float) -> Any:
-    """Open a lasting connection that may only read, and that ends a statement after so many seconds.
+    """Open a lasting connection that may only read, and that ends a statement after this many seconds.
 
-    Raises DataError where there is no driver, and the driver's own errors.
+    Raises DataError if there is no driver, and the driver's own errors.
     """
     connection = _driver().connect(url, autocommit=True)
     try:
@@ -133,7 +133,7 @@ def _unreadable(field: Any) -> DataError:
 
 
 def _decimals(text: pl.Series) -> pl.Series:
-    """Read the server's text of ``numeric`` as decimals, which are spelt alike whichever reader brings them.
+    """Read the server's text of ``numeric`` as decimals, which every reader spells in the same way.
 
     NaN and infinities become null. Numbers too long for 38 digits stay text.
     """
@@ -146,7 +146,7 @@ def _decimals(text: pl.Series) -> pl.Series:
 
 
 def _column(field: Any, values: Any, text: Collection[str]) -> pl.Series:
-    """Convert a column, whose cells are ``values`` where they could be had, from its PostgreSQL type to a Polars one."""
+    """Convert a column, whose cells are ``values`` if they were available, from its PostgreSQL type to a Polars one."""
     import pyarrow as pa
 
     kind = _type_of(field)

@@ -41,7 +41,7 @@ SUM = (
 SHOWN_CLASSES = 20
 LATE_YEAR, MANY_YEARS = 2030, 40
 """For dates whose years had two digits: a birth in 1940 reads as one in 2040."""
-SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells that are shown of a column, among its first ones, of so many characters
+SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # of a column: cells that are shown, first cells to choose from, characters of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ def _column(column: pl.Series, use: str) -> ColumnProfile:
 
 
 def samples_of(column: pl.Series) -> tuple[str, ...]:
-    """Return the first few different cells, as they are read: in quotes where one would not see what they are."""
+    """Return the first few different cells, as they are read: in quotes if they would not be clear without."""
     cells = column.head(SAMPLED).drop_nulls()
     few = dict.fromkeys(
         str(_shown(cell)) for cell in (cells if cells.dtype.is_nested() else cells.unique(maintain_order=True)).to_list()

@@ -24,7 +24,7 @@ LEAST_ROWS = 2**15  # of a piece: a column of a file is read in no smaller ones 
 
 
 def fits_memory(rows: int, row_bytes: int) -> bool:
-    """Tell whether so many packed rows stay in memory."""
+    """Tell whether this many packed rows stay in memory."""
     return rows * row_bytes <= IN_MEMORY_BYTES
 
 
@@ -70,7 +70,7 @@ class RowFile:
 def mapped(pieces: Iterable[NDArray[np.uint8]], *, row_bytes: int) -> RowFile:
     """Write pieces of packed rows (N, R) to a file, one after the other, and map it.
 
-    Raises StorageError where the disk is full, and whatever making a piece raises.
+    Raises StorageError if the disk is full, and the errors of making a piece.
     """
     with room_for(Path(tempfile.gettempdir())), tempfile.TemporaryFile(prefix="tallystick-") as file:
         for piece_NR in pieces:

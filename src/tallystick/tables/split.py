@@ -66,7 +66,7 @@ def split_positions(count: int, split: SplitConfig, *, seed: int) -> Parts:
 
 
 def ids_by_position(count: int) -> list[bytes]:
-    """Return stand-ins for ids where rows have none in common."""
+    """Return substitutes for ids if rows have none in common."""
     return [position.to_bytes(8, "big") for position in range(count)]
 
 

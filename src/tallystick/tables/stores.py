@@ -75,7 +75,7 @@ class Store:
     def listed(self) -> list[StoredFile]:
         """List the files at the address by name: the file itself, those of a folder, or those that fit a pattern.
 
-        Raises DataError for a place without one, and where the store does not answer.
+        Raises DataError for a place without one, and if the store does not answer.
         """
         from pyarrow.fs import FileSelector, FileType
 

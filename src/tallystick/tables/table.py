@@ -59,7 +59,7 @@ class TrainedForms(Protocol):
 
     @property
     def decimal(self) -> Literal[",", "."] | None:
-        """Return the files' sign before a fraction, or None where nothing told."""
+        """Return the files' sign before a fraction, or None if nothing shows it."""
         ...
 
     @property
@@ -96,7 +96,7 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
     Args:
         source: where the rows are.
         party: whose columns they have.
-        trained: how a training has read these columns, where there was one: a file's text and numbers are read in the same way.
+        trained: how a training read these columns, if there was one; a file's text and numbers are read in the same way.
     """
     text, made_of = set(party.text_columns), party.repeats.aggregate if party.repeats is not None else {}
     if trained is not None:

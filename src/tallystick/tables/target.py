@@ -53,7 +53,7 @@ def classes_of(column: pl.Series) -> tuple[str, ...]:
 
 
 class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
-    """Coding of a label column into a tensor, saved beside the model."""
+    """Coding of a label column into a tensor, saved with the model."""
 
     type: TargetType
     classes: tuple[str, ...] = ()  # class c is classes[c]; for binary, classes[1] is the positive one
@@ -108,7 +108,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
                 return cls(type="count", mean=mean or 1.0)  # hidden labels may all be 0 in training
             is_flat = _is_constant(training_T) or deviation < _LEAST_DEVIATION  # of hidden labels
             if target.type == "quantile":
-                # A few far labels move neither by much, where the loss hardly heeds them either
+                # A few far labels move neither by much, and the loss hardly depends on them either
                 middle = float(np.median(training_T))
                 apart = 1.0 if is_flat else float(np.abs(training_T - middle).mean())
                 return cls(type="quantile", mean=middle, deviation=apart, levels=target.levels)
@@ -191,7 +191,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_output(self) -> float:
-        """Return the output for the largest count that a label may be: what is above it counts as that."""
+        """Return the output for the largest count that a label may be. Larger outputs count as this one."""
         return math.log(MOST_COUNTED / self.mean)
 
     def to_json(self) -> str:

@@ -15,7 +15,7 @@ FEWEST = 10  # rows of each class, below which an AUC of a column may be chance
 
 
 def telling(values: pl.Series, label: pl.Series) -> str | None:
-    """Say how a column tells the label: as a number, by its order, by few values or by where it is missing, or None if not
+    """Say how a column tells the label: as a number, by its order, by few values or by its missing cells, or None if not
     at all.
 
     Args:

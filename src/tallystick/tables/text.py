@@ -41,7 +41,7 @@ def as_text(column: pl.Series) -> pl.Series:
         text = column.cast(pl.String)
     else:
         raise DataError(f"column {column.name!r} has type {kind}, which cannot be compared as text; convert it or drop it")
-    # Each replacement copies the column: so it is made only where there is something to replace.
+    # Each replacement copies the column, so it is made only if there is something to replace.
     if text.str.contains(".0", literal=True).any():
         text = text.str.replace(WHOLE_NUMBER, "$1")
     if (text == "-0").any():
@@ -77,7 +77,7 @@ def as_number(column: pl.Series, *, advice: str = "list it under categorical, or
 
 
 def beyond_years(column: pl.Series) -> pl.Series:
-    """Tell which dates or time stamps lie beyond the years 1 to 9999, as a database's infinity does: Python has no such date."""
+    """Tell which dates or time stamps are outside the years 1 to 9999, like a database's infinity: Python has no such date."""
     kind, in_a_day = column.dtype, 1
     if isinstance(kind, pl.Datetime):
         in_a_day = {"ms": 10**3, "us": 10**6, "ns": 10**9}[kind.time_unit] * 86_400
@@ -118,7 +118,7 @@ LISTED_ROWS = 5
 
 
 def rows_listed(rows: pl.Series) -> str:
-    """Name the first few rows where a mask is true, by number (from 0) and never by content."""
+    """Name the first few rows for which a mask is true, by number (from 0) and never by content."""
     row_numbers = rows.fill_null(False).arg_true()
     numbers = ", ".join(str(row) for row in row_numbers.head(LISTED_ROWS))
     return f"{len(row_numbers)} (row {numbers}{', ...' if len(row_numbers) > LISTED_ROWS else ''}, counted from 0)"

@@ -91,7 +91,7 @@ def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
 
 
 def read_times(text: pl.Series, words: str) -> pl.Series:
-    """Read text that is written in one format as dates, or as time stamps where the format has hours; null where it is not.
+    """Read text in one format as dates, or as time stamps if the format has hours; null if it does not fit.
 
     A year before 1000 is null, too: it is one of two digits, or the rest of a number that has lost a zero in front. A year of two
     digits (%y) is one of 1970 to 2069, and a day of a year (%j) has three digits.
@@ -111,9 +111,9 @@ def likely_formats(text: pl.Series) -> list[str]:
 
 
 def iso_moments(text: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Read ISO text as microseconds since 1970, of UTC where a cell has a zone. It is null where it is no such text.
+    """Read ISO text as microseconds since 1970, in UTC if a cell has a zone. It is null for other text.
 
-    Gives which cells have a zone, too: null where the first one is.
+    Also return which cells have a zone: null if the first one is.
     """
     part = text.str.extract_groups(ISO).struct.unnest()
     clock = part["day"] + " " + part["time"].fill_null("00:00") + ":" + part["second"].fill_null("00")

@@ -33,7 +33,7 @@ class FeatureInferenceAttack:
 
     Args:
         attack: rebuilds columns.
-        description: what it does, in a line.
+        description: its work, in a line.
         own_columns: reads the label party's own columns, so a feature party cannot measure it; a simulation can.
         from_shuffled: reads embeddings with columns shuffled (``FeatureView.contrast_NCD``), with and without known rows.
         quick: takes only a moment, so the quick audit runs it.

@@ -68,7 +68,7 @@ def evaluate_feature_inference(
     guarantee: every figure is a floor. At most 5,000 evenly spread rows are attacked; all rows if the known ones are given.
 
     Args:
-        sent_embeddings: each row's cut embeddings, and what the label party has beside them.
+        sent_embeddings: each row's cut embeddings, and the label party's other data.
         columns: the truth, row by row.
         marginals: whether attackers are measured, too, who know no row, but how each column of these rows is distributed, or
             1,000 of these rows (at most half) as other people's, of whom nothing was sent.
@@ -243,7 +243,7 @@ class AttackPlan:
             planned = self._planned(all_rows, 0, view_by_start, columns, everything_N, seed=self.seed)
             missing: dict[str, str] = {}
             by_others = {name: row for name, row in possible.items() if row.from_others}
-            # the rows that stand in for other people, whom the attacker knows and nobody sent, and the remaining rows
+            # the rows that represent other people, whom the attacker knows and nobody sent, and the remaining rows
             rows = len(columns)
             order = torch.from_numpy(np.random.default_rng([self.seed, 11]).permutation(rows))
             count = min(OTHERS, rows // 2)
@@ -266,7 +266,7 @@ class AttackPlan:
     def _knowing_rows(
         self, view_of: Callable[..., FeatureView], attacks: Mapping[str, FeatureInferenceAttack], count: int
     ) -> _Round:
-        """Plan the attacks with so many known rows, in each draw of them."""
+        """Plan the attacks with this many known rows, in each draw of them."""
         if count < 1:
             return _Round(known=count, reason=NO_ROW_KNOWN)
         if len(self.columns) < count + 10:

@@ -24,7 +24,7 @@ class KernelRidge:
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.
         bandwidths: of the kernel, in units of the median distance of known rows; none for the linear kernel.
-        own_columns: whether the label party's own columns help, where the view has them.
+        own_columns: whether the label party's own columns help, if the view has them.
         scaled: whether each number read is brought to deviation 1; else strong ones count for more.
     """
 

@@ -54,7 +54,7 @@ class MarginalMatching:
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, all, or the first components of their course.
         components: P at most; no more than there are numbers, and categories beyond the first of each column.
-        starts: random ones, beside two for each of the components.
+        starts: random ones, in addition to two for each of the components.
         rows: that directions are first looked for on.
         steps: of the search, at least 1.
         least_share: of a category that is looked for.
@@ -97,7 +97,7 @@ class MarginalMatching:
         guesses, scores, codes = [], [], []
         for share_C in view.marginals.shares:
             code_J = ((share_C >= self.least_share) & (share_C < 1)).nonzero().flatten()
-            others_C = share_C.index_fill(0, code_J, -1.0)  # all rows are alike in these
+            others_C = share_C.index_fill(0, code_J, -1.0)  # all rows are equal in these
             guess_N = others_C.argmax().expand(len(z_NP))
             score_JN = torch.zeros(0, len(z_NP), dtype=z_NP.dtype)
             if len(code_J):

@@ -21,10 +21,10 @@ class InversionNetwork:
 
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.
-        own_columns: whether the label party's own columns help, where the view has them.
+        own_columns: whether the label party's own columns help, if the view has them.
         hidden: width of the hidden layer, at least 1.
         steps: of Adam, at least 1.
-        batch: known rows per step, at least 1; all where there are fewer.
+        batch: known rows per step, at least 1; all if there are fewer.
         decay: weight decay, at least 0.
     """
 
@@ -43,7 +43,7 @@ class InversionNetwork:
             )
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns. ``generator`` draws the first weights, and the batches where there are more rows."""
+        """Guess every row's columns. ``generator`` draws the first weights, and the batches if there are more rows."""
         x_ND = inputs(view, self.reads, own_columns=self.own_columns).float()
         targets = Targets.of(view.columns_K)
         mean_F = view.columns_K.numeric_NF.float().mean(dim=0)

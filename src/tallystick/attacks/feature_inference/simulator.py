@@ -121,7 +121,7 @@ class _Distribution:
         return cls(direction_SP=direction_SP, quantile_SQ=torch.from_numpy(quantile_SQ))
 
     def slope(self, embedded_QP: Tensor, some_S: Tensor) -> Tensor:
-        """Return the slope of the sliced Wasserstein distance to so many simulated embeddings, along some of the directions."""
+        """Return the slope of the sliced Wasserstein distance to this many simulated embeddings, along some of the directions."""
         direction_SP, quantile_SQ = self.direction_SP[some_S], self.quantile_SQ[some_S]
         along_SQ = direction_SP @ embedded_QP.T
         order_SQ = torch.from_numpy(np.argsort(along_SQ.numpy(), axis=1))

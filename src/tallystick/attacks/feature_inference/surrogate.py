@@ -29,7 +29,7 @@ class SurrogateInversion:
 
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.
-        own_columns: whether the label party's own columns help, where the view has them.
+        own_columns: whether the label party's own columns help, if the view has them.
         penalties: on the stand-in's squared weights, tried; above 0.
         doubts: factors on its squared errors, tried; above 0. It is linear, and the bottom model is not.
     """

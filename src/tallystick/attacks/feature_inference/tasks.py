@@ -106,7 +106,7 @@ def _rebuilt(output: bytes) -> Reconstruction | str:
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """Facts of a plan besides tensors."""
+    """Facts of a plan that are not tensors."""
 
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]

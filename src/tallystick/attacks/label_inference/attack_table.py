@@ -46,10 +46,10 @@ class LabelInferenceAttack:
         reads: which messages of a step it reads; gradients if it reads gradients and embeddings.
         knows: which labels the attacker knows.
         binary: whether it is for two classes.
-        multiclass: whether it can tell more than two classes apart.
+        multiclass: whether it can separate more than two classes.
         numbers: whether it is for targets that are numbers.
         over_training: reads one vector per row, and may get that of the whole training (``RowSums``) instead of single steps.
-        with_embeddings: needs the own embeddings beside the gradients.
+        with_embeddings: whether it needs the own embeddings as well as the gradients.
         tells_of_both: its findings may come from these embeddings alone.
         with_model: trains the attacker's own bottom model on its own columns (``View.own_model``).
         from_start: simulates the label party's initial model (``View.start``).

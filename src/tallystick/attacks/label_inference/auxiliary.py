@@ -56,7 +56,7 @@ class LabelsPerBatch:
             raise ConfigError(f"labels per batch: count={self.count}; expected at least 1")
 
     def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
-        """Draw labels for every step by itself."""
+        """Draw labels for every step separately."""
         labels = []
         for step in view.steps:
             truth_B = labels_N[step.rows_B]

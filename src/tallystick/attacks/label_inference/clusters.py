@@ -26,8 +26,8 @@ class ClusterAttack:
     knows how frequent each class is. Then clusters may be right and their names wrong.
 
     Args:
-        target: what is read: own cut embeddings, or cut gradients.
-        scope: "run" clusters all rows at once, as FedAds does; "batch" clusters each batch by itself.
+        target: the data that it reads: own cut embeddings, or cut gradients.
+        scope: "run" clusters all rows at once, as FedAds does; "batch" clusters each batch separately.
         names: of several classes: "best fit", by the evaluator, or by "size", which needs ``View.class_order``.
     """
 

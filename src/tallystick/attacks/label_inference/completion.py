@@ -48,7 +48,7 @@ class ModelCompletion:
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score rows of unknown label by their log odds.
 
-        If all known labels are of one class they tell nothing, and all rows score alike.
+        If all known labels are of one class they reveal nothing, and all rows get the same score.
         """
         targets: tuple[Received, ...] = ("cut_embedding", "cut_gradient") if self.target == "both" else (self.target,)
         if self.columns == "components":

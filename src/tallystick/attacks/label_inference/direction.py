@@ -38,7 +38,7 @@ class DirectionAttack:
             raise ConfigError(f'direction attack: measure={self.measure!r}; expected "cosine" or "inner"')
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score every batch by itself, or the run. It draws nothing at random. A zero gradient has cosine 0 with every hint."""
+        """Score every batch separately, or the run. It draws nothing at random. A zero gradient has cosine 0 with every hint."""
         if self.scope == "run":
             rows, mean_ND = observations(view, "cut_gradient")
             mean_ND, known_N = mean_ND.double(), known_rows(view)[rows]

@@ -40,7 +40,7 @@ def evaluate_label_inference(
         whole: the whole training's sums per row (``RowSums.view``), for the attacks that read one vector per row; None: these
             make it of the view's steps.
         labels_N: the truth, a class number per row as the contract numbers them (0 or 1 if binary; floats will do).
-        auxiliary_labels: labels that the few-label attacks are told, at least one per class.
+        auxiliary_labels: labels that the few-label attacks know, at least one per class.
         clean: per step (B, D), the cut gradients before any defence, of which the attacker gets those of the rows that it is
             told: a stronger attacker, and Marvell's. None: it has only what it received.
         attacks: by name; by default all that can read this view and target: a view without recorded embeddings leaves out those

@@ -21,7 +21,7 @@ class NormAttack:
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score every batch by itself. It draws nothing at random. Zero or equal gradients get equal scores, which is a guess."""
+        """Score every batch separately. It draws nothing at random. Zero or equal gradients get equal scores: a guess."""
         binary_only(view, "norm attack", "direction or clusters")
         norms: list[Tensor] = [torch.linalg.vector_norm(grad_BD, dim=1) for grad_BD in matrices(view, "cut_gradient")]
         return unlabelled_per_step(view, norms)

@@ -47,7 +47,7 @@ def evaluate_on_numbers(
         attack: scores one group of rows.
         view: what the feature party saw; its ``classes`` are 0.
         target_N: the truth, a number per row as the contract numbers rows.
-        knows: which targets the attacker is told.
+        knows: the targets that the attacker knows.
         seed: of the attack and of the resamples.
 
     Returns:
