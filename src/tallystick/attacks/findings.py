@@ -70,7 +70,7 @@ class RebuiltColumn(Finding, frozen=True, kw_only=True):
         name: of the column.
         kind: numeric, categorical, or a vector of numbers.
         known: rows that the attacker knows.
-        attack: the strongest here; "a guess" where none beat one.
+        attack: the strongest attack here; "a guess" if none beat one.
         value: of a numeric column R², the share of its variance that is told, of a vector that of all its numbers together; of
             a categorical one the greater of two: how far
             accuracy rises from that of guessing the most frequent category towards 1, and 2 AUC - 1 of the category whose rows

@@ -269,7 +269,7 @@ def _lengths(lists: Sequence[Tensor]) -> Tensor:
 
 
 def steps_together(numbers: int) -> int:
-    """Return how many steps are summed together, each of so many numbers."""
+    """Return how many steps of ``numbers`` numbers are summed together."""
     return min(PENDING_STEPS, PENDING_NUMBERS // max(1, numbers))
 
 

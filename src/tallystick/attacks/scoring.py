@@ -51,7 +51,7 @@ class AttackMetrics:
         chance_symmetric_auc: what ``symmetric_auc`` of a guess is: taking the better side lifts it above 0.5 by about 0.8
             standard errors of one group's AUC.
         groups: groups that were evaluated.
-        skipped: groups left out, because no class is there beside another once rows with known labels are taken out.
+        skipped: groups left out, because only one class is left without the rows whose labels are known.
     """
 
     auc: IntervalEstimate
@@ -122,7 +122,7 @@ class AttackEvaluator:
     Args:
         fpr: false-alarm rate of ``tpr_at_fpr``, in [0, 1); 0 means certain finds only.
         either_end: whether the attacker may call certain the low end of its scores as well as the high one, so that the better
-            of the two counts for ``tpr_at_fpr``: it knows the contract, hence which end that is.
+            of the two counts for ``tpr_at_fpr``: it knows the contract, and so which end that is.
         replicates: bootstrap replicates, at least 1.
         level: coverage of the intervals.
     """
@@ -298,7 +298,7 @@ class _Ranked:
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """A batch (or the whole run) that is evaluated by itself. It is resampled within each class, so that no class vanishes.
+    """A batch (or the whole run) that is evaluated separately. It is resampled within each class, so that no class vanishes.
 
     Rows of a class are drawn alike, so of two classes it is the row of a rank that is drawn: nothing has to be looked up.
     """

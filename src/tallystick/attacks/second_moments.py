@@ -12,14 +12,14 @@ from torch import Tensor
 HALVES = ("low", "high")
 FLOOR = 1e-5  # of the greatest variance: directions that vary less hold rounding
 REFRESH = 16  # steps at least that the principal directions serve: finding them takes longer than all else here
-STANDING_ROWS = 64  # of a batch, spread over it, that stand for it
+STANDING_ROWS = 64  # of a batch, spread over it, that represent it
 ROWS_PER_DIRECTION = 8  # at least, of which a covariance is taken
 TINY = torch.finfo(torch.float32).tiny
 SMALL = 1e-15  # deviations between this and its inverse have squares that float32 holds
 
 
 def standing_rows(rows: int, width: int) -> slice:
-    """Return which rows stand for a batch of so many gradients of that width."""
+    """Return which rows represent a batch of this many gradients of this width."""
     return slice(None, None, max(1, -(-rows // max(STANDING_ROWS, width // 2))))
 
 
@@ -32,7 +32,7 @@ class StepRows:
         standing_GMD: float32.
         asked_SD: float32, likewise.
         step_S: which of the steps an asked row is of.
-        varies_G: where what stands for a step is not all alike.
+        varies_G: steps whose representing rows are not all equal.
     """
 
     standing_GMD: Tensor
@@ -49,7 +49,7 @@ class StepRows:
 
     @classmethod
     def scaled(cls, standing_GMD: Tensor, asked_SD: Tensor, mean_GD: Tensor, step_S: Tensor) -> "StepRows":
-        """Take the rows that stand for each step, and those that are asked for, as they came, and the mean of all rows."""
+        """Take the rows that represent each step, and those that are asked for, unchanged, and the mean of all rows."""
         standing_GMD = standing_GMD - mean_GD[:, None]
         asked_SD = asked_SD - mean_GD.index_select(0, step_S)
         numbers = standing_GMD[0].numel()
@@ -95,8 +95,8 @@ class SecondMoments:
         """Take steps in. Return the energies (S, H) and the whitened gradients (S, D) of the rows that are asked for.
 
         Energies are minus the logarithms of the squared lengths in the low and in the high half, less their mean over what stands
-        for the step; 0 where all gradients are alike. Whitened gradients, of mean squared length D, are None in the first epoch.
-        Both are NaN where a gradient is not finite.
+        for the step; 0 if all gradients are equal. Whitened gradients, of mean squared length D, are None in the first epoch.
+        Both are NaN if a gradient is not finite.
         """
         standing_GMD, asked_SD, step_S = batches.standing_GMD, batches.asked_SD, batches.step_S
         steps, rows, width = standing_GMD.shape
@@ -131,12 +131,12 @@ class SecondMoments:
         return torch.stack(halves, dim=-1).square_().clamp_(min=TINY).log_().neg_()
 
     def find_directions(self) -> None:
-        """Find the principal directions anew if they served for long. It is done before the next steps in any case."""
+        """Find the principal directions again if they served for long. It is done before the next steps in any case."""
         if self.moments_DD is not None and self.steps >= max(REFRESH, self.moments_DD.shape[0] // 16):
             self._refresh(self.moments_DD)
 
     def _refresh(self, moments_DD: Tensor, *, epoch_ended: bool = False) -> None:
-        """Find the directions anew, and what whitens if these were enough rows."""
+        """Find the directions again, and the whitening if there were enough rows."""
         value_D, vector_DD = torch.linalg.eigh(moments_DD.double())
         self._turn(value_D, vector_DD)
         self.steps, enough = 0, self.rows >= ROWS_PER_DIRECTION * value_D.shape[0]

@@ -22,7 +22,7 @@ def pooled_runs(views: Sequence[View]) -> View:
     Args:
         views: of one step each, of gradients, their rows numbered alike.
 
-    Raises DataError where no row is in all of them.
+    Raises DataError if no row is in all of them.
     """
     steps = []
     for view in views:

@@ -99,7 +99,7 @@ class View:
     Args:
         received: what came over the wire.
         steps: at least one.
-        known_present: int64 rows, besides those that this party lacks itself.
+        known_present: int64 rows, in addition to those that this party lacks itself.
         known_absent: int64 rows, the planted ones.
         known_labels: per step int64 (B,), the class of each row whose label the attacker knows in that step, -1 for the rest.
         known_numbers: float64 by row number (rows,), the targets that the attacker knows where these are numbers, else NaN.
@@ -108,10 +108,10 @@ class View:
         classes: how many classes the contract's target has; 2 for a binary one, whose class 1 is positive; 0 for a number.
         labels: how many labels of two classes a row has, of which one is looked for.
         rarer_labels: how many of them are rarer than that one.
-        class_order: int64 (C,), the classes from the most frequent to the rarest, where the attacker knows that.
+        class_order: int64 (C,), the classes from the most frequent to the rarest, if the attacker knows that.
         own_model: this party's own trained bottom model over its own columns: rows (B,) to cut embeddings (B, D).
-        start: the label party's model before training, where its weights follow from what every party knows.
-        flip: with what chance each label was replaced by the other one before training, where the contract says so.
+        start: the label party's model before training, if its weights follow from facts that every party knows.
+        flip: the chance with which each label was replaced by the other one before training, if the contract says so.
         own_NA: the columns of this party itself, as numbers, by row number (rows, A); None if it has none, or the attack is
             measured where they are not known.
         sent_NC: the columns that the party that sent embedded, of real and made-up rows, as numbers, by row number (rows, C): no
@@ -170,7 +170,7 @@ class View:
         )
 
     def known_label(self, index: int) -> Tensor:
-        """Return the known classes of a step's rows, int64 (B,), -1 where the label is unknown.
+        """Return the known classes of a step's rows, int64 (B,), -1 if the label is unknown.
 
         Raises DataError if they do not fit.
         """
@@ -197,13 +197,13 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """An attack's guesses about groups of rows, each group judged by itself: a step's batch, or the whole run.
+    """An attack's guesses about groups of rows, each group judged separately: a step's batch, or the whole run.
 
     Args:
         rows: per group, int64, the rows that are scored.
         values: per group, float64, a score per row: the higher, the more the attacker thinks the row is real at the other side,
             or positive; for several classes (N, C), a score per row and class.
-        named: whether column c stands for class c; if not, columns are clusters that the attacker could not name.
+        named: whether column c is class c; if not, columns are clusters that the attacker could not name.
     """
 
     rows: tuple[Tensor, ...]

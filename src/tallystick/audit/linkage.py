@@ -60,7 +60,7 @@ class LinkedSide:
     Args:
         contract: of the run.
         party: this party's name.
-        folder: where the keys' noise is kept.
+        folder: the folder of the keys' noise.
         keys: this party's own.
         alignment: the links that it was sent.
         progress: called as attacks go by.
@@ -229,7 +229,7 @@ def _distance_in_words(terms: SimilarityConfig, candidates: Candidates) -> tuple
 def _map(
     own_ND: Floats, located: Located, candidates: Candidates, terms: SimilarityConfig, *, names: tuple[str, str]
 ) -> results.LinkMap:
-    """Draw own keys, the other side's keys where the attack places them, and the links between them."""
+    """Draw own keys, the other side's keys at the places that the attack found, and the links between them."""
     weighted_D = np.array([d.scale / (d.weight if terms.helper_sees == "clear" else 1.0) for d in terms.numbers])
     at_label = candidates.own_rows is None  # the label party locates numbers, a feature party positions
     targets_T = located.targets_T[:ON_THE_MAP]

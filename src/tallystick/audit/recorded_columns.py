@@ -46,7 +46,7 @@ class Truth:
     """This party's own columns at the recorded rows: those in the model, and the other columns of the table.
 
     Args:
-        rows_R: int64, positions, or numbers where rows have candidates.
+        rows_R: int64, positions, or numbers if rows have candidates.
         used: what the bottom model read.
         unused: the table's other columns. They were not sent, but an attacker may infer them.
         first_R: bool, whether the row was in the first batch.
@@ -181,7 +181,7 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
 def save_columns(
     folder: RunFolder, contract: Contract, party: str, truth: Truth, *, run_id: str, part: str | None = None
 ) -> None:
-    """Save the columns beside the sums, readable by this user alone, so that attacks can be measured again later.
+    """Save the columns with the sums, readable by this user alone, so that attacks can be measured again later.
 
     Without a ``part`` they are the columns of the rows in training steps. With one, they are those of the rows that crossed in
     passes over that part, or, at the label party, of the rows whose gradients were summed.

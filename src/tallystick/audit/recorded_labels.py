@@ -48,7 +48,7 @@ class KeptLabels:
 def save_labels(
     folder: RunFolder, contract: Contract, true_N: Tensor, own_N: Tensor, *, run_id: str, start: KnownStart | None = None
 ) -> None:
-    """Save the true labels beside the views, readable by this user alone, so that attacks can be measured again later."""
+    """Save the true labels with the views, readable by this user alone, so that attacks can be measured again later."""
     facts = {"contract": contract.hash, "run_id": run_id, "start": start.facts() if start is not None else None}
     label_N = true_N if contract.target.is_number else true_N.to(torch.int64)
     tensors = {"label_N": label_N, "own_N": own_N}
@@ -201,7 +201,7 @@ class RecordedLabels:
 
 
 def sums_of(store: ViewStore, received: Received = "cut_gradient") -> RowStore:
-    """Return the running sums beside a peer's recorded steps."""
+    """Return the running sums stored with a peer's recorded steps."""
     return RowStore(folder=store.folder, contract=store.contract, origin=store.origin, run_id=store.run_id, received=received)
 
 

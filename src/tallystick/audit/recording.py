@@ -54,7 +54,7 @@ class AuditedRun:
     Args:
         contract: of the run.
         party: this party's name.
-        folder: where this party keeps the run.
+        folder: this party's folder of the run.
         dataset: its rows.
         run_id: of the run.
         given_modules: whether a simulation was given its own modules instead of the contract's.
@@ -203,7 +203,7 @@ def pass_recorder(run: AuditedRun, width: int, validated: Sequence[Tensor] = (),
 
 
 def pass_stores(store: ViewStore) -> PassStores:
-    """Return the stores of passes, beside a view."""
+    """Return the stores of passes, which lie next to a view."""
     return PassStores(folder=store.folder, contract=store.contract, origin=store.origin, run_id=store.run_id)
 
 

@@ -87,7 +87,7 @@ def _intersection_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
 
 
 def repeats_lines(contract: Contract) -> list[str]:
-    """Say what is disclosed where the label party has several rows for one id."""
+    """Say what is disclosed if the label party has several rows for one id."""
     if contract.alignment.duplicates != "all":
         return []
     label, features = parties_of(contract)

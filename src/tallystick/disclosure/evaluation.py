@@ -44,7 +44,7 @@ def _evaluation_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
         released = f"{finished.epsilon:g}-DP for {finished.protects}"
     if shared := shared_with_feature_parties(contract):
         answered, released = f"The number of test rows, {shared}, from {contract.label_party}.", UNPROTECTED
-    if finished.epsilon is not None and shared:  # columns beside a private AUC
+    if finished.epsilon is not None and shared:  # columns in addition to a private AUC
         answered = f"{answered[:-1]}, and {'a noisy AUC' if finished.auc is not None else 'that the noise left no AUC'}."
         released = f"{UNPROTECTED}; the AUC: {finished.epsilon:g}-DP for {finished.protects}"
     return items + [Learnt(step="evaluation", party=name, what=answered, guarantee=released) for name in contract.feature_parties]
@@ -78,7 +78,7 @@ def _importance(contract: Contract) -> list[str]:
 
 
 def shuffled_embeddings(contract: Contract) -> str:
-    """Say what a feature party sends where its columns are measured."""
+    """Say what a feature party sends if its columns are measured."""
     importance = contract.evaluation.importance
     embeddings = "1 embedding" if importance.repeats == 1 else f"{importance.repeats} embeddings"
     return (

@@ -109,7 +109,7 @@ def _once_learnt(contract: Contract, facts: RunFacts) -> list[Learnt]:
 
 
 def start_lines(contract: Contract) -> list[str]:
-    """Say what public starting weights cost both sides, where the contract asks for them."""
+    """Say what public starting weights cost both sides, if the contract asks for them."""
     if contract.training.starts == "secret":
         return []
     label, features = parties_of(contract)

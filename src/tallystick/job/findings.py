@@ -84,7 +84,7 @@ class RunFindings:
     Args:
         run_id: of the run, as all parties know it.
         resumed_from: the step that it was resumed from; 0 for a new run.
-        version_notes: where the parties' versions differ.
+        version_notes: the differences between the parties' versions.
         keys: how many rows have a usable key.
         alignment: the common rows.
         match_notes: warnings about a poor match.

@@ -1,4 +1,4 @@
-"""Shake hands: check that all parties are about to do the same thing, and agree where they start.
+"""Shake hands: check that all parties are about to do the same thing, and agree on the start.
 
 Every party greets the label party. The label party compares the greetings and sends the same agreement to all.
 """

@@ -42,7 +42,7 @@ def check_process() -> None:
 
 
 def stay() -> None:
-    """Keep the sessions open: used where the peers are threads of the same process."""
+    """Keep the sessions open, for peers that are threads of the same process."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Write the results of a run to TensorBoard or MLflow, beside the report, if the party file names them.
+"""Write the results of a run to TensorBoard or MLflow, in addition to the report, if the party file names them.
 
 They receive only what this party's own report holds.
 """

@@ -43,7 +43,8 @@ def check_output(contract: Contract, party: PartyFile, output: Path | None) -> N
 def check_columns(contract: Contract, party: PartyFile, frame: Frame, output: Path) -> None:
     """Refuse key columns whose names clash with the scores, and in a CSV file keys that a spreadsheet would run.
 
-    A CSV file has no way to say that ``=1+1`` is text, and a quote in front of it would be another key for whoever joins by it.
+    A CSV file has no way to say that ``=1+1`` is text, and a quote in front of it would be another key for a program that joins
+    by it.
     """
     columns = list(party.keys.values())
     taken = {RUN, ROW, SCORED_BY, SIMILARITY, "score", *([SCORED_ON] if contract.shares_head else [])}

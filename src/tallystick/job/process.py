@@ -180,7 +180,7 @@ class _Start:
         is_label = contract.role_of(party.party) == "label"
         if folder is not None and keys is not None and is_label and (tunes or "training" in phases):
             _check_labels(contract, party, folder, frame, keys)
-        if earlier is not None:  # last of all that this side can do alone: a command that is refused tells nobody of a run
+        if earlier is not None:  # the last step that this side can do alone: a refused command reveals no run to anybody
             Versions(contract=earlier.contract(), party=party).enter_named(earlier, option="--start-from")
         return cls(contract=contract, party=party, use=use, folder=folder, earlier=earlier, frame=frame, keys=keys)
 

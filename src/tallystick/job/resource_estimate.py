@@ -23,7 +23,7 @@ WORTH_SAYING = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """Memory and disk of a run on so many rows.
+    """Memory and disk of a run on this many rows.
 
     Args:
         rows: number of rows in the run.

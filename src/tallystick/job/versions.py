@@ -78,7 +78,7 @@ class _Promotions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @dataclass(frozen=True, kw_only=True)
 class Versions:
-    """A party's promotions under a contract, kept beside its run folders."""
+    """A party's promotions under a contract, kept next to its run folders."""
 
     contract: Contract
     party: PartyFile
@@ -93,7 +93,7 @@ class Versions:
         return [each for each in self._all().promoted if self._is_ours(each)]
 
     def candidate(self) -> Promotion | None:
-        """Return the candidate, which serving may score beside the run in use. Raises StorageError for a damaged file."""
+        """Return the candidate, which serving may score as well as the run in use. Raises StorageError for a damaged file."""
         promotion = self._all().candidate
         return promotion if promotion is not None and self._is_ours(promotion) else None
 
@@ -143,7 +143,7 @@ class Versions:
         return promotion
 
     def name_candidate(self, name: str) -> Promotion:
-        """Name a complete run as the candidate, which serving scores beside the run in use.
+        """Name a complete run as the candidate, which serving scores as well as the run in use.
 
         Raises ConfigError if it is the newest promotion or not complete, or nothing is promoted.
         """

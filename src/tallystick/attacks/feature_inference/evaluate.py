@@ -71,7 +71,7 @@ def evaluate_feature_inference(
         sent_embeddings: each row's cut embeddings, and the label party's other data.
         columns: the truth, row by row.
         marginals: whether attackers are measured, too, who know no row, but how each column of these rows is distributed, or
-            1,000 of these rows (at most half) as other people's, of whom nothing was sent.
+            1,000 of these rows (at most half) as other people's, about whom nothing was sent.
         known: how many rows the attacker knows, with a figure per column for each number; or the known rows themselves.
         draws: of the known rows, at least 1.
         attacks: by name; by default all that can be run with what is given.

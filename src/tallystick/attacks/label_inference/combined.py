@@ -41,7 +41,7 @@ class CombinedAttack:
     embeddings: bool = False
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score all rows that were seen. Every part draws as it does by itself, and ``generator`` then draws folds."""
+        """Score all rows that were seen. Every part draws as it does alone, and ``generator`` then draws folds."""
         binary_only(view, "combined attack", "completion or clusters")
         rows, grad_ND = observations(view, "cut_gradient")
         scores = [part(view, generator=torch.Generator().manual_seed(generator.initial_seed())) for part in self.parts]

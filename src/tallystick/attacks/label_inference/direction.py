@@ -21,13 +21,13 @@ class DirectionAttack:
 
     Li et al. 2022 (Marvell), section 3.2. Reads cut gradients and knows a few labels in every batch (View.known_labels), and of
     these rows the undefended gradients if View.clean_hints has them, as in Marvell's evaluation. Several hints are averaged as
-    unit vectors, hence the score is the mean cosine with them: under noise a mean is steadier than a maximum. Several classes:
+    unit vectors, so the score is the mean cosine with them: under noise a mean is steadier than a maximum. Several classes:
     one score per class, from that class's hints. A batch without a hint is scored 0 throughout, a class without one -1: a guess.
 
     Args:
         measure: "cosine", or "inner" product, which adds the gradient's length.
         scope: "batch", as the paper does; "run" compares the mean gradients that rows had over the training, in which noise that
-            a defence draws anew at every step averages out.
+            a defence draws again at every step averages out.
     """
 
     measure: Literal["cosine", "inner"] = "cosine"

@@ -19,7 +19,7 @@ from tallystick.errors import DataError
 class LabelEnumeration:
     """Simulate the first epoch's cut gradients under every label, and compare them with those received by their cosine.
 
-    After Jiang et al. 2026 (arXiv 2603.03777), of whose text only the abstract was at hand: rows are clustered, every mapping of
+    After Jiang et al. 2026 (arXiv 2603.03777), of which only the abstract could be read: rows are clustered, every mapping of
     clusters to labels is simulated, and the one whose first gradients are most like the received ones is taken. As a sum over
     rows, the likeness of the best of all C! mappings is found exactly in C³ steps (an assignment problem). There the attacker
     simulates a model; here the top model's starting weights may follow from the contract's seed, which every party knows, so that

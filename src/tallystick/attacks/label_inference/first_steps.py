@@ -27,7 +27,7 @@ LEAST_STEPS = 3  # the model moves with each, and with it the order of the rows
 class FirstSteps:
     """Rank targets by which way the first gradients point, and read all other rows off by a curve that is fitted to these.
 
-    After Xie et al. (arXiv 2301.07284), of whose text only the abstract was at hand. Squared error sends 2 (p - y) J back. Of
+    After Xie et al. (arXiv 2301.07284), of which only the abstract could be read. Squared error sends 2 (p - y) J back. Of
     an untrained model p is about the same for all rows, and J points about the same way. So y lies along the first principal
     direction of a step's gradients, but for sign, place and scale. This gives targets to the rows of the first three steps.
     Kernel ridge regression (``kernel_ridge``) takes them to all other rows. It reads their embeddings, and the attacker's own
@@ -58,7 +58,7 @@ class FirstSteps:
         """
         if view.classes:
             raise ConfigError(f"first steps: the target has {view.classes} classes, and numbers are ranked; use direction")
-        # The first steps' rows and what stands for their targets, of one scale in every step; the longer tail is high
+        # The first steps' rows and a substitute for their targets, of one scale in every step; the longer tail is high
         first = replace(view.epoch(view.epochs[0]), known_labels=None, clean_hints=None)
         steps = first.steps[: self.steps]
         targets = []

@@ -64,7 +64,7 @@ def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
 
 
 def scaled_observations(view: View, target: Received, columns: Literal["alike", "each"]) -> tuple[Tensor, Tensor]:
-    """Scale ``observations``: all columns on one scale (alike) or each of one deviation, float32. The result is kept."""
+    """Scale ``observations``: all columns on one scale ("alike") or each to one deviation, float32. The result is kept."""
     rows, x_ND = observations(view, target)
     if len(view.steps) == 1 and columns == "alike":  # which they are
         return rows, x_ND

@@ -51,7 +51,7 @@ def unframed(message: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def view_message(view: View, number: int, *, seed: int, threads: int) -> bytes:
-    """Write the view for the attack of that number among ``points``. Models that it may hold stay where they are."""
+    """Write the view for the attack of that number among ``points``. Models in it are left out."""
     tensors = {
         f"{index}/{name}": value
         for index, step in enumerate(view.steps)

@@ -35,7 +35,7 @@ class SpectralAttack:
     scope: Literal["batch", "run"] = "batch"
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score every batch by itself, or the run. It draws nothing at random."""
+        """Score every batch separately, or the run. It draws nothing at random."""
         binary_only(view, "spectral attack", "clusters")
         if self.scope == "run":
             rows, x_ND = observations(view, self.target)
@@ -48,7 +48,7 @@ class SpectralAttack:
 def spectral_scores(matrix_BD: Tensor, *, signed: bool = True) -> Tensor:
     """Score a batch's rows from any layer's activations: higher is more likely positive, as float64 (B,).
 
-    Equal rows get equal scores. Where both clusters are equally large, the side further from the batch's median is high.
+    Equal rows get equal scores. If both clusters are equally large, the side further from the batch's median is high.
     """
     centred_BD = centred(matrix_BD)
     score_B = centred_BD @ top_direction(centred_BD)

@@ -49,7 +49,7 @@ class SurrogateTop:
         steps: of Adam, at least 1.
         batch: rows per step.
         rate: of Adam, falling to 0.
-        sample: at most so many rows are fitted; all are scored.
+        sample: the most rows that are fitted; all are scored.
         starts: tried, at least 1; thrice as many of several classes, whose starts differ more.
     """
 
@@ -94,7 +94,7 @@ class SurrogateTop:
         fit = replace(self, guess="gradient"), view.classes, state, label_N.numpy().tobytes()
         if fit not in cache:
             cut_ND = observations(view, "cut_embedding")[1]
-            if not bool(grad_ND.any()):  # all alike: nothing can be fitted, and its start would be read off the embeddings
+            if not bool(grad_ND.any()):  # all equal: nothing can be fitted, and its start would be read from the embeddings
                 nothing_NC = torch.zeros(len(grad_ND), view.classes)
                 return nothing_NC, nothing_NC
             surrogate = self._fitted(cut_ND, grad_ND, label_N, view.classes, generator)

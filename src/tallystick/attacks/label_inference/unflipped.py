@@ -52,7 +52,7 @@ class UnflippedAttack:
             )
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score all rows that were read by their log odds. ``generator`` draws the folds, and the reader draws as by itself."""
+        """Score all rows that were read by their log odds. ``generator`` draws the folds, and the reader draws as when alone."""
         binary_only(view, "un-flipped attack", "completion or clusters")
         if view.flip is None or not 0 < view.flip < 0.5:
             raise DataError("un-flipped attack: the view does not say with what chance labels were replaced (View.flip)")

@@ -39,7 +39,7 @@ class UnmixedAttack:
             raise ConfigError(f"unmixed attack: starts={self.starts}; expected at least 1")
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score all rows by the component of ``View.rarer_labels``. ``generator`` draws starts. Equal rows score alike."""
+        """Score all rows by the component of ``View.rarer_labels``. ``generator`` draws starts. Equal rows get equal scores."""
         binary_only(view, "unmixed attack", "clusters")
         rows, x_ND = observations(view, "cut_gradient")
         z_NK = principal_components(x_ND, min(view.labels, x_ND.shape[1])).flip(1)

@@ -58,7 +58,7 @@ class Cells:
             numbers = view.numbers_NK[position][view.numbers_NK[position] >= 0]
             wanted_M = np.zeros(len(own_MD), dtype=bool)
             wanted_M[numbers] = True
-            # So many keys are linked, which may be fewer than the contract's K: only so many of a point's nearest count.
+            # The number of linked keys may be below the contract's K, and only this many of a point's nearest keys count.
             coarse_GD = _best(points_GD, wanted_M[near_GK[:, : len(numbers)]].sum(axis=1))
             reach_D = 3 * coarse_GD.std(axis=0) + 3 * margin_D / np.sqrt(grid)
             around_GD = coarse_GD.mean(axis=0) + reach_D * (2 * rng.random((grid // 10, own_MD.shape[1])) - 1)

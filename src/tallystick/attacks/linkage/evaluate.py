@@ -16,7 +16,7 @@ from tallystick.attacks.linkage.view import Floats, LinkageView, Located
 def measure_located(
     name: str, located: Located, truth_MD: Floats, unit_D: Floats, *, rng: np.random.Generator
 ) -> LocatedKeys | None:
-    """Measure places against the truth. Return None where nothing was placed.
+    """Measure places against the truth. Return None if nothing was placed.
 
     Args:
         name: of the attack.

@@ -29,7 +29,7 @@ class HelperTexts:
     """View of a helper, which knows no secret and no key, for naming text keys. The truth is in no view.
 
     Args:
-        likeness_SS: q-grams that two texts of the list have in common; of one, all that it has.
+        likeness_SS: q-grams that two texts of the list have in common; on the diagonal, all q-grams of one text.
         likeness_TT: the same of two filters, as their bits let it be estimated.
     """
 

@@ -185,7 +185,7 @@ def _distance(x_SD: Tensor, of_FD: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pairs:
-    """Rows of the label party beside their mean embeddings over the run."""
+    """Rows of the label party with their mean embeddings over the run."""
 
     rows_M: Tensor
     x_MD: Tensor  # standardised, float64
@@ -207,7 +207,7 @@ class _Pairs:
         return cls(rows_M=rows_M, x_MD=x_MD, label_M=label_N[rows_M] if labelled else None)
 
     def scores(self, view: View, score_M: Tensor | None) -> Scores:
-        """Return one score per row, or no scores where there is nothing to score by."""
+        """Return one score per row, or no scores if there is nothing to score by."""
         score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
         if score_M is not None:
             score_N[self.rows_M], count_N[self.rows_M] = score_M, 1.0

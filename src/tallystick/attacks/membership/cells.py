@@ -20,11 +20,11 @@ class UniqueCells:
 
     Not in the paper. Needs no known row, but every row's columns without error, which no view holds: who rebuilds them from
     embeddings has them. Each value counts 1 / (rows that have it), and the sum over columns, or over pairs of them, is the score.
-    For the label party's view; it scores no rows where the columns are not given.
+    For the label party's view; it scores no rows if the columns are not given.
 
     Args:
         together: columns whose values are looked at together, 1 or 2.
-        most: columns, or pairs of them, a random sample where there are more, at least 1.
+        most: columns, or pairs of them, a random sample if there are more, at least 1.
     """
 
     together: int = 1

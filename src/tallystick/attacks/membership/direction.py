@@ -23,7 +23,7 @@ class GradientDirection:
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score every batch by itself. It draws nothing at random."""
+        """Score every batch separately. It draws nothing at random."""
         return unknown_per_step(view, [oriented_cosine(step.received_BD) for step in view.steps])
 
 

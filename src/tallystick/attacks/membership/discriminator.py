@@ -58,7 +58,7 @@ class LearnedDiscriminator:
         ]
         x_SP = torch.cat(samples)
         y_S = torch.cat([torch.ones(len(samples[0])), torch.zeros(len(samples[1]))])
-        weight_S = torch.cat([torch.full((len(x),), 0.5 / len(x)) for x in samples])  # both classes count alike
+        weight_S = torch.cat([torch.full((len(x),), 0.5 / len(x)) for x in samples])  # both classes have equal weight
         network = nn.Sequential(nn.Linear(x_SP.shape[1], self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1))
         with torch.no_grad():
             for parameter in network.parameters():

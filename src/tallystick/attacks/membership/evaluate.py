@@ -49,15 +49,15 @@ def evaluate_membership(
 ) -> MembershipLeaks:
     """Attack a view and measure how well that tells members.
 
-    FLORIST, appendix C, and the stronger attacks beside them. No guarantee: no attack here found more, another may.
+    FLORIST, appendix C, and stronger attacks in addition. No guarantee: no attack here found more, another may.
 
     Args:
         received: what the view's owner received: "cut_gradient" for the feature party, "cut_embedding" for the label party.
         steps: its view, step by step; a step with a value that is not finite is left out, and that is said.
         present_U: bool, the truth: does the side that sent have row u itself?
-        planted: rows of each kind that the attacker is told (it can plant dummy ids); at most a quarter of each kind.
+        planted: rows of each kind that the attacker knows (it can plant dummy ids); at most a quarter of each kind.
         attacks: by name; by default all for that kind of view.
-        own_UA: the columns of the view's owner itself, as numbers, where they are at hand.
+        own_UA: the columns of the view's owner, as numbers, if they are available.
         sent: gives the columns that the other side embedded for rows (R,), as numbers (R, C), where an attacker that rebuilt them
             is to be measured, too.
         seed: of the told rows, of attacks that draw, and of the bootstrap.
@@ -73,7 +73,7 @@ def evaluate_membership(
         unmeasured[lost] = "they hold NaN, infinite or huge values, as if training had diverged, and no attack read them"
     if not finite:
         return MembershipLeaks(found={}, not_measured=unmeasured | {", ".join(attacks): "no step is left that could be attacked"})
-    # The rows that the attacker is told, and the number that each row had
+    # The rows that the attacker knows, and the number that each row had
     rng = np.random.default_rng([seed, 2])
     numbered_steps, numbers_N = renumbered(finite)
     present_N = present_U[numbers_N]

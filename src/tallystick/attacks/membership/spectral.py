@@ -35,7 +35,7 @@ class SpectralMembership:
             raise ConfigError(f"spectral membership attack: label_scale={self.label_scale}; expected at least 0")
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score every batch by itself. It draws nothing at random."""
+        """Score every batch separately. It draws nothing at random."""
         scores = []
         for step in view.steps:
             features_BD = rescaled(step.received_BD)

@@ -213,7 +213,7 @@ def evaluate_as_feature_party(job: Job, trained: TrainedFeatureParty, dataset: D
 def _measure(
     scored: _Scored, trained: TrainedLabelParty | None, dataset: Dataset, measured: Measured | None, evaluated: Evaluated
 ) -> Evaluated:
-    """Measure the test rows' scores: compared with those of own columns, in groups, and where a threshold decides."""
+    """Measure the test rows' scores: compared with those of own columns, in groups, and at decision thresholds."""
     job, rows, own, labels_here = scored.job, scored.rows, scored.own, scored.own.known_labels
     baseline = None
     if job.contract.evaluation.own_columns_baseline and own.encoder is not None and job.top is None:
@@ -366,7 +366,7 @@ def _better(job: Job, own: Dataset, network: _Baseline, best: float, *, anew: bo
     """Return the network, or gradient boosting on the same columns if its validation loss is below ``best``, and a note about
     it.
 
-    With ``anew`` better boosting is fitted once more with the validation rows, as the network was.
+    With ``anew``, boosting that was better is fitted again with the validation rows, as the network was.
     """
     survival = job.contract.target.type == "survival"
     if survival or not can_boost():
