@@ -96,6 +96,6 @@ def test_messages_and_errors_have_rows(made: ModuleType) -> None:
     for name in ("CutEmbedding", "CutGradient", "ValidationDecision", "Hello"):
         assert f"\n| `{name}` |" in page, name
     assert (
-        "\n| `LabelError` | `DataError` | The labels, or their weights, are not usable. | its labels are not usable |"
+        "\n| `LabelError` | `DataError` | Raised if the labels, or their weights, are not usable. | its labels are not usable |"
         in made.error_tree()
     )
