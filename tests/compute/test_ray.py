@@ -106,7 +106,9 @@ def test_a_cluster_does_tasks_again_that_lost_their_worker_or_their_machine(tmp_
             outputs = chores(RayEngine(address=cluster.address, workers=1), tmp_path, ["square", 1], ["sleep", 600, "late"])
             assert next(outputs)[0] == 0
             os.kill(head, how)
-            with pytest.raises(ComputeError, match=r"the Ray cluster is lost: its head does not answer; start it again, and then this command"):
+            with pytest.raises(
+                ComputeError, match=r"the Ray cluster is lost: its head does not answer; start it again, and then this command"
+            ):
                 next(outputs)
             if how == signal.SIGSTOP:
                 monkeypatch.setattr(ray_cluster, "ANSWER_S", 0.3)

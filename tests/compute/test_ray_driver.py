@@ -147,7 +147,8 @@ def test_what_a_machine_returns_is_unpickled_in_a_process_without_secrets(stand_
     with (stand_in / "key.pem").open() as key:
         os.set_inheritable(key.fileno(), True)
         with pytest.raises(
-            ComputeError, match=r"^task 0: a machine of the Ray cluster at auto answered with bytes that are not an answer to this task"
+            ComputeError,
+            match=r"^task 0: a machine of the Ray cluster at auto answered with bytes that are not an answer to this task",
         ):
             list(squares(stand_in, 1, workers=1))
     seen = json.loads((stand_in / "seen").read_text())
@@ -246,7 +247,9 @@ def test_a_task_whose_worker_stands_still_is_named(stand_in, monkeypatch, pulse)
 def test_a_head_that_is_away_is_named(stand_in, monkeypatch):
     monkeypatch.setenv("RAY_TEST", "wait waits")
     monkeypatch.setattr(ray_cluster, "HEAD_S", 0.2)
-    with pytest.raises(ComputeError, match="the Ray cluster is lost: its head does not answer; start it again, and then this command"):
+    with pytest.raises(
+        ComputeError, match="the Ray cluster is lost: its head does not answer; start it again, and then this command"
+    ):
         list(squares(stand_in, 1))
     assert ended(process_of(stand_in))
 
