@@ -706,6 +706,21 @@ def test_a_line_is_fitted_by_its_columns_as_by_its_rows():
     torch.testing.assert_close(by_columns, by_rows, atol=1e-9, rtol=0)
 
 
+def test_a_row_is_guessed_by_all_others():
+    """As by a regression without the row, of both signs; columns that tell nothing are best guessed by the mean."""
+    x_ND, noise_NS = drawn(60, 4, seed=24).double(), drawn(60, 2, seed=25).double()
+    y_NS = x_ND @ drawn(4, 2, seed=26).double() + 0.1 * noise_NS
+    y_NS = y_NS - y_NS.mean(dim=0)
+    guess_NS = kernels.guesses_by_others(x_ND, y_NS)
+    for row in (0, 17, 59):
+        rest = torch.arange(60) != row
+        one_ND = torch.cat([x_ND, torch.ones(60, 1)], dim=1)
+        expected_S = one_ND[row] @ torch.linalg.lstsq(one_ND[rest], y_NS[rest]).solution
+        torch.testing.assert_close(guess_NS[row], expected_S, atol=1e-3, rtol=0)
+    flat_NS = kernels.guesses_by_others(torch.zeros(60, 4).double(), y_NS)
+    torch.testing.assert_close(flat_NS, -y_NS / 59, atol=1e-12, rtol=0)
+
+
 def test_the_simulated_bottom_models_written_out_slopes_are_the_automatic_ones():
     seeded = torch.Generator().manual_seed(31)
     bottom = simulator._SimulatedBottom(3, 5, generator=seeded)

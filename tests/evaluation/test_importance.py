@@ -156,11 +156,11 @@ def test_a_number_of_columns_out_of_range_is_refused(net, columns: int) -> None:
 COLUMNS = 8
 
 
-def crossed(rows: int, *, repeats: int) -> tuple[SentEmbeddings, ColumnValues]:
+def crossed(rows: int, *, repeats: int, width: int = 8) -> tuple[SentEmbeddings, ColumnValues]:
     """What the label party keeps of a measurement of normal columns, and the columns."""
     generator = torch.Generator().manual_seed(2)
     columns_NF = torch.randn(rows, COLUMNS, generator=generator)
-    bottom = torch.nn.Sequential(torch.nn.Linear(COLUMNS, 8), torch.nn.ReLU())
+    bottom = torch.nn.Sequential(torch.nn.Linear(COLUMNS, width), torch.nn.ReLU())
     with torch.no_grad():
         for weight in bottom.parameters():
             weight.copy_(torch.randn(weight.shape, generator=generator))
@@ -171,9 +171,13 @@ def crossed(rows: int, *, repeats: int) -> tuple[SentEmbeddings, ColumnValues]:
     to_shop, to_bank = memory_channels("bank", "shop")
     send_shuffled(network, features, places, to_bank, Shuffling(repeats=repeats, batch_size=rows), generator=generator)
     assert to_shop.receive(ShuffledColumns).columns == COLUMNS
-    lost = [[clean_ND - receive_rows(to_shop, rows, 8, batch_size=rows, device="cpu") for _ in range(repeats)] for _ in places]
+    lost = [
+        [clean_ND - receive_rows(to_shop, rows, width, batch_size=rows, device="cpu") for _ in range(repeats)] for _ in places
+    ]
     contrast_NCD = torch.stack([torch.stack(each).mean(dim=0) for each in lost], dim=1)
-    sent = SentEmbeddings(last_BD=clean_ND, mean_BD=clean_ND, looks_BE=clean_ND, looks_at_BL=None, contrast_BCD=contrast_NCD)
+    sent = SentEmbeddings(
+        last_BD=clean_ND, mean_BD=clean_ND, looks_BE=clean_ND, looks_at_BL=None, contrast_BCD=contrast_NCD, shuffles=repeats
+    )
     none = {"categorical_NG": features.categorical_NG, "categorical": (), "categories": ()}
     return sent, ColumnValues(numeric_NF=columns_NF, numeric=tuple(place.name for place in places), **none)
 
@@ -199,6 +203,17 @@ def test_shuffled_columns_disclose_every_column_of_every_row_with_no_row_known()
     by_embeddings = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.from_marginals}
     without = dataclasses.replace(sent, contrast_BCD=None)
     assert evaluate_feature_inference(without, columns, marginals=True, known=(), attacks=by_embeddings).mean(0) < 0.2
+
+
+@pytest.mark.parametrize(("repeats", "width", "least"), [(2, 8, 2 / 3), (2, 32, 0.9), (5, 32, 0.95)])
+def test_what_shuffles_leave_to_chance_the_unshuffled_embedding_tells(repeats: int, width: int, least: float) -> None:
+    """The mean over R cells of others alone lets nobody know more than 1 / (1 + 1/R) of a normal column."""
+    sent, columns = crossed(1000, repeats=repeats, width=width)
+    attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.from_shuffled}
+    assert evaluate_feature_inference(sent, columns, marginals=True, known=(), attacks=attacks).mean(0) > least
+    strange = dataclasses.replace(sent, last_BD=torch.randn(1000, width, generator=torch.Generator().manual_seed(3)))
+    without = evaluate_feature_inference(strange, columns, marginals=True, known=(), attacks=attacks).mean(0)
+    assert without < 1 / (1 + 1 / repeats), "embeddings of other rows tell nothing more"
 
 
 def test_a_category_comes_back_by_its_share(net) -> None:

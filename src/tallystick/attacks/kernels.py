@@ -17,6 +17,7 @@ SCREENED, SCREENING_ROWS = 400, 250  # of more known rows than the former so man
 LEAST_MORE = 0.002  # of the variance, that a further bandwidth has to tell
 FEW_DIGITS, HARDLY = 1e-6, 1e-3  # error of a kernel in float32, and that of a guess, in deviations, that it may have
 FLAT = 1e-10  # an eigenvalue below this share of the largest is taken for 0
+LEAST_REST = 0.01  # of a row's leverage, the least that other rows have of its guess
 NO_WORD = 1e-3  # of all weights of an average, below which a fit is left out
 
 
@@ -97,6 +98,22 @@ def averaged_kernel_ridge(
             weight_KS = _weights(kernel, y_KS[:, heard_S], penalty_S[heard_S]) * share_S[heard_S]
             guess_SN.index_add_(0, heard_S, kernel.guess(weight_KS))
     return guess_SN
+
+
+def guesses_by_others(x_NF: Tensor, y_NS: Tensor) -> Tensor:
+    """Guess each row's centred targets by ridge regression on all other rows, with the penalty of least error, (N, S).
+
+    Args:
+        x_NF: inputs.
+        y_NS: targets, each less its mean.
+    """
+    centred_NF = x_NF - x_NF.mean(dim=0)
+    kernel = _Kernel.of_features(centred_NF, lambda: centred_NF)
+    least_S = _left_out(kernel, y_NS)[1]
+    share_RS = kernel.value_R[:, None] / (kernel.value_R[:, None] + least_S)
+    fit_NS = kernel.vector_KR @ (share_RS * (kernel.vector_KR.T @ y_NS)) if len(share_RS) else torch.zeros_like(y_NS)
+    own_NS = kernel.vector_KR.square() @ share_RS + 1 / len(y_NS)  # what the mean takes of each row, too
+    return (fit_NS - own_NS * y_NS) / (1 - own_NS).clamp(min=LEAST_REST)
 
 
 class _Kernel(NamedTuple):

@@ -368,7 +368,8 @@ def _groups(folder: RunFolder, contract: Contract, run_id: str) -> tuple[tuple[R
             (kept_K,) = torch.isin(rows_R, shuffled[0]).nonzero(as_tuple=True)
             rows_R, truth = rows_R[kept_K], truth.rows(kept_K)
             contrast = _contrast(folder, truth.used, shuffled[1][torch.searchsorted(shuffled[0], rows_R)])
-        sent = dataclasses.replace(_embeddings(sums, rows_R), contrast_BCD=contrast)
+        shuffles = contract.evaluation.importance.repeats
+        sent = dataclasses.replace(_embeddings(sums, rows_R), contrast_BCD=contrast, shuffles=shuffles)
         group = RecordedGroup(part=part, columns=truth.used, sent=sent, passes=len(sums.epochs), crossed=int(sums.count_N.max()))
         groups.append(group)
     return tuple(groups), tuple(absent)

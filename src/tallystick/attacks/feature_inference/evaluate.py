@@ -221,6 +221,7 @@ class AttackPlan:
             looks_NE=self.sent.looks_BE,
             looks_at_NL=self.sent.looks_at_BL,
             contrast_NCD=self.sent.contrast_BCD,
+            shuffles=self.sent.shuffles,
             own_NA=self.sent.own_BA,
             scaled={},
         )

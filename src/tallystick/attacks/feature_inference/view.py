@@ -118,6 +118,7 @@ class SentEmbeddings:
         looks_BE: the embeddings of several epochs, side by side.
         looks_at_BL: the step within each of these epochs at which the row was embedded; None if unknown.
         contrast_BCD: how much the embedding fell with each of the C columns shuffled; None if none was.
+        shuffles: over how many shuffles this is the mean.
         own_BA: the label party's own columns, as numbers; None if it has none, or they are not available.
         first: the first batch and the bottom model that embedded it, if these follow from the contract.
     """
@@ -127,6 +128,7 @@ class SentEmbeddings:
     looks_BE: Tensor
     looks_at_BL: Tensor | None
     contrast_BCD: Tensor | None = None
+    shuffles: int = 1
     own_BA: Tensor | None = None
     first: FirstBatch | None = None
 
@@ -145,6 +147,7 @@ class SentEmbeddings:
             looks_BE=self.looks_BE[kept_K],
             looks_at_BL=None if self.looks_at_BL is None else self.looks_at_BL[kept_K],
             contrast_BCD=None if self.contrast_BCD is None else self.contrast_BCD[kept_K],
+            shuffles=self.shuffles,
             own_BA=None if self.own_BA is None else self.own_BA[kept_K],
             first=None if self.first is None else self.first.among(kept_K),
         )
@@ -191,6 +194,7 @@ class FeatureView:
             model moves. None: not known, or there was one look only.
         contrast_NCD: by how much less a row's embedding was on average with each of the C columns shuffled, numbers first; None
             where no column was.
+        shuffles: over how many shuffles this is the mean.
         scaled: what attacks read of all rows, scaled by the first of them for the others, whichever rows these know.
         guesses: what attacks found that one after them reads, by attack and seed.
     """
@@ -206,6 +210,7 @@ class FeatureView:
     others: ColumnValues | None = None
     looks_at_NL: Tensor | None = None
     contrast_NCD: Tensor | None = None
+    shuffles: int = 1
     scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict, repr=False, compare=False)
     guesses: dict[tuple["FeatureAttack", int], "Reconstruction"] = field(default_factory=dict, repr=False, compare=False)
 
