@@ -70,9 +70,9 @@ def _screened(x_KD: Tensor, y_KS: Tensor, bandwidths: Sequence[float]) -> Sequen
 
 
 def averaged_kernel_ridge(
-    x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, widths: Sequence[int], bandwidths: Sequence[float]
+    x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, widths: Sequence[int], bandwidths: Sequence[float], units: bool = False
 ) -> Tensor:
-    """Fit Gaussian kernels on the first columns of the inputs, so many or so many, and average all rows' guesses, (S, N).
+    """Fit kernels on the first columns of the inputs, so many or so many, and average all rows' guesses, (S, N).
 
     A fit weighs (e0 / e)^(K / 2) - 1, for e its mean squared error when each known row is left out, with the best penalty, and e0
     that of the mean: the ratio of two normal likelihoods. A fit that does no better than the mean has no weight, nor has one of
@@ -81,10 +81,14 @@ def averaged_kernel_ridge(
     Args:
         x_KD, y_KS, x_ND, bandwidths: as for ``kernel_ridge``.
         widths: numbers of columns, each at least 1.
+        units: whether a wide layer's kernel is fitted, too.
     """
     rows = len(y_KS)
     by_mean_S = y_KS.square().mean(dim=0) * (rows / max(1, rows - 1)) ** 2
-    kernels = [kernel for width in widths for kernel in _kernels(x_KD[:, :width], x_ND[:, :width], bandwidths)]
+    kernels = []
+    for width in widths:
+        known_KP, all_NP = x_KD[:, :width], x_ND[:, :width]
+        kernels += [*_kernels(known_KP, all_NP, bandwidths), *([_wide_layer(known_KP, all_NP)] if units else [])]
     fits = [_left_out(kernel, y_KS) for kernel in kernels]
     error_FS, penalty_FS = (torch.stack(each) for each in zip(*fits, strict=True))
     ratio_FS = (by_mean_S / error_FS.clamp(min=TINY * by_mean_S)).clamp(min=1)
@@ -196,6 +200,20 @@ def _kernels(x_KD: Tensor, x_ND: Tensor, bandwidths: Sequence[float]) -> Iterato
         rate = 1 / (2 * bandwidth**2 * median)
         kernel = _Kernel.of_gram(torch.exp(-rate * near_KK), partial(_gaussian, far_NK, rate))
         yield kernel._replace(guess=partial(_guess, kernel.guess, near_far_NK, rate))
+
+
+def _wide_layer(x_KD: Tensor, x_ND: Tensor) -> _Kernel:
+    """Build the arc-cosine kernel of degree 1: that of infinitely many ReLU units with random weights and biases."""
+    scale = x_KD.square().sum(dim=1).mean().sqrt().clamp(min=TINY)
+    known_KE, all_NE = (torch.nn.functional.pad(each / scale, (0, 1), value=1.0) for each in (x_KD, x_ND))
+    return _Kernel.of_gram(_arc_cosine(known_KE, known_KE), lambda: _arc_cosine(all_NE, known_KE))
+
+
+def _arc_cosine(a_NE: Tensor, b_KE: Tensor) -> Tensor:
+    length_NK = torch.linalg.vector_norm(a_NE, dim=1)[:, None] * torch.linalg.vector_norm(b_KE, dim=1)
+    cosine_NK = (a_NE @ b_KE.T / length_NK).clamp(-1, 1)
+    kernel_NK: Tensor = length_NK * ((1 - cosine_NK.square()).sqrt() + (torch.pi - cosine_NK.arccos()) * cosine_NK) / torch.pi
+    return kernel_NK
 
 
 def _guess(exact: Callable[[Tensor], Tensor], squared: Callable[[], Tensor], rate: float, weight_KS: Tensor) -> Tensor:

@@ -163,7 +163,7 @@ def _attacks(contract: Contract, *, every: bool) -> dict[str, FeatureInferenceAt
     """
     quick, plain = contract.audit == "quick", not every and not contract.embedding_defenses()
     return {
-        name: dataclasses.replace(row, attack=row.quickly) if quick and row.quickly is not None else row
+        name: row
         for name, row in FEATURE_INFERENCE_ATTACKS.items()
         if not row.own_columns and (row.quick or not quick) and not (plain and row.behind_noise)
     }

@@ -37,7 +37,6 @@ class FeatureInferenceAttack:
         own_columns: reads the label party's own columns, so a feature party cannot measure it; a simulation can.
         from_shuffled: reads embeddings with columns shuffled (``FeatureView.contrast_NCD``), with and without known rows.
         quick: takes only a moment, so the quick audit runs it.
-        quickly: the attack that a quick audit runs instead, which finds about as much in less time; None if it runs this one.
         behind_noise: finds more than the others only if embeddings have noise or levels; other runs do without it.
         from_start: knows no row, but the initial bottom model (``FeatureView.first``).
         from_marginals: knows no row, but the distribution of each column (``FeatureView.marginals``).
@@ -52,7 +51,6 @@ class FeatureInferenceAttack:
     from_others: bool = False
     from_shuffled: bool = False
     quick: bool = False
-    quickly: FeatureAttack | None = None
     behind_noise: bool = False
 
     @property
@@ -135,7 +133,6 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
             attack=CourseAttack(),
             description="smooth curves from the variation of the row's embeddings over several epochs, aligned by time",
             quick=True,
-            quickly=CourseAttack(of_many=(1.0, 3.0)),
         ),
         "network": FeatureInferenceAttack(
             attack=InversionNetwork(),

@@ -12,8 +12,6 @@ from tallystick.attacks.feature_inference.view import FeatureView, Reconstructio
 from tallystick.attacks.kernels import averaged_kernel_ridge
 from tallystick.errors import ConfigError
 
-MANY = 100
-
 
 @dataclass(frozen=True, kw_only=True)
 class CourseAttack:
@@ -22,30 +20,29 @@ class CourseAttack:
 
     In no paper that we know; semi-supervised, because unknown rows show how embeddings vary. In an epoch each batch meets other
     weights, and the label party knows which batch a row was in. How an embedding changes with its batch's time is learnt from
-    all rows (``aligned``), and subtracted. The rest varies in few directions: each principal component is scaled to deviation
-    1, and Gaussian kernels on the first few, on a few more, up to ``share`` of the known rows' number, are fitted to the known
-    rows. Their guesses are averaged, weighted by their leave-one-out errors.
+    all rows (``aligned``), and subtracted. The rest varies in few directions: of each principal component's deviation the root
+    is kept, and kernels on the first few, on a few more, up to ``share`` of the known rows' number, are fitted to the known
+    rows: Gaussian ones, and that of an infinitely wide layer of ReLU units (Cho and Saul 2009). Their guesses are averaged,
+    weighted by their leave-one-out errors.
 
     If fewer than three embeddings per row were kept, as for a wide cut, the components are those of the mean embeddings, whose
     small components are mostly noise.
 
     Args:
-        bandwidths: of the kernels, in units of the median distance of known rows; above 0.
-        of_many: the same for more than 100 known rows, because a kernel's time grows with their cube; None uses ``bandwidths``.
+        bandwidths: of the Gaussian kernels, in units of the median distance of known rows; above 0.
         share: of components per known row, at most; above 0.
     """
 
-    bandwidths: tuple[float, ...] = (1.0, 2.0, 4.0)
-    of_many: tuple[float, ...] | None = None
+    bandwidths: tuple[float, ...] = (2.0,)
     share: float = 0.6
 
     def __post_init__(self) -> None:
-        if not (self.bandwidths and min((*self.bandwidths, *(self.of_many or ()))) > 0 and self.share > 0):
+        if not (self.bandwidths and min(self.bandwidths) > 0 and self.share > 0):
             raise ConfigError(f"course: bandwidths={self.bandwidths}, share={self.share}; expected numbers above 0")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:  # noqa: ARG002
         """Guess every row's columns. It draws nothing at random."""
-        z_NP, targets = inputs(view, "course", own_columns=False), Targets.of(view.columns_K)
+        z_NP, targets = inputs(view, "uneven-course", own_columns=False), Targets.of(view.columns_K)
         most = max(1, min(z_NP.shape[1], int(self.share * len(view.known_K))))
         mean_T = targets.means
         fitted_S = targets.fitted()
@@ -53,6 +50,6 @@ class CourseAttack:
         widths = [min(most, 4)]  # how many components are tried: each time twice as many
         while widths[-1] < most:
             widths.append(min(2 * widths[-1], most))
-        bandwidths = self.of_many if self.of_many and len(view.known_K) > MANY else self.bandwidths
-        guess_SN = averaged_kernel_ridge(z_NP[view.known_K], y_KS, z_NP, widths=widths, bandwidths=bandwidths)
+        known_KP = z_NP[view.known_K]
+        guess_SN = averaged_kernel_ridge(known_KP, y_KS, z_NP, widths=widths, bandwidths=self.bandwidths, units=True)
         return targets.reconstruction(guess_SN.add_(mean_T[fitted_S, None]), fitted_S)

@@ -25,10 +25,11 @@ SHRUNK = 1e-4
 FLAT = 1e-6
 
 
-def course(view: FeatureView) -> Tensor:
+def course(view: FeatureView) -> tuple[Tensor, Tensor]:
     """Compute uncorrelated components of the rows' looks, aligned, each of deviation 1, the largest first, as float64 (N, P).
 
-    Where fewer than three looks were kept, as of a wide cut, those of the mean embeddings.
+    Where fewer than three looks were kept, as of a wide cut, those of the mean embeddings. Return what shares of the first
+    one's their deviations were, too.
     """
     at_NL = view.looks_at_NL
     if at_NL is None or at_NL.shape[1] < LEAST_LOOKS:
@@ -76,30 +77,39 @@ def even_columns(x_NE: Tensor) -> Tensor:
     return centred_NE / deviation_E.masked_fill(flat_E, torch.inf)
 
 
-def components(x_NE: Tensor) -> Tensor:
-    """Compute the first principal components of centred columns, of deviation 1. Return one of zeros if nothing varies."""
+def components(x_NE: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the first principal components of centred columns, of deviation 1, and what share of the first one's it was.
+
+    Return one of zeros if nothing varies.
+    """
     value_E, vector_EE = torch.linalg.eigh(x_NE.T @ x_NE)
     is_varying = value_E > FLAT**2 * value_E[-1]
     if not bool(is_varying.any()):
-        return torch.zeros_like(x_NE[:, :1])
+        return torch.zeros_like(x_NE[:, :1]), x_NE.new_ones(1)
     z_NP = x_NE @ vector_EE[:, is_varying].flip(1)[:, :COMPONENTS]
-    scaled_NP: Tensor = z_NP / z_NP.square().mean(dim=0).sqrt()
-    return scaled_NP
+    deviation_P = z_NP.square().mean(dim=0).sqrt()
+    return z_NP / deviation_P, deviation_P / deviation_P[0]
 
 
 LEAST_FITTED = 1 / 200  # share of known rows
-Reads = Literal["last", "mean", "looks", "all", "course"]
+Reads = Literal["last", "mean", "looks", "all", "course", "uneven-course"]
 
 
 def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
     """Return the chosen embeddings, and own columns if asked for and there: centred and of one deviation, float64 (N, D).
 
     Mean and deviation are those of all rows, known or not. A column that hardly varies becomes 0. For "course" the columns are
-    components (``course``).
+    components (``course``). For "uneven-course" each keeps the root of its deviation, so that larger ones count for more; both
+    are made at once.
     """
+    if reads == "uneven-course":
+        inputs(view, "course", own_columns=own_columns)
     if (reads, own_columns) not in view.scaled:
         every = {"last": [view.last_ND], "mean": [view.mean_ND], "looks": [view.looks_NE], "all": [view.mean_ND, view.looks_NE]}
-        parts = [course(view)] if reads == "course" else every[reads]
+        parts, share_P = every.get(reads, []), torch.ones(1)
+        if reads == "course":
+            z_NP, share_P = course(view)
+            parts = [z_NP]
         if own_columns and view.own_NA is not None:
             parts = [*parts, view.own_NA]
         x_ND = torch.cat([part.double() for part in parts], dim=1)
@@ -107,6 +117,8 @@ def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
         deviation_D = centred_ND.square().mean(dim=0).sqrt()
         flat_D = deviation_D <= 1e-6 * deviation_D.max().clamp(min=torch.finfo(torch.float64).tiny)
         view.scaled[reads, own_columns] = (centred_ND / deviation_D.masked_fill(flat_D, torch.inf)).clamp_(-10, 10)
+        if reads == "course":
+            view.scaled["uneven-course", own_columns] = view.scaled[reads, own_columns][:, : len(share_P)] * share_P.sqrt()
     return view.scaled[reads, own_columns]
 
 
