@@ -93,6 +93,7 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
             {"table": {"path": "a.csv", "query": "select 1"}},
             "party.yaml: table.path, query: exactly one of the two must be given",
         ),
+        ({"table": {"path": f"{'a' * 300}.xlsx"}}, "must end in .csv, .csv.gz"),
         ({"table": {"path": "a.xlsx"}}, 'party.yaml: table.path = "/home/me/a.xlsx": must end in .csv, .csv.gz'),
         ({"table": {"pth": "a.csv"}}, "party.yaml: table.pth: is not a known key; did you mean path?"),
         ({"features": "all"}, 'party.yaml: features = "all": must be auto or a mapping with numeric and categorical'),

@@ -115,6 +115,10 @@ def test_a_type_of_duckdb_that_arrow_does_not_hold_is_refused_by_name(tmp_path, 
 
 PANDAS_REFUSED = {
     "whole numbers beyond 64 bits": (lambda pd: pd.DataFrame({"x": [2**70, 1]}), "column 'x' has type object; convert it"),
+    "dates beside time stamps": (
+        lambda pd: pd.DataFrame({"x": pd.Series([date(2024, 1, 1), datetime(2024, 1, 1, 3)], dtype=object)}),
+        "column 'x' holds dates beside time stamps, which would lose their time of day",
+    ),
     "an index called as a column": (
         lambda pd: pd.DataFrame({"x": [1, 2]}, index=pd.Index([1, 2], name="x")),
         "its index and a column are both named 'x'",

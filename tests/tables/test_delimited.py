@@ -282,6 +282,10 @@ def test_words_for_a_missing_cell_are_named_for_all_columns_or_for_one(tmp_path)
 
 def test_points_that_may_part_thousands_are_asked_about(tmp_path):
     place = tmp_path / "t.csv"
+    for written in ("1.001", "1.900", "9.999"):  # not all such quotients of floating point are exact
+        place.write_text(f"id;amount\n1;{written}\n2;410\n")
+        with pytest.raises(DataError, match="the points may part thousands"):
+            read_table(TableConfig(path=place))
     place.write_text("id;amount\n1;8.505\n2;410\n3;?\n")
     with pytest.raises(DataError, match=r"column 'amount' has numbers such as 8\.505 beside ones such as 410"):
         read_table(TableConfig(path=place))
@@ -356,12 +360,40 @@ def test_what_programs_write_around_a_table_is_no_column_of_it(tmp_path, text, s
         (b"id,a\nx,1\nid,a\ny,2\n", r"its header stands among its rows again, in 1 \(row 1,"),
         (b"\xef\xbb\xbfid,a\nx,1\n\xef\xbb\xbfid,a\ny,2\n\xef\xbb\xbfid,a\n", r"again, in 2 \(row 1, 3,"),
         (b"2019,id,\n1,x,\n2019,id,\n2,y,\n", r"again, in 1 \(row 1,"),
+        (b"id,a\nx,1\nID,A\ny,2\n", r"again, in 1 \(row 1,"),
+        (b"id,a\nx,1\n id, a\ny,2\n", r"again, in 1 \(row 1,"),
+        (b"id,a,b\nx,1,2\nb,id,a\n2,y,2\n", r"again, in 1 \(row 1,"),
     ],
 )
 def test_what_is_no_table_is_refused_by_name(tmp_path, raw, words):
     (tmp_path / "t.csv").write_bytes(raw)
     with pytest.raises(DataError, match=words):
         read_table(TableConfig(path=tmp_path / "t.csv"))
+
+
+def test_a_row_whose_words_are_names_of_columns_is_no_header(tmp_path):
+    (tmp_path / "t.csv").write_text("yes,no,id\nid,yes,no\nno,yes,yes\n")
+    with pytest.raises(DataError, match="its header stands among its rows again"):
+        read_table(TableConfig(path=tmp_path / "t.csv"))
+    for text in ("yes,no\nno,yes\n", "yes,no,id\nyes,yes,no\n"):
+        (tmp_path / "t.csv").write_text(text)
+        assert read_table(TableConfig(path=tmp_path / "t.csv")).height == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_said"),
+    [
+        (["1.1", "1.10", "1.9"], True),
+        (["1.10", "1.20", "2.50"], False),
+        (["1.5", "1.25", "0.1"], False),
+        (["-1.1", "-1.10"], False),
+    ],
+)
+def test_versions_that_become_one_number_are_said(tmp_path, cells, is_said):
+    column, frame = column_of(tmp_path, cells)
+    assert column.dtype == pl.Float64
+    said = "cells such as 1.10 beside ones such as 1.1 are read as the same number in column 'x'"
+    assert any(note.startswith(said) for note in frame.notes) == is_said
 
 
 def test_whole_numbers_beyond_every_integer_type_become_floats_beside_marks(tmp_path):

@@ -27,7 +27,7 @@ TABLE = pl.DataFrame(
 LATER = {
     "the same rows": ({}, None),
     "later days": ({"day": pl.col("day") + pl.duration(days=900)}, None),
-    "some beyond": ({"plain": pl.when(pl.int_range(pl.len()) < 25).then(99.0).otherwise("plain")}, None),
+    "some beyond": ({"plain": pl.when(pl.int_range(pl.len()) < 25).then(55.0).otherwise("plain")}, None),
     "another unit": ({"plain": pl.col("plain") * 100 + 10}, "column 'plain': in 60 of 60 rows its number lies beyond"),
     "another unit, ranked": ({"skewed": -pl.col("skewed")}, "column 'skewed': in 60 of 60 rows its number lies beyond"),
     "another spelling": (
@@ -47,7 +47,19 @@ LATER = {
         "column 'kind': in 6 of 60 rows a cell differs from a category of the training in spaces, case, quotes, zeros in",
     ),
     "other words": ({"kind": pl.lit("pink")}, "column 'kind': in 60 rows no cell is a category of the training"),
-    "some new words": ({"kind": pl.when(pl.int_range(pl.len()) > 2).then(pl.lit("pink")).otherwise("kind")}, None),
+    "new words in most rows": (
+        {"kind": pl.when(pl.int_range(pl.len()) > 2).then(pl.lit("pink")).otherwise("kind")},
+        "column 'kind': in 57 of 60 rows its cell is new or rare, and in 0% of the training's rows; compare how it is written",
+    ),
+    "some new words": ({"kind": pl.when(pl.int_range(pl.len()) > 50).then(pl.lit("pink")).otherwise("kind")}, None),
+    "a number for missing ones": (
+        {"whole": pl.when(pl.int_range(pl.len()) % 5 > 0).then("whole").otherwise(999_999)},
+        "column 'whole' is 999999 in",
+    ),
+    "a date for missing ones": (
+        {"day": pl.when(pl.int_range(pl.len()) % 5 > 0).then("day").otherwise(date(9999, 12, 31))},
+        "column 'day' is 9999-12-31",
+    ),
     "no number": ({"plain": pl.lit(None, pl.Float64)}, "column 'plain' is missing in all of 60 rows"),
     "no number in some rows": (
         {"plain": pl.when(pl.int_range(pl.len()) % 5 > 0).then("plain")},
@@ -93,6 +105,14 @@ def test_what_is_doubtful_of_a_later_table_is_said(kind, scale, tmp_path):
     assert [doubt[: len(wanted)] for doubt in shown] == ([wanted] if said else [])
     if scale == 1 and said and "of 60" in said:
         assert said in doubts[0]
+
+
+def test_new_words_where_most_of_the_training_were_rare_are_not_said(tmp_path):
+    party = parse_party({"party": "bank", "keys": {"id": "id"}, "encoding": {"min_count": 3}}, folder=tmp_path)
+    first = TABLE.with_columns(kind=pl.when(pl.int_range(pl.len()) % 3 > 0).then("id").otherwise("kind"))
+    encoder = Encoder.of_party(first, party, np.arange(ROWS), numbers="plain")
+    later = first.with_columns(kind=pl.col("kind").str.replace("k", "new"))
+    assert [doubt for doubt in later_doubts(later, encoder) if "'kind'" in doubt] == []
 
 
 def test_what_training_said_of_its_own_table_is_not_said_again(tmp_path):

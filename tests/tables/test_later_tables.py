@@ -204,6 +204,19 @@ MOMENTS = [datetime(2020, 1, 1, 9, 5, 7) + timedelta(days=day) for day in range(
         ("numbers", [f"{7211 + 37 * number}.{number % 13}{'*' * (number % 5 == 0)}" for number in range(30)]),
         ("dates or times", [day.strftime("%d. %B %Y") for day in DAYS]),
         ("dates or times", [day.strftime("%Y.%m") for day in DAYS]),
+        ("dates or times", [day.strftime("%b-%y") for day in DAYS]),
+        ("dates or times", [f"{number + 1} de noviembre de {day.year}" for number, day in enumerate(DAYS)]),
+        ("dates or times", [f"{number + 1}. hein\u00e4kuuta {day.year}" for number, day in enumerate(DAYS)]),
+        ("dates or times", [f"April {number + 1}th, {day.year}" for number, day in enumerate(DAYS)]),
+        ("dates or times", [f"{number + 1}th of April {day.year}" for number, day in enumerate(DAYS)]),
+        ("dates or times", [f"\u4ee4\u548c{day.month}年{day.month}月{day.day}日" for day in DAYS]),
+        ("dates or times", [str(day).replace("-", "\u2011") for day in DAYS]),
+        ("dates or times", [f"'{day}" for day in DAYS]),
+        ("numbers", [f"{number}\u00b75" for number in range(30)]),
+        ("numbers", [f"{number}\u00bd" for number in range(30)]),
+        ("numbers", [chr(0x2460 + number) for number in range(20)]),
+        ("numbers", [f"{number}x{number + 7}" for number in range(30)]),
+        ("numbers", ["7 kg", "7 KG", *(f"{number} kg" for number in range(30))]),
         (None, [f"{number}A{number}" for number in range(30)]),
         (None, [f"Flat {number}" for number in range(30)]),
         (None, [f"AB-{number:03}" for number in range(30)]),
@@ -214,6 +227,28 @@ MOMENTS = [datetime(2020, 1, 1, 9, 5, 7) + timedelta(days=day) for day in range(
 def test_text_that_looks_like_times_or_numbers_is_said_and_names_are_not(kind, cells):
     said = text_warning(pl.Series("x", cells))
     assert said is None if kind is None else f"look like {kind}" in said
+
+
+@pytest.mark.parametrize("cell", ["{0}-{1}", "{0} years {1} months", "POINT({0}.5 {1}.5)", "<b>{0}</b>", '{{"a": {0}}}'])
+def test_text_whose_cells_differ_in_their_numbers_alone_is_said(cell):
+    column = pl.Series("x", [cell.format(number, number + 5) for number in range(30)])
+    assert "most of its different cells differ in their numbers alone" in text_warning(column)
+
+
+@pytest.mark.parametrize(
+    ("words", "ways"),
+    [
+        (["yes", "no", "Y", "N"], 4),
+        (["true", "0", "yes", "off"], 4),
+        (["ja", "nein", "1"], 3),
+        (["yes", "no"], None),
+        (["yes", "y", "on"], None),
+        (["yes", "no", "perhaps"], None),
+    ],
+)
+def test_true_and_false_spelt_in_several_ways_are_said(words, ways):
+    said = text_warning(pl.Series("x", words * 3))
+    assert said is None if ways is None else f"its cells spell true and false in {ways} ways" in said
 
 
 @pytest.mark.parametrize(
@@ -284,6 +319,9 @@ def test_a_category_that_is_spelt_in_another_way_later_is_said(trained, later, t
         (["it\u00e2\u20ac\u2122s", "Bonn"], True),
         (["K\x94ln", "Bonn"], True),
         (["K\ufffdln", "Bonn"], True),
+        (["\u041c\u043e\u0441\u043a\u0432\u0430".encode("cp1251").decode("cp1252"), "Bonn"], True),
+        (["\u5317\u4eac".encode("gbk").decode("cp1252"), "Bonn"], True),
+        (["\u20ac\u20ac\u20ac\u20ac", "\u00a3\u00a3\u00a3\u00a3", "j\u00e4\u00e4\u00e4\u00e4r", "cr\u00e9\u00e9es"], False),
         (["K\u00f6ln", "S\u00e3o Paulo", "\u00c2rt", "\u00c3\u00c2"], False),
         (["\u041c\u043e\u0441\u043a\u0432\u0430", "\u6771\u4eac", "5 \u20ac"], False),
     ],
@@ -297,11 +335,30 @@ def test_text_that_another_encoding_made_is_said(cells, is_said, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("last", "is_said"), [("Total", True), ("Gesamt:", True), (" GRAND TOTAL ", True), ("c", False)])
-def test_a_last_row_that_sums_up_the_others_is_said(last, is_said, tmp_path):
-    frame = pl.DataFrame({"id": ["a", "b", last], "y": [1, 2, 3]})
-    said = [line for line in profile(frame, party_of(tmp_path / "t")).warnings if "the last row has a word such as Total" in line]
+@pytest.mark.parametrize(
+    ("last", "is_said"),
+    [("Total", True), ("Gesamtergebnis:", True), (" GRAND TOTAL ", True), ("\u603b\u8ba1", True), ("c", False)],
+)
+def test_a_row_that_sums_up_others_is_said(last, is_said, tmp_path):
+    for ids in (["a", "b", last], ["a", last, "b"]):
+        frame = pl.DataFrame({"id": ids, "y": [1, 2, 3]})
+        said = [line for line in profile(frame, party_of(tmp_path / "t")).warnings if "a word such as Total in 1 (row " in line]
+        assert len(said) == is_said
+
+
+@pytest.mark.parametrize(
+    ("line", "is_said"),
+    [("End of report", True), ("# by, hand, in, May", True), ("\x1a", True), ("k7", False), ("(12 rows)", False)],
+)
+def test_a_line_among_keys_with_digits_that_has_none_is_said(line, is_said, tmp_path):
+    """A few keys of many without a digit are lines of another kind; where many have none, keys are names."""
+    path = csv(tmp_path / "t.csv", "x,c,d", [f"{number},a,b" for number in range(60)])
+    path.write_text(path.read_text().replace("\n7,", f"\n{line}\n7,"))
+    party = party_of(path)
+    said = [each for each in profile(read_party_table(party), party).warnings if "key column 'id': no digit in 1 (row 7" in each]
     assert len(said) == is_said
+    names = pl.DataFrame({"id": ["Ann", "Bob", *(f"k{number}" for number in range(30))]})
+    assert not [each for each in profile(names, party_of(tmp_path / "t")).warnings if "no digit" in each]
 
 
 def test_check_shows_three_cells_of_each_column(tmp_path):

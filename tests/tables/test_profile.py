@@ -185,6 +185,9 @@ def test_a_number_that_may_stand_for_a_missing_cell_is_asked_about(number: int, 
     assert told([*numbers, number]) == []
     assert told([*numbers, *[number] * 5, number // 2]) == []
     assert told([0, 1, number, number, number]) == []
+    (line,) = told([*[1, 2, 3, None] * 10, *[number] * 4])
+    assert line.startswith(f"column 'age' is {number} in 4 rows, and 1.0 to 3.0 in all others")
+    assert told([*[1] * 30, *[number] * 4]) == []
     assert told([None]) == []
 
 
@@ -200,6 +203,11 @@ DAYS_FIRST = ["31012024", "28022024", "24121999", "15072023"]
         (DAYS_FIRST, ['{since: "%d%m%Y"}']),
         (["01022024", "02032024"], ['{since: "%d%m%Y"}', '{since: "%m%d%Y"}']),
         (["20240131120000", "20240201083005"], ['{since: "%Y%m%d%H%M%S"}']),
+        ([f"{year}{month:02}" for year in (1987, 1999) for month in range(1, 13)], ['{since: "%Y%m"}']),
+        ([f"9{day % 10}12{day}" for day in range(10, 32)], ['{since: "%y%m%d"}']),
+        ([f"{day}1299" for day in range(10, 32)], ['{since: "%d%m%y"}']),
+        ([f"2024{day}" for day in range(101, 130)], ['{since: "%Y%j"}']),
+        (["202401", "202402"], []),  # too few to tell
         (["202401311200", "202402010830"], ['{since: "%Y%m%d%H%M"}']),
         ([*DAYS, "20240132"], []),  # no such day
         ([*DAYS, "7"], []),

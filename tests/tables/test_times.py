@@ -31,7 +31,12 @@ def test_the_way_of_writing_dates_that_check_proposes_can_be_written_and_reads_t
     moments = {
         name: [each.replace(second=each.second if "%S" in words else 0) for each in MOMENTS] for name, words in written.items()
     }
-    wanted = {name: moments[name] if "%M" in words else [each.date() for each in MOMENTS] for name, words in written.items()}
+    wanted = {
+        name: moments[name]
+        if "%M" in words
+        else [each.date().replace(day=each.day if re.search("%[dj]", words) else 1) for each in MOMENTS]
+        for name, words in written.items()
+    }
     texts = {name: [each.strftime(words) for each in moments[name]] for name, words in written.items()}
     pl.DataFrame({"id": range(40), **texts}).write_csv(tmp_path / "t.csv")
 
@@ -56,13 +61,15 @@ def test_the_way_of_writing_dates_that_check_proposes_can_be_written_and_reads_t
             assert later.get_column(name).to_list() == wanted[name], ways[name]
 
 
-def test_a_month_of_a_year_is_no_day_of_it() -> None:
+def test_a_month_of_a_year_is_its_first_day() -> None:
     months = pl.Series([f"2021-{month:02}" for month in range(1, 13)])
-    assert likely_formats(months) == []
+    assert likely_formats(months) == ["%Y-%m"]
+    assert read_times(months, "%Y-%m").to_list() == [datetime.date(2021, month, 1) for month in range(1, 13)]
+    assert read_times(pl.Series(["2021-13", "21-01", "2021-01-01"]), "%Y-%m").null_count() == 3
     assert likely_formats(pl.Series(["2021-001", "2021-099"])) == ["%Y-%j"]
 
 
-@pytest.mark.parametrize("words", ["%d.%m", "%m/%Y", "%Y-%d", "%Y", "%d.%m.%Y %z", "%d.%m.%Y %:z", "%d %b", "day"])
+@pytest.mark.parametrize("words", ["%d.%m", "%m/%Y %H:%M", "%Y-%d", "%Y", "%d.%m.%Y %z", "%d.%m.%Y %:z", "%d %b", "day"])
 def test_a_way_of_writing_dates_needs_a_day_a_month_and_a_year(words: str) -> None:
     with pytest.raises(ConfigError, match=r"dates\.x = .*: must have a year"):
         parse_party({"party": "a", "dates": {"x": words}}, folder=Path())

@@ -41,13 +41,13 @@ _CLOCKS = ("", "HM", "HMS", "T", "IMp", "IMSp")
 def _date_format(words: str) -> str:
     plain = words.replace("%%", "")
     parts = set(re.findall("%[-_0]?:*([A-Za-z])", plain))
-    has_day = "j" in parts or ("d" in parts and not parts.isdisjoint("mbB"))
-    if not has_day or parts.isdisjoint("Yy") or not parts.isdisjoint("zZ"):
-        raise ValueError(
-            "must have a year (%Y, or %y of two digits), a month (%m, or %b or %B by name) and a %d, or a year and a %j, such as "
-            '"%d.%m.%Y" or "%d/%m/%Y %H:%M", and no zone'
-        )
     clock = {"p" if part == "P" else part for part in parts} - set("YymbBdjaAnt")
+    is_day = "j" in parts or (not parts.isdisjoint("mbB") and ("d" in parts or not clock))
+    if not is_day or parts.isdisjoint("Yy") or not parts.isdisjoint("zZ"):
+        raise ValueError(
+            "must have a year (%Y, or %y of two digits) and a month (%m, or %b or %B by name), with a %d unless it is a month "
+            'alone, or a year and a %j, such as "%d.%m.%Y", "%d/%m/%Y %H:%M" or "%m/%Y", and no zone'
+        )
     has_fraction = re.search(r"%\.?[369]?f", plain) and "f" not in parts  # %f alone counts billionths
     if clock not in [set(each) for each in _CLOCKS] or (has_fraction and clock.isdisjoint("ST")):
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -175,7 +176,9 @@ class TableConfig(Model):
         if self.path is not None:
             # A name without a dot is a folder, and so is an address that ends in a slash
             name = self.path.name if isinstance(self.path, Path) else self.path.rpartition("/")[2]
-            is_folder = (isinstance(self.path, Path) and self.path.is_dir()) or "." not in name
+            is_folder = "." not in name
+            with suppress(OSError):  # a name too long for any file
+                is_folder |= isinstance(self.path, Path) and self.path.is_dir()
             if not is_folder and not name.lower().endswith(TABLE_SUFFIXES):
                 endings = ", ".join(TABLE_SUFFIXES)
                 problems.append(f"path = {shown(str(self.path))}: must end in {endings}, or be a folder of such files")

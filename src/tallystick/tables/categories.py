@@ -33,6 +33,7 @@ class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
     form: Form = "text"
     built_for: int | None = None  # number of categories when the network was built, if later trainings added more
     missing: bool = True  # whether training rows had missing cells, if known
+    rare_share: float = 0.0  # share of the training rows whose category shares a code with those never seen
 
     @property
     def tables(self) -> tuple[int, int]:
@@ -91,7 +92,9 @@ def fit_categorical(
         return None
     categories, least = kept_categories(counts, encoding, cells=rows)
     missing = counts.get_column("text").null_count() > 0
-    return CategoricalColumn(name=name, categories=categories, min_count=least, form=form, missing=missing)
+    rare = counts.drop_nulls("text").filter(~pl.col("text").is_in(categories))
+    rare_share = int(rare.get_column("len").sum()) / max(rows, 1)
+    return CategoricalColumn(name=name, categories=categories, min_count=least, form=form, missing=missing, rare_share=rare_share)
 
 
 def usual_count(rows: int) -> int:

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, TextIO, cast
 
+import numpy as np
 import polars as pl
 import polars.selectors as cs
 
@@ -204,6 +205,13 @@ def read_delimited(
             head = plain[0].scan(separator, plain[0].names).head(LOOKED_AT)
             has_zero = head.select(cs.by_name(*whole).str.contains(DIGITS_OF_CODE).any()).collect()
             codes = tuple(name for name in has_zero.columns if has_zero.get_column(name).any())
+        versions: tuple[str, ...] = ()
+        if short_numbers := {name for name in floats - whole if _have_few_digits(table.get_column(name), least=0)}:
+            head = plain[0].scan(separator, plain[0].names).head(LOOKED_AT).select(cs.by_name(*short_numbers))
+            for cells_of in (each.str.strip_chars().drop_nulls().unique() for each in head.collect()):
+                longer = cells_of.filter(cells_of.str.contains(r"^[0-9]+\.[1-9]+0$"))
+                if longer.str.strip_suffix("0").is_in(cells_of.implode()).any():
+                    versions += (cells_of.name,)
     decimal, typed = decimal_sign or ".", []
     numbers, words, doubtful, missing, of_text = (dict[str, tuple[str, ...]]() for _ in range(5))
     below_header: list[str] = []
@@ -255,6 +263,12 @@ def read_delimited(
         notes.append(
             f"cells of digits with a zero or a plus in front, such as 01067 or +493012345, are read as numbers in column "
             f"{columns}; list a column of codes under features.categorical"
+        )
+    if versions:
+        columns = ", ".join(map(repr, versions))
+        notes.append(
+            f"cells such as 1.10 beside ones such as 1.1 are read as the same number in column {columns}; list a column of "
+            "versions under features.categorical"
         )
     return _without_counts(
         replace(table, notes=(*notes, *_marks_notes(numbers, missing, words, doubtful, form))), plain[0], paths[0], asks_for
@@ -583,15 +597,31 @@ def _refuse_nul(is_there: bool, path: Path) -> None:
 def _refuse_headers(table: LazyTable, plain: "_Plain", path: Path) -> None:
     """Raise DataError if rows hold the names of all columns, as when files of a table were joined."""
     named = [name for name in table.columns if name not in plain.unnamed]
-    mark = "\ufeff"
+    spelt = {
+        lead + each
+        for name in named
+        for each in (name, *_plainly([name]), name.upper(), name.title())
+        for lead in ("", " ", "\ufeff")
+    }
     text = next((name for name in named if table.schema[name] == pl.String), None)
-    if text is not None and ((cells := table.get_column(text)) == text).any() | (cells == mark + text).any():
-        is_header = pl.all_horizontal([cs.by_name(name).cast(pl.String).str.strip_prefix(mark) == name for name in named])
-        if (rows := table.source.select(is_header).collect().to_series().fill_null(False)).any():
+    if text is not None and table.get_column(text).is_in(pl.Series(list(spelt)).implode()).any():
+        is_header = pl.all_horizontal([cs.by_name(name).cast(pl.String).is_in(list(spelt)) for name in named])
+        rows = table.source.select(is_header).collect().to_series().fill_null(False)
+        # Files that were joined may have their columns in other orders; of fewer than three columns a row may hold such words
+        names, is_known = _plainly(named), sorted if len(named) > 2 else list
+        repeated = [
+            is_known(_plainly(row)) == is_known(names) for row in table.source.filter(rows).select(named).collect().rows()
+        ]
+        if any(repeated):
             raise DataError(
                 f"{path}: its header stands among its rows again, in {rows_listed(rows)} rows, as if files had been joined; "
                 "remove these rows, or name a folder with the files"
             )
+
+
+def _plainly(names: Sequence[object]) -> list[str]:
+    """Write names without the space around them, in lower case."""
+    return [str(name).strip(" \t\ufeff").lower() for name in names]
 
 
 def _with_names(header: Sequence[str]) -> tuple[list[str], set[str]]:
@@ -753,9 +783,8 @@ def _decimal(
     for name, kind in table.schema.items():
         if kind.is_float():
             column = table.get_column(name)
-            values = column.drop_nulls().abs()
             # Numbers with a point, such as 1.250, may be whole if all are from 1 to 999 with at most three decimals
-            if values.is_between(1, 1000, closed="left").all() and ((values * 1000).round() / 1000 == values).all():
+            if _have_few_digits(column.abs(), least=1):
                 thousands.add(name)
             if not _is_whole(column):
                 point.add(name)
@@ -802,6 +831,15 @@ def _told_by(idle_cells: Iterable[_Look]) -> Literal[",", "."] | None:
     }  # a column of text has none
     commas, points = frozenset({","}) in signs, frozenset({"."}) in signs
     return None if commas == points else "," if commas else "."
+
+
+def _have_few_digits(column: pl.Series, *, least: int) -> bool:
+    """Tell whether all numbers are from ``least`` to 999, with up to three digits behind the point."""
+    values = column.drop_nulls()
+    if not values.is_between(least, 1000, closed="left").all():
+        return False
+    values_N = values.to_numpy()  # Polars' own division by 1000 is a multiplication, which is not exact
+    return bool((np.round(values_N * 1000) / 1000 == values_N).all())
 
 
 def _is_whole(column: pl.Series) -> bool:

@@ -12,17 +12,19 @@ from tallystick.tables.times import likely_formats, read_times
 
 NUMBER_LIKE = (
     r"^([^\w]{0,4}|\p{L}{1,3}(\p{Sc}|\.)?[ \u00a0]|\p{L}{1,3}\p{Sc})"  # such as €, EUR and US$
-    r"\d[\d.,'\u2019\s_/]*([eEdD][+-]?\d+|\s*[\u00d7*\u00b7x]\s*10(\^?[\u2212-]?\d+|[\u207b\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+))?"
-    r"\s*[^\d]{0,8}$|^0[xX][0-9a-fA-F]+$"
+    r"\d[\d.,'\u2019\s_/\u2044\u00b7\u22c5\u2027]*([eEdD][+-]?\d+|\s*[\u00d7*\u00b7x]\s*10(\^?[\u2212-]?\d+|[\u207b\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+))?"
+    r"\s*[^\d]{0,8}$|^0[xX][0-9a-fA-F]+$|^\d+\s?[xX\u00d7]\s?\d+$"
     r"|^-?\d+([.,]\d+)?\s*([\u00b0\u00b1'\u2032]|ft|h)\s*\d+([.,]\d+)?[^\d]{0,3}$"  # 52\u00b031'N, 5ft 11in, 5\u00b10.1
 )
 DATE_LIKE = (
     r"^\s*(\p{L}{2,10}\.?,? )?(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|(1[5-9]|2\d)\d{2}[./-](0?[1-9]|1[0-2])"
-    r"|\d{1,2}[ ./-]{0,2}\p{L}{3,9}\.?[ ,./-]*\d{2,4}"
+    r"|(0?[1-9]|1[0-2])[./-](1[5-9]|2\d)\d{2}"
+    r"|\d{1,2}(st|nd|rd|th|er|[\u00ba\u00aa])?[ ./-]{0,2}(de |of |d')?\p{L}{3,14}\.?[ ,./-]*(de |del |of )?\d{2,4}"
     r"|\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?|\d+ days?|P[T\d][\w.]*"
-    r"|\p{L}{3,9}\.? \d{1,2},?( \d{4}|\d{4}| \d{1,2}:.*)|\d{4}-\d{3}|\d{8}T\d{4}(\d{2})?Z?|\d{4}-?[QWTS]\d{1,2}(-?\d)?"
+    r"|\p{L}{3,14}\.? \d{1,2}(st|nd|rd|th)?,?( \d{4}|\d{4}| \d{1,2}:.*)"
+    r"|\d{4}-\d{3}|\d{8}T\d{4}(\d{2})?Z?|\d{4}-?[QWTS]\d{1,2}(-?\d)?"
     r"|[QTS]\d[ /-]?\d{2,4}"
-    r"|\d{2,4} ?[年년] ?\d{1,2} ?[月월]( ?\d{1,2} ?[日일])?)([Tt, ]+\d.*)?\s*$"
+    r"|(\p{L}{1,2} ?)?\d{1,4} ?[年년] ?\d{1,2} ?[月월]( ?\d{1,2} ?[日일])?)([Tt, ]+\d.*)?\s*$"
 )
 CLOCK_LIKE = r"^\s*\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?\s*$"
 QUOTED = "^[\"'\u2018-\u201f\u00ab\u2039](.+)[\"'\u2018-\u201f\u00bb\u203a]$"  # in quotes, such as a word processor's
@@ -34,7 +36,32 @@ MONTH_DATE = rf"^\s*(\d{{1,2}}\.?[-. /]{_MONTH}|{_MONTH}[-. /]\d{{1,4}})\s*$"  #
 ISO_DAY = r"^\s*\d{4}-\d{2}-\d{2}([T ]00:00(:00)?)?\s*$"
 RANGE = r"^\s*\d{1,3}\s*[-\u2013/]\s*\d{1,3}\s*$"  # 8-13 and 1/3
 CODE = r"^\s*\p{L}{1,6}[-_. ]?\d{1,3}\p{L}?\s*$"  # SEPT2 and MARCH1, which are genes
-DIGIT_DATES = {8: ("%Y%m%d", "%d%m%Y", "%m%d%Y"), 12: ("%Y%m%d%H%M",), 14: ("%Y%m%d%H%M%S",)}
+DASHES = "[\u2010-\u2015\u2212]"
+SIGN_FIRST = r"^[^\p{L}\d]"  # such as <b>5</b>
+PARTS = r"\d[^\d]*[^\d\p{L}.,][^\d]*\d"  # such as 75-80 and POINT(1 2)
+GLUED = r"\p{L}\d|\d\p{L}"  # K12 and 3B, which are codes
+FEWEST_PER_SHAPE = 4  # different cells for each shape, where they differ in digits alone
+TRUE = frozenset(
+    [
+        *("true", "t", "yes", "y", "1", "on", "ja", "j", "oui", "o", "si", "s\u00ed", "sim", "s", "tak", "\u0434\u0430", "evet"),
+        *("wahr", "vrai", "verdadero", "vero", "waar", "sant"),
+    ]
+)
+FALSE = frozenset(
+    [
+        *("false", "f", "no", "n", "0", "off", "nein", "non", "nej", "nee", "n\u00e3o", "nie", "\u043d\u0435\u0442"),
+        *("hay\u0131r", "falsch", "faux", "falso", "onwaar", "falskt"),
+    ]
+)
+"""Spellings of true and false, in lower case."""
+FOREIGN_RUN = "[\u00a1-\u00ff\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192]{4,}"  # no Latin word has so many
+DIGIT_DATES = {
+    6: ("%Y%m", "%y%m%d", "%d%m%y"),
+    7: ("%Y%j",),
+    8: ("%Y%m%d", "%d%m%Y", "%m%d%Y"),
+    12: ("%Y%m%d%H%M",),
+    14: ("%Y%m%d%H%M%S",),
+}
 """Dates of digits alone, by the number of their digits."""
 YEARS, LAST_YEAR = (1900, 2100), 9999
 FEWEST_NUMBERS = 20  # from this many different cells such a column may hold numbers
@@ -53,30 +80,50 @@ def text_warning(column: pl.Series) -> str | None:
     cells = column.drop_nulls().unique().head(LOOKED_AT)
     if (warning := spreadsheet_warning(cells) or encoding_warning(cells)) is not None:
         return warning
+    if len(cells) >= FEWEST_NUMBERS and (warning := _type_warning(column, cells)) is not None:
+        return warning
     if twins := len(cells) - plainly(cells).n_unique():
         return (
             f"column {column.name!r}: {twins} of its {len(cells)} different cells differ from another one in spaces, case, "
             "quotes or the codes of a letter alone, and each is a category of its own; if that is wrong, spell them alike in "
             "the table"
         )
-    if len(cells) < FEWEST_NUMBERS:
-        return None
-    if _most(cells, CLOCK_LIKE):
+    words = set(plainly(cells).to_list()) if len(cells) < FEWEST_NUMBERS else set()
+    if words <= TRUE | FALSE and words & TRUE and words & FALSE and len(words) > 2:
+        return (
+            f"column {column.name!r}: its cells spell true and false in {len(words)} ways, and each is a category of its own; "
+            "spell them alike in the table"
+        )
+    return None
+
+
+def _type_warning(column: pl.Series, cells: pl.Series) -> str | None:
+    """Warn about a column of text, of which these are the different cells, if most look like another type."""
+    plain = cells.str.normalize("NFKC").str.replace_all(DASHES, "-").str.replace("^'", "")
+    if _most(plain, CLOCK_LIKE):
         return (
             f"column {column.name!r}: most of its different cells look like times of day or durations, and each is taken as a "
             "category; write all as 08:05 or 08:05:30, or as a number of minutes, or list it under features.categorical if that "
             "is meant"
         )
-    if _most(cells, DATE_LIKE):
+    if _most(plain, DATE_LIKE) or _most(plain, MONTH_DATE) or likely_formats(plain.head(FEWEST_NUMBERS)):
         return (
             f"column {column.name!r}: most of its different cells look like dates or times, and each is taken as a category; "
             f"{dates_mend(column)}, or list it under features.categorical if that is right"
         )
-    if _most(cells, NUMBER_LIKE):
+    if _most(plain, NUMBER_LIKE):
         return (
             f"column {column.name!r}: most of its different cells look like numbers, and each is taken as a category; bring it "
             "as numbers (name words for a missing cell under table.missing, the sign before a fraction under table.decimal, take "
             "units out), or list it under features.categorical if these are codes"
+        )
+    has_numbers = plain.filter((plain.str.contains(PARTS) | plain.str.contains(SIGN_FIRST)) & ~plain.str.contains(GLUED))
+    shapes = has_numbers.str.replace_all(r"\d+", "9")
+    if 2 * len(has_numbers) > len(cells) and (shapes == "9").sum() + FEWEST_PER_SHAPE * shapes.n_unique() <= len(cells):
+        return (
+            f"column {column.name!r}: most of its different cells differ in their numbers alone, and each is taken as a "
+            "category; bring ranges, sizes, times and the like as numbers, or list it under features.categorical if these are "
+            "codes"
         )
     return None
 
@@ -99,6 +146,8 @@ def encoding_warning(column: pl.Series) -> str | None:
         shown = "characters that replace letters and occur in no text"
     elif any(map(_is_read_twice, cells.filter(cells.str.contains("[\u00c2-\u00f4][\u0080-\u00bf\u0152-\u2122]")).head(SAMPLED))):
         shown = "text such as K\u00c3\u00b6ln for K\u00f6ln"
+    elif _is_other_script(cells.filter(cells.str.contains("[^\\x00-\x7f]")).head(SAMPLED)):
+        shown = "text such as \u00cc\u00ee\u00f1\u00ea\u00e2\u00e0 for \u041c\u043e\u0441\u043a\u0432\u0430"
     else:
         return None
     return (
@@ -113,6 +162,12 @@ def _is_read_twice(cell: str) -> bool:
         return cell.encode("cp1252").decode("utf-8") != cell
     except UnicodeError:
         return False
+
+
+def _is_other_script(cells: pl.Series) -> bool:
+    """Tell whether most of these cells, which have letters beyond ASCII, hold runs of them as a wrong encoding makes."""
+    runs = [set(run) for run in cells.str.extract_all(FOREIGN_RUN).explode().drop_nulls().to_list()]
+    return 2 * sum(len(run) > 2 for run in runs) > len(cells)
 
 
 def spreadsheet_warning(column: pl.Series) -> str | None:
@@ -170,7 +225,8 @@ def digits_warning(column: pl.Series) -> str | None:
         cells = cells.cast(pl.Int64)
     text = cells.cast(pl.String).str.strip_chars()
     digits = set(text.str.len_chars().to_list())
-    if len(text) < 2 or len(digits) != 1 or not text.str.contains("^[0-9]+$").all():
+    fewest = 2 if min(digits, default=0) >= 8 else FEWEST_NUMBERS
+    if len(text) < fewest or len(digits) != 1 or not text.str.contains("^[0-9]+$").all():
         return None
     formats = []
     for words in DIGIT_DATES.get(digits.pop(), ()):

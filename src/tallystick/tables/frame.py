@@ -1,6 +1,7 @@
 """Convert a table of any library to a Polars frame."""
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -47,6 +48,9 @@ def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every
             for name in idle:
                 table[name] = None
             arrow = pa.table(table)
+        for name in _objects(table):
+            if pa.types.is_date(arrow.schema.field(name).type) and any(isinstance(cell, datetime) for cell in table[name]):
+                raise TypeError("mixed", f"column {name!r} holds dates beside time stamps, which would lose their time of day")
     except unreadable_errors() as error:
         # The first part of Arrow's message quotes a cell, the last names the column.
         if len(error.args) > 1:
@@ -61,6 +65,11 @@ def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every
         return _without_index(as_polars(arrow, asks_for=asks_for))
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
+
+
+def _objects(table: Any) -> Iterator[str]:
+    """Yield the names of a pandas table's columns that hold any Python object."""
+    yield from (name for name, kind in getattr(getattr(table, "dtypes", None), "items", dict)() if str(kind) == "object")
 
 
 def _unreadable(table: Any) -> Iterator[str]:

@@ -20,6 +20,7 @@ FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front;
 SHAPES, SHAPE_WIDTH = 3, 40  # shapes of keys that a hint shows, and their characters
 FEW = 0.5  # of the values: where the commonest shapes are fewer, lengths are left out of them
 ZERO = "^0[0-9]"  # a zero in front
+MOST_STRANGE = 0.02  # share of the values without a digit, where the others have one
 COMPARED = 10_000  # values, spread over the table, whose shapes are compared with those of the training
 MOST_SHAPES, LEAST_OF_A_SHAPE = 20, 10  # shapes of the training that are kept, and values that each has: none is of one person
 COVERED = 0.9  # of the training's values: shapes that fewer have tell too little to judge others by
@@ -36,6 +37,11 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
                 f"key column {columns[key.name]!r}: {share:.1%} of the values have fewer digits than the others; if the other "
                 "side writes zeros in front, this side has lost them: export the column as text from a source that still has them"
             )
+        if column.dtype == pl.String and (strange := _without_digit(column)).any():
+            lines.append(
+                f"key column {columns[key.name]!r}: no digit in {rows_listed(strange)} rows, and one in all others, as if lines "
+                "of totals, comments or the end of a report were taken for rows; remove these"
+            )
         if column.dtype.is_float() or isinstance(column.dtype, pl.Decimal):
             odd = column.cast(pl.Float64)
             odd = odd.is_finite() & (odd != odd.round())
@@ -49,6 +55,12 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
                 "read ids as numbers and rounded them; compare them with the source"
             )
     return tuple(lines)
+
+
+def _without_digit(keys: pl.Series) -> pl.Series:
+    """Tell which keys have no digit, if these are a few and all others have one."""
+    strange = ~keys.str.contains(r"\p{N}").fill_null(True)
+    return strange & (int(strange.sum()) <= MOST_STRANGE * keys.count())
 
 
 def _lost_zeros(keys: pl.Series) -> float:

@@ -8,17 +8,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tallystick.tables.categories import FIRST_CATEGORY, MISSING, UNSEEN
+from tallystick.tables.categories import MISSING, UNSEEN
 from tallystick.tables.columns import Floats, numbers_of
 from tallystick.tables.delimited import DOUBTFUL
 from tallystick.tables.doubtful_text import encoding_warning, plainly
 from tallystick.tables.encoder import Encoder, NumericColumn, transformed
 from tallystick.tables.lazy_table import Frame, LazyTable, slices_of
+from tallystick.tables.stand_ins import stand_in_warning
 from tallystick.tables.table import require_column
 from tallystick.tables.text import as_text
 
 LOOKED_AT = 10_000  # rows, the first ones
 FEWEST, MOST = 20, 0.5  # known cells that a judged column needs; share of numbers beyond the training's range
+MOST_NEW, MORE_NEW = 0.2, 2.0  # share of cells that are new or rare; times the share of rare ones in the training
 MOST_ABSENT = 0.1  # share of missing cells, if none was missing in the training
 GROWING = ("date", "moment", "zoned")  # later rows have later times
 ROUNDING = 1e-6  # of a standardised number
@@ -49,7 +51,9 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
                 "these count as the mean"
             )
         broken = int((known % 1 != 0).sum()) if column.whole else 0
-        beyond = int(_is_beyond(column, known).sum()) if column.form not in GROWING else 0
+        is_beyond = _is_beyond(column, known)
+        beyond = int(is_beyond.sum()) if column.form not in GROWING else 0
+        stand_in = stand_in_warning(require_column(first, column.name, use="feature")) if is_beyond.any() else None
         if broken:
             lines.append(
                 f"column {column.name!r}: its numbers were whole in the training, and have fractions in {broken:,} of {of_rows}; "
@@ -60,6 +64,8 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
                 f"column {column.name!r}: in {beyond:,} of {of_rows} its number lies beyond those of the training, and counts as "
                 "the nearest of them; compare its unit with the training's"
             )
+        elif stand_in is not None:
+            lines.append(stand_in)
     for categorical in encoder.categorical:
         cells = require_column(first, categorical.name, use="feature")
         codes_N = categorical.encode(cells)
@@ -87,9 +93,15 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
             lines.append(
                 f"column {categorical.name!r}: its cell is missing in {absent:,} of {of_rows}, and was in none of the training"
             )
-        if known_cells >= FEWEST and categorical.categories and not (codes_N >= FIRST_CATEGORY).any():
+        rare, rare_before = int((codes_N == UNSEEN).sum()), categorical.rare_share
+        if known_cells >= FEWEST and categorical.categories and rare == known_cells:
             lines.append(
                 f"column {categorical.name!r}: in {of_rows} no cell is a category of the training; compare how it is written"
+            )
+        elif warning is None and known_cells >= FEWEST and rare > max(MOST_NEW, MORE_NEW * rare_before) * known_cells:
+            lines.append(
+                f"column {categorical.name!r}: in {rare:,} of {of_rows} its cell is new or rare, and in {rare_before:.0%} of the "
+                "training's rows; compare how it is written"
             )
     return lines
 

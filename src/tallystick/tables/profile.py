@@ -28,16 +28,18 @@ from tallystick.tables.stand_ins import stand_in_warning
 from tallystick.tables.table import label_column
 from tallystick.tables.target import classes_of
 from tallystick.tables.target_leakage import telling
-from tallystick.tables.text import as_text, beyond_years
+from tallystick.tables.text import as_text, beyond_years, rows_listed
 from tallystick.tables.times import FIRST_YEAR
 
 MOSTLY_MISSING = 0.9
 DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
 SUM = (
-    r"^\s*((grand |sub)?totals?|total general|totaal|totale|sum|summe|summen|gesamt|gesamtsumme|somme|suma|soma|razem|celkem"
-    r"|\u0438\u0442\u043e\u0433\u043e|\u5408\u8ba1|\u5408\u8a08)\s*:?\s*$"
+    r"^\s*((grand |sub|sub-|sous-)?totals?|total g[e\u00e9]n[e\u00e9]ral|totaal|totale|totalt|sum|summe|summen|zwischensumme"
+    r"|gesamt|gesamtsumme|gesamtergebnis|teilergebnis|insgesamt|somme|suma|soma|razem|celkem|toplam|yhteens\u00e4|\u00f6sszesen"
+    r"|\u0438\u0442\u043e\u0433\u043e|\u0432\u0441\u0435\u0433\u043e|[\u5408\u5c0f\u603b\u7e3d]\s*[\u8ba1\u8a08]|\ud569\uacc4)"
+    r"\s*:?\s*$"
 )
-"""The word in place of a key in the last row of many spreadsheets."""
+"""A word in place of a key, in rows of spreadsheets that sum up others."""
 SHOWN_CLASSES = 20
 LATE_YEAR, MANY_YEARS = 2030, 40
 """For dates whose years had two digits: a birth in 1940 reads as one in 2040."""
@@ -113,9 +115,9 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             warnings += [
                 f"key {warning}" for warning in (spreadsheet_warning(cells), encoding_warning(cells)) if warning is not None
             ]
-            if cells.dtype == pl.String and (cells.tail(1).str.to_lowercase().str.contains(SUM).any()):
+            if cells.dtype == pl.String and (sums := cells.str.to_lowercase().str.contains(SUM)).any():
                 warnings.append(
-                    f"key column {column.name!r}: the last row has a word such as Total; take it out if it sums up the others"
+                    f"key column {column.name!r}: a word such as Total in {rows_listed(sums)} rows; take out what sums up others"
                 )
         if column.use not in ("numeric", "categorical", "time"):
             continue

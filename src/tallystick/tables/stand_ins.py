@@ -33,7 +33,7 @@ STAND_IN_DAYS = frozenset(
 )
 """Dates that mean a missing cell."""
 LARGEST_FLOAT = float(np.finfo(np.float32).max)  # so do its spellings in seven digits, of either sign, in data of maps
-FEWEST_NUMBERS, FEWEST_ROWS, FAR = 20, 3, 2.0  # different numbers; rows of the same one; times the others' whole range
+FEWEST_NUMBERS, FEWEST_ROWS, FAR = 20, 3, 2.0  # other numbers; rows of the same one; times the others' whole range
 _NANOSECONDS = {"d": 86_400 * 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
@@ -98,7 +98,9 @@ def stand_in_warning(values: pl.Series) -> str | None:
         is_other = known != extreme
         others = known.filter(is_other)
         rows = len(known) - len(others)
-        if not is_common or rows < FEWEST_ROWS or others.n_unique() < FEWEST_NUMBERS:
+        # Of few different numbers, such as grades, many rows must tell that this one is rare
+        is_rare = others.n_unique() >= FEWEST_NUMBERS or (others.n_unique() > 1 and len(others) >= max(FEWEST_NUMBERS, rows))
+        if not is_common or rows < FEWEST_ROWS or not is_rare:
             continue
         numbers_N = as_number(known).to_numpy()
         others_M, place = numbers_N[is_other.to_numpy()], numbers_N[(~is_other.to_numpy()).argmax()]

@@ -24,8 +24,10 @@ _DAYS = (
     *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d-%m-%y", "%m-%d-%y"),
     *("%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
 )
+_MONTHS = ("%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%b-%Y", "%b-%y", "%b %Y", "%B %Y")
 FORMATS = (
     *_DAYS,
+    *_MONTHS,
     *(f"{day} {clock}" for clock in ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p") for day in _DAYS),
     "%Y%m%dT%H%M%S",
 )
@@ -94,8 +96,10 @@ def read_times(text: pl.Series, words: str) -> pl.Series:
     """Read text in one format as dates, or as time stamps if the format has hours; null if it does not fit.
 
     A year before 1000 is null, too: it is one of two digits, or the rest of a number that has lost a zero in front. A year of two
-    digits (%y) is one of 1970 to 2069, and a day of a year (%j) has three digits.
+    digits (%y) is one of 1970 to 2069, and a day of a year (%j) has three digits. A month without a day is its first day.
     """
+    if not re.search("%[-_0]?[dj]", words):
+        text, words = text + " 1", f"{words} %d"
     has_clock = "%H" in words or "%I" in words or "%T" in words
     times = text.str.to_datetime(words, time_unit="us", strict=False) if has_clock else text.str.to_date(words, strict=False)
     if "%j" in words:
