@@ -16,6 +16,7 @@ from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTA
 from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
+from tallystick.audit.told_columns import TURNED
 from tallystick.config.sections import FOLDS, FULL_ALONE, LEAST_FOLDED
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
 from tallystick.defenses.defense import ANY
@@ -205,10 +206,11 @@ def attacks() -> str:
     unflipped = {
         name.removesuffix("-unflipped"): row for name, row in LABEL_INFERENCE_ATTACKS.items() if name.endswith("-unflipped")
     }
-    columns = (
+    columns = [
         (f"`{name}`", _known_columns(row), _inline(row.description), "yes" if row.quick else "")
         for name, row in FEATURE_INFERENCE_ATTACKS.items()
-    )
+    ]
+    columns.append(("`turned`", "some rows; reads cut gradients", _inline(TURNED.description), "yes"))
     membership = (
         (f"`{name}`", _words(reads), _first(type(attack)) + _settings(attack))
         for reads, found in MEMBERSHIP_ATTACKS.items()

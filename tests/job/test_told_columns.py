@@ -1,14 +1,23 @@
 """What cut gradients tell of other parties' columns: a seat of the audit for the label party, and one for a feature party."""
 
+from functools import partial
+
 import msgspec
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from lanes import short_lane_of
 from tiny import columns, contract_values, seed_system
+from torch.nn.functional import one_hot
 
+from tallystick.attacks.feature_inference.averaged_kernels import AveragedKernels
+from tallystick.attacks.feature_inference.view import ColumnValues
+from tallystick.attacks.view import StepView
+from tallystick.audit import told_columns
 from tallystick.audit.run import audit_recorded
 from tallystick.audit.told_columns import NUMBERS
+from tallystick.errors import ConfigError
 from tallystick.report.leaks import told_headline
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
@@ -128,3 +137,49 @@ def test_what_is_not_sent_or_not_measured_is_said(tmp_path, monkeypatch, changes
         assert told[0].not_measured == [NUMBERS]
         assert told_headline(told[0]).endswith("was not measured.")
     assert msgspec.to_builtins(told) is not None
+
+
+def planted(seed, *, tells=True, rows=1200):
+    """Gradients p - y times a direction of the units that four columns make active; a quarter of the labels y are replaced."""
+    source = torch.Generator().manual_seed(seed)
+    drawn = partial(torch.randn, generator=source)
+    truth_NF = drawn(rows, 4)
+    direction_ND = (truth_NF @ drawn(4, 32) + drawn(32) > 0).float() @ drawn(32, 16) + 2 * drawn(16)
+    if not tells:
+        direction_ND = direction_ND[torch.randperm(rows, generator=source)]
+    chance_N = drawn(rows).sigmoid()
+    label_N = (torch.rand(rows, generator=source) < chance_N).long()
+    replaced_N = torch.where(torch.rand(rows, generator=source) < 0.27, 1 - label_N, label_N)
+    gradient_ND = (chance_N - replaced_N)[:, None] * direction_ND
+    every_N = torch.arange(rows)
+    step = StepView(
+        epoch=0,
+        rows_B=every_N,
+        own_B=every_N >= 0,
+        received_BD=gradient_ND,
+        length_B=torch.linalg.vector_norm(gradient_ND, dim=1),
+    )
+    none = {"categorical_NG": torch.empty(rows, 0, dtype=torch.int64), "categorical": (), "categories": ()}
+    return step, one_hot(label_N, 2).float(), ColumnValues(numeric_NF=truth_NF, numeric=tuple("abcd"), **none)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_gradients_turned_to_one_side_tell_columns_although_labels_are_replaced(seed):
+    """Beside a curve for each class, for which a replaced label turns the direction round."""
+    step, classes_NC, truth = planted(seed)
+    turned_ND = told_columns._turned(step, classes_NC, None)
+    found = told_columns._found(turned_ND, turned_ND, truth, (200,), {"turned": told_columns.TURNED}).mean(200)
+    unit_ND = step.received_BD / torch.linalg.vector_norm(step.received_BD, dim=1, keepdim=True)
+    by_class_ND = torch.cat([told_columns._by_class(unit_ND, classes_NC), classes_NC, step.length_B[:, None]], dim=1)
+    assert found > told_columns._found(by_class_ND, by_class_ND, truth, (200,), told_columns.ATTACKS).mean(200) + 0.05
+    assert found > 0.7
+
+
+def test_gradients_that_tell_nothing_of_columns_give_nothing():
+    step, classes_NC, truth = planted(3, tells=False)
+    turned_ND = told_columns._turned(step, classes_NC, torch.zeros(len(truth), 3))
+    assert told_columns._found(turned_ND, turned_ND, truth, (200,), {"turned": told_columns.TURNED}).mean(200) < 0.05
+    silent_ND = told_columns._turned(step.only(step.own_B), torch.zeros(len(truth), 3), None)
+    assert bool(torch.isfinite(silent_ND).all()), "of three classes, none of which occurs"
+    with pytest.raises(ConfigError, match="averaged kernels: bandwidths="):
+        AveragedKernels(bandwidths=())

@@ -186,13 +186,14 @@ def with_releases(audit: results.FeatureAudit, folder: RunFolder, contract: Cont
     return replace(audit, epsilon=epsilon, delta=delta, releases=releases)
 
 
-def stronger(some: FeatureLeaks, others: Sequence[FeatureLeaks], *, how: str) -> FeatureLeaks:
+def stronger(some: FeatureLeaks, others: Sequence[FeatureLeaks], *, how: str = "") -> FeatureLeaks:
     """Keep the greater figure for each column and number of known rows. ``how`` says how the figures of ``others`` were found."""
     more = {(each.name, each.known): each for leaks in others for each in leaks.columns}
     columns = []
     for each in some.columns:
         other = more.get((each.name, each.known), each)
-        columns.append(replace(other, attack=f"{other.attack}, {how}") if other.value > each.value else each)
+        attack = f"{other.attack}, {how}" if how else other.attack
+        columns.append(replace(other, attack=attack) if other.value > each.value else each)
     return dataclasses.replace(some, columns=tuple(columns))
 
 

@@ -12,7 +12,7 @@ party can learn something from it about the label party's columns, and about ano
 Shapes: N attacked rows, D cut width, C classes, I inputs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -21,8 +21,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from tallystick import results
-from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
+from tallystick.attacks.feature_inference.averaged_kernels import AveragedKernels
 from tallystick.attacks.feature_inference.evaluate import AttackPlan, FeatureLeaks, PlannedAttack
+from tallystick.attacks.feature_inference.inputs import components, even_columns
 from tallystick.attacks.feature_inference.view import ColumnValues, SentEmbeddings
 from tallystick.attacks.matrix import principal_components, top_direction, two_means_cut
 from tallystick.attacks.row_sums import chosen_rows
@@ -40,10 +42,18 @@ from tallystick.watcher import Watcher
 
 TOLD_ROWS, QUICK_TOLD_ROWS = 2_000, 1_000  # attacked, at most
 KNOWN, QUICK_KNOWN = (20, 200, 1000), (20, 200)
-ATTACKS = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel", "kernel-mean")}
+TURNED = FeatureInferenceAttack(
+    attack=AveragedKernels(),
+    description="smooth curves from gradients that are turned to one side, from their lengths and from own embeddings",
+)
+ATTACKS = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel")}
 ATTACKS_ASIDE = {name: ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel")}
 """On credit-card data, a curve with a block of columns for each class found no more than one without."""
 COMPONENTS = 8  # of the cut embeddings, which a feature party has anyway
+OWN_COMPONENTS = 64  # of these, with kernels
+LENGTHS, CLASSES, OWN = 0.2, 0.2, 0.5  # how much these count beside the gradients' directions
+PLANS = 2  # with these inputs and with others: in each, something may be found by luck
+MOST_DEVIATIONS = 5.0  # of the logarithm of a gradient's length
 MOST_INPUTS = 2_048
 ASIDE = "without gradients"
 SIMILAR = "what cut gradients reveal about own columns: not attacked, because rows are linked by similarity"
@@ -148,14 +158,11 @@ def _told(
                 second = torch.cat([_by_class(gradients.received_BD, classes_NC), beside, few], dim=1)
             width = max(first.shape[1], second.shape[1])
             first, second = (pad(each, (0, width - each.shape[1])) for each in (first, second))
-            plan = AttackPlan.of(
-                SentEmbeddings(last_BD=first, mean_BD=second, looks_BE=first, looks_at_BL=None),
-                columns,
-                known=known_counts,
-                draws=1,
-                attacks=attacks,
-            )
-            leaks.append(plan.leaks(PlannedAttack.__call__))
+            found = _found(first, second, columns, known_counts, attacks)
+            if gradients is not None:
+                turned = _turned(gradients, classes_NC, own_ND)
+                found = stronger(found, [_found(turned, turned, columns, known_counts, {"turned": TURNED})])
+            leaks.append(found)
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"columns of {party} by {by}: {error}")
             leaks.append(FeatureLeaks(columns=()))
@@ -174,6 +181,50 @@ def _told(
         means_without=_means(without, known_counts),
         not_measured=[*notes, *dict.fromkeys(with_gradients.not_measured)],
     )
+
+
+def _found(
+    last_ND: Tensor, mean_ND: Tensor, columns: ColumnValues, known: Sequence[int], attacks: Mapping[str, FeatureInferenceAttack]
+) -> FeatureLeaks:
+    sent = SentEmbeddings(last_BD=last_ND, mean_BD=mean_ND, looks_BE=last_ND, looks_at_BL=None)
+    return AttackPlan.of(sent, columns, known=known, draws=1, attacks=attacks).leaks(PlannedAttack.__call__, groups=PLANS)
+
+
+def _turned(gradients: StepView, classes_NC: Tensor, own_ND: Tensor | None) -> Tensor:
+    """Lay side by side what a feature party has, each part with the size that fits its use.
+
+    A gradient is p - y times a direction, which follows from the units that are active at the row. Of two classes all gradients
+    lie on two sides. Turned to one side they show the direction, whatever the label, also if a defence replaced it. The length
+    and the side show p.
+    """
+    assert gradients.length_B is not None, "sums by row hold lengths"
+    tiny = torch.finfo(torch.float64).tiny
+    received_ND = gradients.received_BD.double()
+    size_N1 = torch.linalg.vector_norm(received_ND, dim=1, keepdim=True).clamp(min=tiny)
+    unit_ND = received_ND / size_N1
+    side_N1 = (unit_ND @ top_direction(unit_ND)).sign()[:, None] if classes_NC.shape[1] == 2 else torch.ones_like(size_N1)
+    logs_N2 = even_columns(torch.cat([size_N1, gradients.length_B.double()[:, None].clamp(min=tiny)], dim=1).log())
+    logs_N2 = logs_N2.clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS)
+    parts = [
+        _of_one_size(_uneven(unit_ND * side_N1)),
+        LENGTHS * _of_one_size(torch.cat([logs_N2, logs_N2 * side_N1, side_N1], dim=1)),
+        CLASSES * _of_one_size(classes_NC.double()),
+    ]
+    if own_ND is not None:
+        parts.append(OWN * _of_one_size(_uneven(own_ND.double())[:, :OWN_COMPONENTS]))
+    return torch.cat(parts, dim=1).float()
+
+
+def _uneven(x_ND: Tensor) -> Tensor:
+    """Return the principal components, of which each keeps the root of its deviation."""
+    z_NP, share_P = components(even_columns(x_ND))
+    return z_NP * share_P.sqrt()
+
+
+def _of_one_size(x_ND: Tensor) -> Tensor:
+    """Centre the rows, and divide them by their root mean square length."""
+    centred_ND = x_ND - x_ND.mean(dim=0)
+    return centred_ND / centred_ND.square().sum(dim=1).mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
 
 
 def _means(leaks: FeatureLeaks, known: Sequence[int]) -> list[results.MeanRebuilt]:
