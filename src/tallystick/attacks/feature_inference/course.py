@@ -33,7 +33,7 @@ class CourseAttack:
         share: of components per known row, at most; above 0.
     """
 
-    bandwidths: tuple[float, ...] = (2.0,)
+    bandwidths: tuple[float, ...] = (1.0,)
     share: float = 0.6
 
     def __post_init__(self) -> None:
