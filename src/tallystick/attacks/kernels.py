@@ -199,14 +199,15 @@ def _kernels(x_KD: Tensor, x_ND: Tensor, bandwidths: Sequence[float]) -> Iterato
     for bandwidth in bandwidths:
         rate = 1 / (2 * bandwidth**2 * median)
         kernel = _Kernel.of_gram(torch.exp(-rate * near_KK), partial(_gaussian, far_NK, rate))
-        yield kernel._replace(guess=partial(_guess, kernel.guess, near_far_NK, rate))
+        yield kernel._replace(guess=partial(_guess, kernel.guess, partial(_gaussian, near_far_NK, rate)))
 
 
 def _wide_layer(x_KD: Tensor, x_ND: Tensor) -> _Kernel:
     """Build the arc-cosine kernel of degree 1: that of infinitely many ReLU units with random weights and biases."""
     scale = x_KD.square().sum(dim=1).mean().sqrt().clamp(min=TINY)
     known_KE, all_NE = (torch.nn.functional.pad(each / scale, (0, 1), value=1.0) for each in (x_KD, x_ND))
-    return _Kernel.of_gram(_arc_cosine(known_KE, known_KE), lambda: _arc_cosine(all_NE, known_KE))
+    kernel = _Kernel.of_gram(_arc_cosine(known_KE, known_KE), lambda: _arc_cosine(all_NE, known_KE))
+    return kernel._replace(guess=partial(_guess, kernel.guess, lambda: _arc_cosine(all_NE.float(), known_KE.float())))
 
 
 def _arc_cosine(a_NE: Tensor, b_KE: Tensor) -> Tensor:
@@ -216,11 +217,11 @@ def _arc_cosine(a_NE: Tensor, b_KE: Tensor) -> Tensor:
     return kernel_NK
 
 
-def _guess(exact: Callable[[Tensor], Tensor], squared: Callable[[], Tensor], rate: float, weight_KS: Tensor) -> Tensor:
+def _guess(exact: Callable[[Tensor], Tensor], few_digits_NK: Callable[[], Tensor], weight_KS: Tensor) -> Tensor:
     """Guess in float32, which takes a third of the time, where weights are so small that its rounding does not show."""
     if float(weight_KS.square().sum(dim=0).max()) ** 0.5 * FEW_DIGITS > HARDLY:
         return exact(weight_KS)
-    return (weight_KS.float().T @ _gaussian(squared, rate).T).to(weight_KS.dtype)
+    return (weight_KS.float().T @ few_digits_NK().T).to(weight_KS.dtype)
 
 
 def _gaussian(squared: Callable[[], Tensor], rate: float) -> Tensor:
