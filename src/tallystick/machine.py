@@ -5,15 +5,18 @@ Containers and batch systems bound a process with control groups; the system kil
 
 import os
 import re
+import resource
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, MachineError
 
 ROOT = Path("/")
+ADDRESS_SPACE, ADDRESS_SPACE_OF_CORE = 2 << 30, 64 << 20
+"""Bytes of address space that the libraries need, most of which they never touch: also for the threads of each core."""
 _POOL_THREAD = re.compile(r"polars-\d+")
 _V2 = ("memory.max", "memory.current", ("inactive_file", "active_file"))
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
@@ -33,6 +36,17 @@ def free_memory(root: Path = ROOT) -> int | None:
 def whole_memory(root: Path = ROOT) -> int:
     """Return the most bytes of memory that this process may have: the machine's, or fewer if its control groups say so."""
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *(limit for limit, _ in _groups(root))])
+
+
+def require_address_space() -> None:
+    """Raise MachineError if this process may have too little address space for its libraries, some of which then hang."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    least = ADDRESS_SPACE + ADDRESS_SPACE_OF_CORE * (os.cpu_count() or 1)
+    if limit != resource.RLIM_INFINITY and limit < least:
+        raise MachineError(
+            f"this process may have {limit / 2**30:.1f} GiB of address space (ulimit -v), with which libraries hang; they need "
+            f"{least / 2**30:.1f} GiB on this machine: raise the limit, or bound memory by a control group"
+        )
 
 
 def memory_of_process(root: Path = ROOT) -> int:

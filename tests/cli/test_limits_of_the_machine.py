@@ -40,6 +40,19 @@ def test_the_end_of_memory_threads_files_or_room_is_one_line(error, capsys):
     assert "unexpectedly" not in category_of(error)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not bound the address space")
+@pytest.mark.parametrize("gibibytes", [1.2, 1.45, 1.9])
+def test_too_little_address_space_is_one_line_before_a_library_hangs(gibibytes, tmp_path):
+    """Polars waited for ever for threads that the system did not give it, and heard no signal."""
+    code = "import resource, sys\n"
+    code += f"resource.setrlimit(resource.RLIMIT_AS, ({int(gibibytes * 2**30)},) * 2)\n"
+    code += f"sys.argv = ['tallystick', 'check', {str(tmp_path / 'p.yaml')!r}]\nfrom tallystick.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == EXIT_FAILED
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: this process may have {gibibytes:.1f} GiB of address space (ulimit -v)")
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG])
 @pytest.mark.parametrize("command", [["init", "bank", "--role", "label"], ["cert", "certs", "bank", "shop"]])
 def test_a_folder_that_this_user_may_not_make_is_one_line(number, command, tmp_path, monkeypatch):

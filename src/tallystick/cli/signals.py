@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from tallystick.errors import of_threads
 from tallystick.lazy_torch import load_torch
+from tallystick.machine import require_address_space
 
 EXIT_FAILED, EXIT_INTERRUPTED = 3, 130
 AGAIN_S = 0.05
@@ -26,6 +27,7 @@ HANGS_S, HANGS_BUSILY_S = 20.0, 5.0
 """How long loading a module may delay a signal, and how many seconds of processor time: a busy machine loads slowly."""
 LOOK_S = 0.25
 _ASKS_FOR_THE_END = (signal.SIGINT, signal.SIGTERM)
+_LARGE = frozenset(["polars", "torch"])
 _ON_LINUX = sys.platform == "linux"
 
 
@@ -69,7 +71,11 @@ def signals_noted() -> Iterator[None]:
 
 
 def load(modules: Sequence[str]) -> None:
-    """Import modules one after the other, so that a signal need not wait for all of them."""
+    """Import modules one after the other, so that a signal need not wait for all of them. Raises MachineError if large libraries
+    are among them and lack address space.
+    """
+    if not _LARGE.isdisjoint(modules):
+        require_address_space()
     with _ended_from_outside():
         for module in modules:
             with signals_noted():
