@@ -53,6 +53,16 @@ def test_too_little_address_space_is_one_line_before_a_library_hangs(gibibytes, 
     assert line.startswith(f"error: this process may have {gibibytes:.1f} GiB of address space (ulimit -v)")
 
 
+def test_a_working_folder_that_was_removed_is_one_line(tmp_path):
+    """Intel's MKL ended the process where it was to load torch's files."""
+    code = f"import os, sys\nos.rmdir({str(tmp_path)!r})\nsys.argv = ['tallystick', 'check', '/p.yaml']\n"
+    code += "from tallystick.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == EXIT_FAILED
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: the working folder cannot be found (No such file or directory); change to another")
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG])
 @pytest.mark.parametrize("command", [["init", "bank", "--role", "label"], ["cert", "certs", "bank", "shop"]])
 def test_a_folder_that_this_user_may_not_make_is_one_line(number, command, tmp_path, monkeypatch):

@@ -3,9 +3,18 @@
 import gc
 import io
 import sys
+from pathlib import Path
 
 from tallystick.cli.signals import EXIT_FAILED, EXIT_INTERRUPTED, NOTHING_BEGUN, ignore_signals, interruptible, signals_noted
 from tallystick.errors import MachineError
+
+
+def _require_working_folder() -> None:
+    """Raise MachineError if the working folder was removed: a library that cannot find it ends the process while it is loaded."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise MachineError(f"the working folder cannot be found ({error.strerror}); change to another folder") from None
 
 
 def main() -> None:
@@ -17,6 +26,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
+        _require_working_folder()
         with signals_noted():
             from tallystick.cli.app import app
         interruptible()
