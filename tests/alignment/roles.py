@@ -15,14 +15,17 @@ _STREAMS = {}
 
 
 def _draw(count):
-    name = threading.current_thread().name
-    if name not in _STREAMS:
-        _STREAMS[name] = np.random.default_rng([1, *name.encode()])
-    return _STREAMS[name].bytes(count)
+    use = threading.current_thread().name, count
+    if use not in _STREAMS:
+        _STREAMS[use] = np.random.default_rng([1, count, *use[0].encode()])
+    return _STREAMS[use].bytes(count)
 
 
 RNG = SecureRandom(source=_draw)
-"""Each role draws from a stream of its own, which begins anew with the roles: so base transfers are alike, and remembered."""
+"""Each role draws each number of bytes from a stream of its own, which begins anew with the roles.
+
+So base transfers are alike, whatever was drawn before them, and what they multiply is remembered.
+"""
 
 
 def in_threads(*roles):
