@@ -21,26 +21,38 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 from tallystick.cli.main import main
 
-try:
-    main()
-finally:
+for command in sys.argv[1:]:
+    sys.argv = ["tallystick", *command.split(), "contract.yaml", "--party", "party.yaml", "--json"]
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code or 0)
     assert "torch" not in sys.modules
 """
+"""One command after the other, each with its exit code on the line after what it prints."""
 HIDDEN = ("torch", "scipy", "opendp", "dp_accounting", "duckdb", "rapidfuzz")
 """What requirements-align.txt leaves out."""
 
 
-def start(job, party, command, *arguments):
-    line = [sys.executable, "-c", WITHOUT.format(hidden=HIDDEN), command, "contract.yaml", "--party", "party.yaml", "--json"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*line, *arguments], cwd=job.home(party), **pipes)
+def start(job, party, *commands):
+    """Start one party's process, which loads modules once for all of its commands."""
+    line = [sys.executable, "-c", WITHOUT.format(hidden=HIDDEN), *commands]
+    return subprocess.Popen(line, cwd=job.home(party), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def both(job, command, *arguments):
-    """Each party's exit code, its JSON and its standard error."""
-    running = {party: start(job, party, command, *arguments) for party in PARTIES}
-    ends = {party: (*one.communicate(timeout=240), one.returncode) for party, one in running.items()}
-    return {party: (code, json.loads(out.splitlines()[-1]) if out else {}, err) for party, (out, err, code) in ends.items()}
+def ends_of(process):
+    """The exit code and the JSON of each command, and what all of them say on standard error."""
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    lines = out.splitlines()
+    return [(int(code), json.loads(facts)) for facts, code in zip(lines[::2], lines[1::2], strict=True)], err
+
+
+def both(job, *commands):
+    """For each command each party's exit code, its JSON, and what its process says on standard error."""
+    running = {party: start(job, party, *commands) for party in PARTIES}
+    ends = {party: ends_of(one) for party, one in running.items()}
+    return [{party: (*each[place], err) for party, (each, err) in ends.items()} for place in range(len(commands))]
 
 
 @pytest.mark.parametrize(
@@ -63,16 +75,16 @@ def test_two_processes_align_without_it(tmp_path, alignment):
         values |= {"defense": [{"method": "label-dp", "epsilon": 1}]}
     job = lay_out(tmp_path, PARTIES, values, rows=300)
     ids = [set(pl.read_parquet(job.home(party) / "table.parquet")["id"]) for party in PARTIES]
-    ends = both(job, "align")
+    resumes = alignment["method"] != "union"
+    ends, *again = both(job, "align", *["align --resume"] * resumes)
     assert [code for code, _, _ in ends.values()] == [0, 0], [error for *_, error in ends.values()]
     for party, (_, facts, _) in ends.items():
         assert len(ids[0] & ids[1]) in facts["rows"].values() or alignment["method"] == "union"
         assert "What each side learnt" in (job.home(party) / facts["report"]).read_text()
-    if alignment["method"] == "union":
+    if not resumes:
         return
-    again = both(job, "align", "--resume")
-    assert [code for code, _, _ in again.values()] == [0, 0], [error for *_, error in again.values()]
-    assert {facts["run_id"] for _, facts, _ in again.values()} == {facts["run_id"] for _, facts, _ in ends.values()}
+    assert [code for code, _, _ in again[0].values()] == [0, 0], [error for *_, error in again[0].values()]
+    assert {facts["run_id"] for _, facts, _ in again[0].values()} == {facts["run_id"] for _, facts, _ in ends.values()}
     job.run_all("train")  # what was aligned without it is a run like any other
     for party in PARTIES:
         assert (job.home(party) / ends[party][1]["folder"] / "model.safetensors").exists()
@@ -80,16 +92,15 @@ def test_two_processes_align_without_it(tmp_path, alignment):
 
 def test_a_command_that_trains_says_what_is_missing(tmp_path):
     job = lay_out(tmp_path, PARTIES, contract_values(PARTIES), rows=60)
-    for command in ("run", "predict"):
-        one = start(job, "bank", command)
-        out, err = one.communicate(timeout=240)
-        assert one.returncode == 2
-        assert "PyTorch is not installed" in json.loads(out)["error"]["message"]
-        assert len(err.strip().splitlines()) == 1
+    ends, err = ends_of(start(job, "bank", "run", "predict"))
+    for code, facts in ends:
+        assert code == 2
+        assert "PyTorch is not installed" in facts["error"]["message"]
+    assert len(err.strip().splitlines()) == 2
 
 
 def test_a_table_by_query_says_that_duckdb_is_missing(tmp_path):
     job = lay_out(tmp_path, PARTIES, contract_values(PARTIES), rows=60)
     job.change("bank", table={"query": "SELECT * FROM 'table.parquet'"})
-    out, _ = start(job, "bank", "align").communicate(timeout=240)
-    assert "pip install duckdb" in json.loads(out)["error"]["message"]
+    ((_, facts),), _ = ends_of(start(job, "bank", "align"))
+    assert "pip install duckdb" in facts["error"]["message"]
