@@ -61,7 +61,7 @@ def test_mlflow_reads_what_was_told(tmp_path):
 
 def test_a_run_logs_its_own_facts_and_a_server_that_is_away_ends_nothing(lay_out_job, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    job = lay_out_job(PARTIES, rows=150, audit="quick", training__epochs=2, evaluation={"bootstrap": 0})
+    job = lay_out_job(PARTIES, rows=150, audit="quick", training__epochs=2, evaluation__bootstrap=0)
     for name in PARTIES:
         job.change(name, loggers={"tensorboard": {"folder": "events"}})
     away = f"http://127.0.0.1:{free_port()}"

@@ -172,6 +172,9 @@ def spread():
     return frames
 
 
+JOINT_ALONE = {"evaluation__own_columns_baseline": False}
+
+
 def run(folder, frames, target=TARGET, **changes):
     values = contract_values(PARTIES, target=target, evaluation={"bootstrap": 20}, **changes)
     return simulate(values, frames, columns(PARTIES), watcher=Silent(), folder=folder)
@@ -214,7 +217,7 @@ def test_every_method_for_unaligned_rows_trains_quantiles(method, spread, tmp_pa
 
 
 def test_one_level_has_one_score_and_no_interval(spread, tmp_path):
-    result = run(tmp_path, spread, {"type": "quantile", "levels": [0.9]}, training__epochs=10, model__ensemble=2)
+    result = run(tmp_path, spread, {"type": "quantile", "levels": [0.9]}, training__epochs=10, model__ensemble=2, **JOINT_ALONE)
     shares = result.evaluation["curves"]["joint"]["quantiles"]
     assert shares["between"] is None
     assert shares["observed"][0]["value"] == pytest.approx(0.9, abs=0.08)
@@ -226,7 +229,7 @@ def test_an_audit_finds_numbers_in_gradients_of_quantiles_and_noise_hides_them(s
     noise = [{"method": "gaussian", "epsilon": 1.0, "delta": 1e-6, "clip": 1.0}]
     one_level = {"type": "quantile", "levels": [0.5]}  # two values a row, from one line, which the prediction's place moves
     for name, more in {"open": {}, "one level": {"target": one_level}, "noisy": {"defense": noise}}.items():
-        result = run(tmp_path / name, few, audit="quick", training__epochs=2, **more)
+        result = run(tmp_path / name, few, audit="quick", training__epochs=2, **JOINT_ALONE, **more)
         leaks[name] = max(attack.spearman for attack in result.sections.leakage.attacks)
     assert min(leaks["open"], leaks["one level"]) > 0.3
     assert leaks["noisy"] < leaks["open"] - 0.1
