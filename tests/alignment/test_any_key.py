@@ -194,7 +194,11 @@ def test_an_equal_later_key_beside_a_different_earlier_one_tells_neither_side_an
         assert (one.sizes, one.learnt, one.rows_N.tolist()) == (other.sizes, other.learnt, other.rows_N.tolist())
 
 
-@pytest.mark.parametrize("by", [{"protocol": "diffie-hellman"}, {"protocol": "oblivious-transfer"}, {"security": "malicious"}])
+@pytest.mark.parametrize(
+    "by",
+    short_lane_of([{"protocol": "diffie-hellman"}, {"security": "malicious"}, {"protocol": "oblivious-transfer"}], 2),
+    ids=str,
+)
 def test_a_permuted_table_leaves_every_message_as_it_was(by):
     """To the byte, with the same draws. Values of several rows are nobody's: which row is first is an order, too."""
     rng = np.random.default_rng(4)

@@ -699,7 +699,7 @@ def kept_shares(job, who):
     return load_file(files[0])["shares"].numpy().view(np.uint64) if files else None
 
 
-@pytest.mark.parametrize(("who", "step", "after"), short_lane_of(POINTS, 2))
+@pytest.mark.parametrize(("who", "step", "after"), short_lane_of(POINTS[::-1], 1))
 def test_a_party_that_is_killed_while_scores_are_opened_loses_none_and_opens_no_other(who, step, after, tmp_path):
     job = lay_out(tmp_path, shared(), tables(PARTIES, rows=200))
     role = "label" if who == "bank" else "feature"

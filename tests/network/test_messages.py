@@ -74,14 +74,14 @@ def test_what_goes_in_comes_out(parcel):
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_arbitrary_bytes_are_malformed(payload):
     with pytest.raises(MalformedMessage):
         decode(payload, Parcel)
 
 
 @given(st.data(), parcels)
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_a_changed_message_is_malformed_or_one_of_its_type(data, parcel):
     payload = bytearray(encode(parcel))
     for _ in range(data.draw(st.integers(1, 4))):
