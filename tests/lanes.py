@@ -16,6 +16,11 @@ def short_lane_of(cases, count):
     return [case if number in short else _long(case) for number, case in enumerate(cases)]
 
 
+def but_costly(cases, costly):
+    """Return the cases of a test, of which the costly ones are marked long: a cheaper test shows the same."""
+    return [_long(case) if case in costly else case for case in cases]
+
+
 def by_turns(*choices):
     """Return each value with each value of the others. In the short lane each value of each has its turn, the longest once."""
     choices = [list(each) for each in choices]

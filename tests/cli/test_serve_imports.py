@@ -1,10 +1,11 @@
 """What `tallystick serve` loads: each module takes memory for as long as it serves."""
 
-import subprocess
-import sys
+from tiny import said_by
 
 SCRIPT = """
 import importlib, sys
+for name in [name for name in sys.modules if name.startswith("tallystick")]:
+    del sys.modules[name]  # loaded again below, if serving loads it
 from tallystick.cli.serve import LOADS
 
 for name in (*LOADS, "tallystick.serving.http", "tallystick.serving.metrics"):
@@ -16,7 +17,6 @@ OF_SHARES = ("tallystick.secret_sharing", "tallystick.serving.opened_scores", "t
 
 def test_serving_loads_nothing_of_the_head_on_shares_():
     """Where the head is shared it loads them: 35 MiB, which no other label party's process holds."""
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    loaded = ran.stdout.split()
+    loaded = said_by(SCRIPT).split()
     assert "tallystick.serving.label_party" in loaded
     assert [name for name in loaded if name.startswith(OF_SHARES)] == []
