@@ -207,7 +207,7 @@ def test_shuffled_columns_need_to_have_crossed():
     )
     with pytest.raises(DataError, match="no column was shuffled"):
         ShuffledColumnsAttack()(view, generator=torch.Generator())
-    with pytest.raises(DataError, match=r"what shuffled columns took away has shape \(30, 1, 2\)"):
+    with pytest.raises(DataError, match=r"the change by shuffled columns has shape \(30, 1, 2\)"):
         replace(view, contrast_NCD=torch.zeros(30, 1, 2))
 
 
@@ -376,7 +376,7 @@ def test_without_a_known_row_nothing_is_said_of_an_attacker_without_one():
     found = rebuilt(drawn(100, 2), drawn(100, 2), columns(100), known=(0,))
     assert found.columns == ()
     assert found.mean(0) is None
-    assert "so what an attacker without one finds was not measured" in found.not_measured[0]
+    assert "so an attacker who knows none was not measured" in found.not_measured[0]
     with pytest.raises(DataError, match="no row is known"):
         FeatureView(
             last_ND=drawn(5, 2), mean_ND=drawn(5, 2), looks_NE=drawn(5, 2), known_K=torch.empty(0).long(), columns_K=columns(0)
@@ -687,7 +687,7 @@ def test_marginal_matching_says_what_it_needs() -> None:
     view = FeatureView(
         last_ND=cut_ND, mean_ND=cut_ND, looks_NE=cut_ND, known_K=torch.arange(2), columns_K=columns.rows(torch.arange(2))
     )
-    with pytest.raises(DataError, match="this attack knows nothing else"):
+    with pytest.raises(DataError, match="this attack needs them"):
         MarginalMatching()(view, generator=torch.Generator().manual_seed(0))
     with pytest.raises(ConfigError, match="steps=0"):
         MarginalMatching(steps=0)

@@ -560,7 +560,7 @@ def test_enumeration_with_the_start_of_another_seed_guesses() -> None:
 @pytest.mark.long
 def test_enumeration_says_what_it_lacks() -> None:
     view = replace(planted_view(TRUTH, gap=4.0), start=None)
-    with pytest.raises(DataError, match=r"has no top model as it was at the start \(View.start\)"):
+    with pytest.raises(DataError, match=r"has no initial top model \(View.start\)"):
         LabelEnumeration()(view, generator=generator())
     assert not {"enumeration", "enumeration-clusters"} & evaluate_label_inference(view, TRUTH).keys()
 

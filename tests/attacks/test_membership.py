@@ -154,7 +154,7 @@ def test_agreement_finds_nothing_where_all_embeddings_go_with_their_labels_and_a
     assert metrics.symmetric_auc.mean < 0.56  # 560 rows: the standard error of an AUC is .024
     unlabelled = evaluate_membership("cut_embedding", [replace(step, targets_B=None) for step in view_of(told).steps], truth())
     assert "agreement" not in unlabelled.found
-    assert unlabelled.not_measured["agreement"] == "it reads the labels of the party that receives, which are not in the view"
+    assert unlabelled.not_measured["agreement"] == "it needs the receiving party's labels, which are not in the view"
 
 
 SCORE = torch.randn(ROWS, generator=generator(11))

@@ -60,7 +60,7 @@ def test_it_tells_nothing_of_labels_that_were_not_sent() -> None:
 @pytest.mark.parametrize("flip", [None, 0.0, 0.5])
 def test_it_says_what_it_lacks(flip: float | None) -> None:
     view, *_ = replaced()
-    with pytest.raises(DataError, match="with what chance labels were replaced"):
+    with pytest.raises(DataError, match="how likely a label was replaced"):
         UnflippedAttack()(replace(view, flip=flip), generator=generator())
     with pytest.raises(ConfigError, match="penalty=0"):
         UnflippedAttack(penalty=0)

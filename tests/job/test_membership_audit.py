@@ -80,7 +80,8 @@ def test_rows_of_one_kind_and_too_few_known_rows_are_said():
     full = audited(present_N=torch.ones(ROWS, dtype=torch.bool))
     assert full.attacks == []
     assert lines(
-        full, "learned, in shop's seat: the sending side has every one of the recorded rows: there is nothing to tell apart"
+        full,
+        "learned, in shop's seat: the sending side has all of the recorded rows: there are no two kinds of rows to distinguish",
     )
     few = audited(present_N=torch.arange(ROWS) < 3, rows=6, epochs=1)  # a quarter of three rows is none
     assert "learned" not in {attack.name for attack in few.attacks}

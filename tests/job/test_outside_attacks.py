@@ -119,7 +119,7 @@ def test_what_cannot_be_used_says_why(installed):
         "knows (brought_attacks:KNOWS)": "what it knows is none of NoLabels, ClassOrder, LabelsPerBatch, FewLabels, "
         "ShareOfLabels",
         "flag (brought_attacks:FLAG)": "its upper_bound is neither True nor False",
-        "norm (brought_attacks:LONGEST)": "another attack has this name; give it one of its own",
+        "norm (brought_attacks:LONGEST)": "another attack has this name; give it a different name",
     }
 
 

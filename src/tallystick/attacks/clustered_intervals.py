@@ -33,12 +33,12 @@ class GroupInfluence:
 
 
 def half_width(groups: Sequence[GroupInfluence], *, level: float, signs: Sequence[int] | None = None) -> float:
-    """Return half of the interval of the groups' mean AUC, as if rows, with all their observations, and batches were drawn
-    again.
+    """Return half the width of the confidence interval of the groups' mean AUC.
 
-    DeLong's variance, clustered by row (Obuchowski 1997) and by batch, added up after Cameron, Gelbach and Miller (2011). The
-    factor is Student's quantile for the smaller of two numbers: batches, and rows of the smaller class. What a batch's rows
-    share, such as a known row's gradient, counts from FEW_GROUPS batches on.
+    The interval covers a new draw of rows, each with all its observations, and of batches. The variance is DeLong's, clustered by
+    row (Obuchowski 1997) and by batch; both are added up as in Cameron, Gelbach and Miller (2011). The factor is Student's
+    quantile for the smaller of two numbers: batches, and rows of the smaller class. Variance between batches is counted only from
+    FEW_GROUPS batches on.
 
     Args:
         groups: at least one.

@@ -11,16 +11,16 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 
 
 class Descent:
-    """Adam (Kingma and Ba 2015) with weight decay apart from the gradients, at a rate that falls to 0 by a cosine if told when.
+    """Adam (Kingma and Ba 2015) with decoupled weight decay. The rate can fall to 0 along a cosine.
 
     It calls the function behind PyTorch's class Adam, because the first object of that class imports PyTorch's compiler, which
     takes a tenth of a small run's processor time.
 
     Args:
         weights: updated in place by their gradients.
-        rate: of the first step.
-        steps: after which the rate would be 0; None keeps the rate constant.
-        decay: of weights, in units of the rate.
+        rate: learning rate of the first step.
+        steps: the rate falls to 0 over this many steps; None keeps it constant.
+        decay: weight decay, in units of the rate.
     """
 
     def __init__(self, weights: Iterable[Tensor], *, rate: float, steps: int | None = None, decay: float = 0.0) -> None:
@@ -30,7 +30,7 @@ class Descent:
         self.counts = [torch.zeros(()) for _ in self.weights]
 
     def down(self, loss: Tensor) -> None:
-        """Take a step down a loss."""
+        """Take a step that lowers the loss."""
         self.step(torch.autograd.grad(loss, self.weights, materialize_grads=True))
 
     @torch.no_grad()

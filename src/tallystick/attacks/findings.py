@@ -1,5 +1,5 @@
-"""Hold what attacks found, with a class for each kind of fact. An evaluation measures it, an audit adds the parties, a report
-shows it.
+"""Define the findings of attacks, a class for each kind. An evaluation makes them, an audit adds the parties, a report shows
+them.
 """
 
 from typing import Literal, get_args
@@ -21,9 +21,9 @@ def above_guess(auc: float, chance: float) -> float:
 class AttackResult(Finding, frozen=True, kw_only=True):
     """Success of one attack in telling one class from the other: AUC 0.5 is guessing, 1 is certainty.
 
-    ``auc`` is that of scores as the attacker orients them; ``symmetric_auc`` is max(a, 1 - a) per batch, for an attacker who
-    cannot orient them; ``balanced_accuracy`` is (TPR + TNR) / 2 of hard guesses. If the label is a number, they are replaced by
-    ``spearman``, the absolute rank correlation, and ``r_squared`` of the best straight line.
+    ``auc`` takes the scores as the attacker orients them. ``symmetric_auc`` is max(a, 1 - a) per batch, for an attacker who
+    cannot tell which end of the scores is the positive one. ``balanced_accuracy`` is (TPR + TNR) / 2 of hard guesses. If the
+    label is a number, ``spearman``, the absolute rank correlation, and ``r_squared`` of the best straight line replace them.
     """
 
     name: str
@@ -42,7 +42,7 @@ class AttackResult(Finding, frozen=True, kw_only=True):
     spearman_high: float | None = None
     spearman_chance: float = 0.0  # spearman of a guess
     r_squared: float | None = None
-    rows: int | None = None  # that were ranked
+    rows: int | None = None  # number of ranked rows
     tpr_at_fpr_0: float | None = None  # share of positives found without a false alarm
     tpr_at_fpr_001: float | None = None  # share found with one false alarm in a thousand negatives
     upper_bound: bool = False  # needs labels that no attacker has
@@ -62,27 +62,26 @@ class AttackResult(Finding, frozen=True, kw_only=True):
 
 
 class RebuiltColumn(Finding, frozen=True, kw_only=True):
-    """Reconstruction of one column by its strongest attack, on rows that it did not know.
+    """Reconstruction of one column by the strongest attack on it, measured on rows that the attacker did not know.
 
-    Figures are means over draws of the known rows.
+    Figures are means over several draws of the known rows.
 
     Args:
         name: of the column.
         kind: numeric, categorical, or a vector of numbers.
-        known: rows that the attacker knows.
-        attack: the strongest attack here; "a guess" if none beat one.
-        value: of a numeric column R², the share of its variance that is told, of a vector that of all its numbers together; of
-            a categorical one the greater of two: how far
-            accuracy rises from that of guessing the most frequent category towards 1, and 2 AUC - 1 of the category whose rows
-            are ranked best, if that is beyond luck. 0 is a guess, 1 all of it.
-        low, high: the smallest and the largest draw.
-        auc: of a categorical column, how well the rows of the category that is ranked best are told from others; None where no
-            category's is beyond luck.
-        accuracy, majority: of a categorical column, the attack's accuracy and that of a guess.
-        cosine: of a vector, the mean cosine of the rebuilt and the true one, both less the mean vector. 0 is a guess.
-        luck: what the best of all attacks finds of some column of as many, but in one of a hundred audits, where embeddings have
-            nothing to do with columns: ``value`` less than that is no finding.
-        used: whether the model was given it; if not, the table has it all the same.
+        known: number of rows that the attacker knows.
+        attack: name of the strongest attack; "a guess" if no attack beat a guess.
+        value: success, from 0 for a guess to 1 for the whole column. For a numeric column it is R², the explained share of the
+            variance; for a vector, R² of all its numbers together. For a categorical column it is the greater of two figures:
+            (accuracy - a) / (1 - a), where a is the accuracy of guessing the most frequent category; and 2 AUC - 1 of the
+            category whose rows are ranked best, if that exceeds luck.
+        low, high: the smallest and the largest value of a draw.
+        auc: AUC of the best-ranked category of a categorical column; None if no category exceeds luck.
+        accuracy, majority: for a categorical column, the accuracy of the attack and of guessing the most frequent category.
+        cosine: for a vector, the mean cosine between rebuilt and true vectors, both minus the mean vector. 0 is a guess.
+        luck: threshold of chance: if embeddings told nothing, one audit in a hundred would find more than this for some of its
+            columns. A smaller ``value`` is no finding.
+        used: whether the model gets the column; the table has it in any case.
     """
 
     name: str
@@ -105,16 +104,16 @@ class LocatedKeys(Finding, frozen=True, kw_only=True):
 
     Args:
         name: of the attack.
-        attacker: who could make it.
-        located: whose keys.
+        attacker: party that could make the attack.
+        located: party whose keys are located.
         placed: number of placed targets.
         median, low, high: median distance from the truth, with a 95 % bootstrap interval.
         tenth: the best tenth of the targets are placed within this distance.
-        chance: median distance of a guess that knows no more than where keys of that side lie in general: another key at random.
+        chance: median distance of a guess that takes another key of that side at random.
         unit: of the distances, such as m.
-        dimensions: of the keys, in which the distance is taken.
-        bounds: number of placed targets with only a bound, because similarity saturates there.
-        note: what replaced data that only the other side has; empty if nothing had to.
+        dimensions: dimensions of the keys that the distance covers.
+        bounds: number of placed targets that got only a bound, because similarity saturates there.
+        note: says what stood in for data that only the other side has; empty if nothing did.
     """
 
     name: str
@@ -133,17 +132,17 @@ class LocatedKeys(Finding, frozen=True, kw_only=True):
 
 
 class NamedKeys(Finding, frozen=True, kw_only=True):
-    """Counts of text keys that one attack named rightly, with a list that they are all on.
+    """Counts of text keys that one attack named correctly. The attacker has a list of texts that holds all of them.
 
     Args:
         name: of the attack.
-        attacker: who could make it.
-        located: whose keys.
+        attacker: party that could make the attack.
+        located: party whose keys are named.
         named: number of named keys.
         right: share of the named keys with the right text.
         low, high: 95 % interval of the share (Wilson's).
         chance: the share if every key were given the most frequent text.
-        note: what replaced data that only the other side has; empty if nothing had to.
+        note: says what stood in for data that only the other side has; empty if nothing did.
     """
 
     name: str

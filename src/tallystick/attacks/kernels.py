@@ -12,26 +12,26 @@ from torch import Tensor
 
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 """Penalties to try, in units of the mean of the Gram matrix' diagonal."""
-TINY, MOST_SAID = 1e-12, 500.0  # so that a perfect fit's weight stays a number
-SCREENED, SCREENING_ROWS = 400, 250  # of more known rows than the former so many choose the bandwidths that are fitted
-LEAST_MORE = 0.002  # of the variance, that a further bandwidth has to tell
-FEW_DIGITS, HARDLY = 1e-6, 1e-3  # error of a kernel in float32, and that of a guess, in deviations, that it may have
-FLAT = 1e-10  # an eigenvalue below this share of the largest is taken for 0
-LEAST_REST = 0.01  # of a row's leverage, the least that other rows have of its guess
-NO_WORD = 1e-3  # of all weights of an average, below which a fit is left out
+TINY, MOST_SAID = 1e-12, 500.0  # smallest error and greatest logarithm of a weight: the weight of a perfect fit stays finite
+SCREENED, SCREENING_ROWS = 400, 250  # above SCREENED known rows, SCREENING_ROWS of them choose which bandwidths to fit
+LEAST_MORE = 0.002  # share of the variance that one more bandwidth must explain to be fitted
+FEW_DIGITS, HARDLY = 1e-6, 1e-3  # rounding error of a kernel in float32; error that a guess may have, in deviations
+FLAT = 1e-10  # an eigenvalue below this share of the largest counts as 0
+LEAST_REST = 0.01  # other rows count for at least this share of a row's guess
+NO_WORD = 1e-3  # a fit below this share of all weights is left out of the average
 
 
 def kernel_ridge(x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, bandwidths: Sequence[float] = ()) -> Tensor:
-    """Fit centred targets on the known rows, each with the kernel and penalty of least error, and predict all rows, (S, N).
+    """Fit centred targets on the known rows and predict all rows, (S, N). Each target gets the kernel and penalty of least error.
 
-    The error of row i, left out, is a_i / (G^-1)_ii for G the Gram matrix with the penalty on its diagonal and a = G^-1 y. If
-    every fit of a target is worse than its mean, the prediction is the mean: 0.
+    Let G be the Gram matrix with the penalty on its diagonal, and a = G^-1 y. The leave-one-out error of row i is then
+    a_i / (G^-1)_ii. If every fit of a target is worse than the mean, the prediction is the mean, 0.
 
     Args:
-        x_KD: known rows' inputs.
-        y_KS: their targets, each less its mean.
-        x_ND: all rows' inputs.
-        bandwidths: of a Gaussian kernel, in units of the median distance of known rows; none for the linear kernel.
+        x_KD: inputs of the known rows.
+        y_KS: their targets, each minus its mean.
+        x_ND: inputs of all rows.
+        bandwidths: of Gaussian kernels, in units of the median distance between known rows; none for the linear kernel.
     """
     best_S = y_KS.square().mean(dim=0) * (len(y_KS) / max(1, len(y_KS) - 1)) ** 2
     if len(bandwidths) > 1 and len(y_KS) > SCREENED:
@@ -52,7 +52,10 @@ def kernel_ridge(x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, bandwidths: Sequen
 
 
 def _screened(x_KD: Tensor, y_KS: Tensor, bandwidths: Sequence[float]) -> Sequence[float]:
-    """Choose the fewest bandwidths that tell about as much as all do, by some of the known rows: each takes the cube of them."""
+    """Choose the fewest bandwidths that explain about as much as all of them.
+
+    Some of the known rows are enough for that. A fit's time grows with the cube of its rows.
+    """
     some_K = torch.linspace(0, len(y_KS) - 1, SCREENING_ROWS, dtype=torch.float64).round().long()
     few_KS = y_KS[some_K] - y_KS[some_K].mean(dim=0)
     by_mean_S = few_KS.square().mean(dim=0).clamp(min=torch.finfo(y_KS.dtype).tiny)
@@ -72,11 +75,11 @@ def _screened(x_KD: Tensor, y_KS: Tensor, bandwidths: Sequence[float]) -> Sequen
 def averaged_kernel_ridge(
     x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, widths: Sequence[int], bandwidths: Sequence[float], units: bool = False
 ) -> Tensor:
-    """Fit kernels on the first columns of the inputs, so many or so many, and average all rows' guesses, (S, N).
+    """Fit kernels on the first W input columns, for each width W, and average the guesses, (S, N).
 
-    A fit weighs (e0 / e)^(K / 2) - 1, for e its mean squared error when each known row is left out, with the best penalty, and e0
-    that of the mean: the ratio of two normal likelihoods. A fit that does no better than the mean has no weight, nor has one of
-    less than a share NO_WORD of all weights.
+    The weight of a fit is (e0 / e)^(K / 2) - 1, a ratio of two normal likelihoods: e is its mean squared leave-one-out error
+    with the best penalty, e0 that of the mean. A fit that is no better than the mean has weight 0, and so has a fit whose share
+    of all weights is below NO_WORD.
 
     Args:
         x_KD, y_KS, x_ND, bandwidths: as for ``kernel_ridge``.
@@ -109,24 +112,24 @@ def guesses_by_others(x_NF: Tensor, y_NS: Tensor) -> Tensor:
 
     Args:
         x_NF: inputs.
-        y_NS: targets, each less its mean.
+        y_NS: targets, each minus its mean.
     """
     centred_NF = x_NF - x_NF.mean(dim=0)
     kernel = _Kernel.of_features(centred_NF, lambda: centred_NF)
     least_S = _left_out(kernel, y_NS)[1]
     share_RS = kernel.value_R[:, None] / (kernel.value_R[:, None] + least_S)
     fit_NS = kernel.vector_KR @ (share_RS * (kernel.vector_KR.T @ y_NS)) if len(share_RS) else torch.zeros_like(y_NS)
-    own_NS = kernel.vector_KR.square() @ share_RS + 1 / len(y_NS)  # what the mean takes of each row, too
+    own_NS = kernel.vector_KR.square() @ share_RS + 1 / len(y_NS)  # each row's share in its own fit and in the mean
     return (fit_NS - own_NS * y_NS) / (1 - own_NS).clamp(min=LEAST_REST)
 
 
 class _Kernel(NamedTuple):
-    """A kernel of known rows, by the eigenvectors of their Gram matrix.
+    """A kernel of known rows, as the eigenvalues and eigenvectors of their Gram matrix.
 
     Args:
-        value_R, vector_KR: its eigenvalues, and vectors; where these are fewer than K, the others' eigenvalues are 0.
-        scale: the mean of its diagonal.
-        guess: takes weights (K, S) of the known rows to guesses (S, N) at all rows.
+        value_R, vector_KR: the eigenvalues and eigenvectors; if there are fewer than K, the other eigenvalues are 0.
+        scale: mean of the Gram matrix' diagonal.
+        guess: computes guesses (S, N) for all rows from weights (K, S) of the known rows.
     """
 
     value_R: Tensor
@@ -136,15 +139,15 @@ class _Kernel(NamedTuple):
 
     @classmethod
     def of_gram(cls, known_KK: Tensor, all_NK: Callable[[], Tensor]) -> "_Kernel":
-        """Take the kernel from the Gram matrix, and what gives the kernel of all rows with the known ones."""
+        """Make the kernel from its Gram matrix. ``all_NK`` computes the kernel between all rows and the known ones."""
         scale = float(known_KK.diagonal().mean())
-        # By PyTorch: SciPy's threads wait for each other at matrices so small, twenty times as long where the machine is at work
+        # PyTorch, not SciPy: on a busy machine SciPy's threads wait for each other and take twenty times as long
         value_K, vector_KK = torch.linalg.eigh(known_KK)
         return cls(value_K.clamp(min=0), vector_KK, scale, lambda weight_KS: weight_KS.T @ all_NK().T)
 
     @classmethod
     def of_features(cls, known_KF: Tensor, all_NF: Callable[[], Tensor]) -> "_Kernel":
-        """Take the kernel from fewer features than known rows, whose inner products it is."""
+        """Make the kernel of inner products from features, where there are fewer features than known rows."""
         value_F, vector_FF = torch.linalg.eigh(known_KF.T @ known_KF)
         is_varying_F = value_F > FLAT * value_F[-1:].clamp(min=0)
         value_R = value_F[is_varying_F]
@@ -154,14 +157,14 @@ class _Kernel(NamedTuple):
 
 
 def _left_out(kernel: _Kernel, y_KS: Tensor) -> tuple[Tensor, Tensor]:
-    """Find for each target the least mean squared error of rows left out, over all penalties, and the penalty that has it."""
+    """Find for each target the least mean squared leave-one-out error over all penalties, and the penalty that attains it."""
     if kernel.scale <= 0:
         return torch.full_like(y_KS[0], torch.inf), torch.ones_like(y_KS[0])
     rotated_RS, squared_KR = kernel.vector_KR.T @ y_KS, kernel.vector_KR.square()
     least_P = torch.tensor(PENALTIES, dtype=y_KS.dtype) * kernel.scale
     inverse_PR = 1 / (kernel.value_R + least_P[:, None])
     own_KP = squared_KR @ inverse_PR.T
-    # Errors only choose, and each of their summands is exact to seven digits in float32, which takes half the time
+    # float32 takes half the time. Its seven digits are enough, because the errors only serve to choose.
     rotated_RPS = inverse_PR.T.float()[:, :, None] * rotated_RS.float()[:, None]
     weight_KPS = (kernel.vector_KR.float() @ rotated_RPS.flatten(1)).view(len(y_KS), len(least_P), -1)
     if len(kernel.value_R) < len(y_KS):
@@ -174,7 +177,7 @@ def _left_out(kernel: _Kernel, y_KS: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _weights(kernel: _Kernel, y_KS: Tensor, least_S: Tensor) -> Tensor:
-    """Compute the weights (K, S) of the known rows, each target's with its own penalty."""
+    """Compute the weights (K, S) of the known rows, with each target's own penalty."""
     rotated_RS = kernel.vector_KR.T @ y_KS
     weight_KS = kernel.vector_KR @ (rotated_RS / (kernel.value_R[:, None] + least_S))
     if len(kernel.value_R) < len(y_KS):
@@ -183,7 +186,10 @@ def _weights(kernel: _Kernel, y_KS: Tensor, least_S: Tensor) -> Tensor:
 
 
 def _kernels(x_KD: Tensor, x_ND: Tensor, bandwidths: Sequence[float]) -> Iterator[_Kernel]:
-    """Yield the linear kernel, by its columns where these are fewer than known rows, or Gaussian ones, which share distances."""
+    """Yield the linear kernel, or a Gaussian kernel for each bandwidth; these share their distances.
+
+    The linear kernel is computed from the input columns if there are fewer of them than known rows.
+    """
     if not bandwidths:
         centre_D = x_KD.mean(dim=0)
         centred_KD = x_KD - centre_D
@@ -218,7 +224,7 @@ def _arc_cosine(a_NE: Tensor, b_KE: Tensor) -> Tensor:
 
 
 def _guess(exact: Callable[[Tensor], Tensor], few_digits_NK: Callable[[], Tensor], weight_KS: Tensor) -> Tensor:
-    """Guess in float32, which takes a third of the time, where weights are so small that its rounding does not show."""
+    """Guess in float32, in a third of the time, for those targets whose weights are so small that rounding does not matter."""
     if float(weight_KS.square().sum(dim=0).max()) ** 0.5 * FEW_DIGITS > HARDLY:
         return exact(weight_KS)
     return (weight_KS.float().T @ few_digits_NK().T).to(weight_KS.dtype)

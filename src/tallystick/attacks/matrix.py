@@ -10,19 +10,19 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 UNSOLVED = (torch.linalg.LinAlgError, np.linalg.LinAlgError)  # type: ignore[attr-defined]
-"""Errors of linear algebra if an attack's equations have no solution. They cost that attack's row, and not the run."""
+"""Errors of linear algebra if an attack's equations have no solution. The attack then has no result; the run goes on."""
 
 
 def centred(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Centre each column, in one new tensor: large ones cost by what is allocated, not by arithmetic."""
+    """Centre each column. Only one new tensor is allocated, because allocation dominates the time for large tensors."""
     copy_BD = matrix_BD.to(dtype, copy=True)
     return copy_BD.sub_(copy_BD.mean(dim=0))
 
 
 def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64, rows: Tensor | None = None) -> Tensor:
-    """Centre, and divide by one scale for all columns, so that directions stay as they are. Equal rows become 0.
+    """Centre each column and divide all columns by one scale, which keeps directions. Equal rows become 0.
 
-    With ``rows`` only these are given, centred and divided as all of them are.
+    With ``rows``, return only these rows; the mean and the scale are still those of all rows.
     """
     centred_BD = centred(matrix_BD, dtype=dtype)
     deviation = torch.linalg.vector_norm(centred_BD) / centred_BD.numel() ** 0.5
@@ -31,9 +31,9 @@ def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64, rows: Ten
 
 
 def principal_components(matrix_BD: Tensor, count: int) -> Tensor:
-    """Compute the rows' first principal components, float64: in float32 LAPACK gives NaN for compressed gradients.
+    """Compute the rows' first principal components from the smaller of the two Gram matrices.
 
-    By the smaller Gram matrix: of few rows and wide ones that of the rows.
+    The result is float64: in float32 LAPACK returns NaN for compressed gradients.
     """
     centred_BD = centred(matrix_BD)
     if count <= len(centred_BD) < centred_BD.shape[1]:
@@ -45,19 +45,19 @@ def principal_components(matrix_BD: Tensor, count: int) -> Tensor:
 
 
 def top_direction(matrix_BD: Tensor) -> Tensor:
-    """Return the top right-singular vector, computed by the smaller Gram matrix in float64."""
+    """Return the top right-singular vector, computed from the smaller of the two Gram matrices in float64."""
     matrix_BD = matrix_BD.double()
     wide = matrix_BD.shape[0] < matrix_BD.shape[1]
     gram = matrix_BD @ matrix_BD.T if wide else matrix_BD.T @ matrix_BD
     last = len(gram) - 1
-    vector = torch.from_numpy(eigh(gram.numpy(), subset_by_index=[last, last])[1][:, 0])  # a quarter of all vectors' time
+    vector = torch.from_numpy(eigh(gram.numpy(), subset_by_index=[last, last])[1][:, 0])  # four times as fast as all vectors
     return normalize(matrix_BD.T @ vector, dim=0) if wide else vector
 
 
 def two_means_cut(score_B: Tensor) -> float | None:
-    """Return where exact 2-means cuts a line: values above belong to the upper cluster. None if all values are equal.
+    """Return the value at which exact 2-means splits numbers into a lower and an upper cluster, or None if all are equal.
 
-    Sorted values are cut where the squared distance between the two means, weighted by both sizes, is greatest.
+    The split maximises the squared distance between the two means, weighted by both sizes.
     """
     value_B = score_B.double().sort().values
     if len(value_B) < 2 or value_B[0] == value_B[-1]:
@@ -79,14 +79,14 @@ RESTARTS, ROUNDS = 4, 100
 def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator) -> Tensor:
     """Run Lloyd's algorithm from k-means++ starts (Arthur and Vassilvitskii 2007) and keep the best of several.
 
-    Starts are tried on a sample of at most 4,096 rows; the best one's centres are then moved on all rows.
+    Starts are compared on a sample of at most 4,096 rows. The centres of the best start are then refined on all rows.
 
     Returns:
         int64 (B,), the cluster of each row; fewer than ``clusters`` occur if the rows have fewer distinct values.
     """
     x_BD = x_BD - x_BD.mean(dim=0)
     power = torch.frexp(x_BD.abs().max()).exponent.clamp(-126, 126)
-    x_BD = torch.ldexp(x_BD, -power)  # squares stay in the type's range, and digits as they are
+    x_BD = torch.ldexp(x_BD, -power)  # keeps squares within the type's range without rounding
     sample_SD = x_BD if len(x_BD) <= SAMPLE else x_BD[torch.randperm(len(x_BD), generator=generator)[:SAMPLE]]
     start_RKD = torch.stack([_spread_out(sample_SD, clusters, generator) for _ in range(RESTARTS)])
     cluster_SR, centre_RKD, inertia_R = _lloyd(sample_SD, start_RKD)
@@ -95,9 +95,10 @@ def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator) -> Tenso
 
 
 def _lloyd(x_BD: Tensor, centre_RKD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each row's cluster, the centres, and the sum of squared distances less the constant sum of squares, per restart.
+    """Return per restart each row's cluster, the centres, and the sum of squared distances minus the constant sum of squares.
 
-    Restarts are moved side by side: small batches cost calls, not arithmetic. One that has arrived stays where it is.
+    All restarts are computed together, because for small batches the number of calls takes the time. A restart that has
+    converged no longer changes.
     """
     restarts, clusters, width = centre_RKD.shape
     cluster_BR, inertia_R = _nearest(x_BD, centre_RKD)
@@ -106,7 +107,7 @@ def _lloyd(x_BD: Tensor, centre_RKD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         member_BJ = one_hot(cluster_BR, clusters).to(x_BD.dtype).flatten(1)
         count_RK1 = member_BJ.sum(dim=0).reshape(restarts, clusters, 1)
         mean_RKD = (member_BJ.T @ x_BD).reshape(restarts, clusters, width) / count_RK1.clamp(min=1)
-        centre_RKD = torch.where(count_RK1 > 0, mean_RKD, centre_RKD)  # an empty cluster's centre stays where it is
+        centre_RKD = torch.where(count_RK1 > 0, mean_RKD, centre_RKD)  # the centre of an empty cluster does not move
         cluster_BR, inertia_R = _nearest(x_BD, centre_RKD)
         if torch.equal(cluster_BR, before_BR):
             break

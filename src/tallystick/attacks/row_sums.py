@@ -1,4 +1,4 @@
-"""Keep running sums per row over a whole training: what an attacker who kept everything would have, in bounded memory.
+"""Keep running sums per row over a whole training. In bounded memory they replace what an attacker would keep message by message.
 
 Shapes: N chosen rows, B rows of a step's batch, D cut width.
 """
@@ -19,7 +19,7 @@ PENDING_STEPS, PENDING_NUMBERS = 16, 2**19  # the most steps that are summed tog
 
 
 class _Step(NamedTuple):
-    """A step that is not summed yet: its number in the epoch, the rows of its batch, and the messages, float32."""
+    """A step that is not summed yet: its number in the epoch, the rows of its batch, and the messages in float32."""
 
     number: int
     rows_B: Tensor
@@ -31,29 +31,29 @@ class _Step(NamedTuple):
 class RowSums:
     """For each chosen row, the sum of its messages over the cut, their number, and its last cut embedding.
 
-    A peer sees every row in every epoch. Few attacks need each sighting by itself: noise that is drawn anew averages out, and a
-    label never changes. In a feature party's view (``received`` is "cut_gradient") gradients are summed; each batch's are
-    centred and divided by one scale first, as the last embeddings are, for what moves between two batches is the model, not the
-    rows. In the label party's ("cut_embedding") embeddings are summed, as they came.
+    A peer sees every row in every epoch. Few attacks need each message by itself: noise that is drawn anew averages out, and a
+    label never changes. In a feature party's view (``received`` is "cut_gradient") gradients are summed. The gradients of each
+    batch are first centred and divided by one scale, and so are the last embeddings, because between two batches the model
+    changes and the rows do not. In the label party's view ("cut_embedding") embeddings are summed unchanged.
 
     Args:
-        received: whose view it is.
+        received: what the owner of the view received.
         rows_N: int64, distinct, in ascending order.
         sum_ND: float32, of gradients or embeddings.
         last_ND: float32, the last embedding.
         length_N: float32, sum of the gradients' lengths, each in deviations from its batch's mean length.
-        energy_NH: float32, sums of the energies that ``SecondMoments`` gives of the gradients.
-        white_ND: float32, sum of the gradients whitened by the covariance of the steps before; (N, 0) in the label party's view.
-        square_N: float32, sum of the squared lengths of these.
-        white_count_N: int64, of how many sightings these are: of none in the first epoch.
+        energy_NH: float32, sums of the gradients' energies, from ``SecondMoments``.
+        white_ND: float32, sum of the gradients, whitened by the covariance of earlier steps; (N, 0) in the label party's view.
+        square_N: float32, sum of the squared lengths of the whitened gradients.
+        white_count_N: int64, number of whitened gradients; the first epoch has none.
         count_N: int64, how often the row was seen.
-        white_DD: what whitens the gradients of the next epoch; (0, 0) before there is one.
-        epochs: which epochs the sums hold, in order.
-        looks_LND: float32, in the label party's view the embeddings of L epochs each by itself, the first and the last among
-            them: every epoch's bottom model is another look at the same columns, which last and mean embeddings do not have.
-        looks_at_LN: int64, at which step of its epoch each of these was sent, from 0: every batch meets other weights.
-        look_epochs: which these are.
-        looks: L at most; None: what the width allows (``most_looks``).
+        white_DD: matrix that whitens the gradients of the next epoch; (0, 0) before there is one.
+        epochs: epochs that the sums hold, in order.
+        looks_LND: float32, in the label party's view the embeddings of L single epochs, among them the first and the last. Each
+            epoch's bottom model shows the same columns in another way, which the last and the mean embedding do not.
+        looks_at_LN: int64, the step of its epoch, from 0, in which each of these was sent: weights differ from batch to batch.
+        look_epochs: the epochs of ``looks_LND``.
+        looks: greatest L; None takes what the width allows (``most_looks``).
     """
 
     received: Received
@@ -75,7 +75,7 @@ class RowSums:
 
     def __post_init__(self) -> None:
         greatest = int(self.rows_N.max()) if len(self.rows_N) else -1
-        self._place = torch.full((greatest + 2,), -1, dtype=torch.int32)  # the last is that of rows beyond
+        self._place = torch.full((greatest + 2,), -1, dtype=torch.int32)  # the last entry serves all greater row numbers
         self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
         self._moments = SecondMoments(white_DD=self.white_DD if self.white_DD.numel() else None)
         self._pending: list[_Step] = []
@@ -83,7 +83,7 @@ class RowSums:
 
     @classmethod
     def zero(cls, received: Received, rows_N: Tensor, width: int, *, looks: int | None = None) -> "RowSums":
-        """Begin with sums of 0 for these rows."""
+        """Make sums of 0 for these rows."""
         rows, size = rows_N.sort().values, len(rows_N)
         return cls(
             received=received,
@@ -119,31 +119,31 @@ class RowSums:
 
     @property
     def seen_rows(self) -> Tensor:
-        """Return those of the chosen rows that were seen, in order."""
+        """Return the chosen rows that were seen, in order."""
         self.settle()
         return self.rows_N[self.count_N > 0]
 
     def add(self, rows_B: Tensor, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
-        """Add a step. Nobody may change its tensors later.
+        """Add a step. The caller must not change its tensors afterwards.
 
-        It is summed with those that follow: small ones cost calls, not arithmetic, and between two steps of a training nothing
-        of what a call needs is at hand.
+        Several steps are summed together, because for small tensors the number of calls takes the time, and between two steps of
+        a training the processor's caches hold nothing that a call needs.
         """
         if self._pending and embedding_BD.shape != self._pending[-1].embedding_BD.shape:
             self.settle()
         self._pending.append(_Step(self._step, rows_B, embedding_BD, gradient_BD))
         self._step += 1
         if self.received == "cut_gradient":
-            self._moments.find_directions()  # a step later than what they are of: a wait for the peer hides either, not both
+            self._moments.find_directions()  # in the step after the sum: the wait for the peer hides one, not both
         if len(self._pending) >= steps_together(embedding_BD.numel()):
             self.settle()
 
     def settle(self) -> None:
-        """Sum the steps that were added since the last time."""
+        """Sum the steps that were added since the last call."""
         steps, self._pending = self._pending, []
         if not steps:
             return
-        # Which of the batches' rows are chosen, where they stand here, and the steps that have any
+        # Find the chosen rows of the batches, their places in the sums, and the steps that have any
         rows_R = np.concatenate([step.rows_B.numpy() for step in steps])
         place_R = self._place.numpy().take(np.minimum(rows_R, len(self._place) - 1))
         chosen_S = np.flatnonzero(place_R >= 0)
@@ -163,7 +163,7 @@ class RowSums:
         self.count_N.index_add_(0, place_S, torch.ones_like(place_S))
 
     def _sum_gradients(self, steps: Sequence[_Step], place_S: Tensor, of_step: Sequence[Tensor]) -> None:
-        """Sum what a feature party received of rows that stand at ``place_S``. ``of_step`` are their places in each batch."""
+        """Sum the gradients of the rows at ``place_S``. ``of_step`` holds their places in each batch."""
         standing = standing_rows(*steps[0].gradient_BD.shape)
         step_S = torch.arange(len(steps)).repeat_interleave(_lengths(of_step))
 
@@ -191,7 +191,7 @@ class RowSums:
             self.white_count_N.index_add_(0, place_S, (square_S != 0).to(place_S.dtype))
 
     def epoch_ended(self, epoch: int) -> None:
-        """End an epoch: the steps since the last end belong to it."""
+        """End an epoch, to which all steps since the end of the last one belong."""
         self.settle()
         self.epochs = (*self.epochs, epoch)
         self._moments.epoch_ended()
@@ -207,7 +207,7 @@ class RowSums:
         self._step = 0
 
     def some(self, most: int) -> "RowSums":
-        """Return the sums of at most ``most`` of the rows, evenly spread over them."""
+        """Return the sums of at most ``most`` of the rows, spread evenly over them."""
         self.settle()
         place = chosen_rows(torch.arange(len(self.rows_N)), most=most)
         return RowSums(
@@ -230,7 +230,7 @@ class RowSums:
         )
 
     def view(self, *, classes: int = 2) -> View:
-        """Return the sums as a view of one step that has each row once: its mean gradient and last embedding, or its embeddings.
+        """Return the sums as a view of one step with each row once: mean gradients and last embeddings, or embeddings only.
 
         Raises DataError if no chosen row was seen.
         """
@@ -238,7 +238,7 @@ class RowSums:
         seen_N = self.count_N > 0
         if not bool(seen_N.any()):
             raise DataError("attack: none of the chosen rows was seen in the recorded training")
-        # Over pairs of sightings, the mean inner product of a row's whitened gradients
+        # The mean inner product of a row's whitened gradients over pairs of epochs
         paired_N = self.white_count_N.double()
         pairs_N = self.white_ND.double().square().sum(dim=1) - self.square_N
         pairs_N = (pairs_N / (paired_N * (paired_N - 1)).clamp(min=1)).nan_to_num(
@@ -269,12 +269,12 @@ def _lengths(lists: Sequence[Tensor]) -> Tensor:
 
 
 def steps_together(numbers: int) -> int:
-    """Return how many steps of ``numbers`` numbers are summed together."""
+    """Return how many steps are summed together if each holds ``numbers`` numbers."""
     return min(PENDING_STEPS, PENDING_NUMBERS // max(1, numbers))
 
 
 def chosen_rows(train_N: Tensor, *, most: int) -> Tensor:
-    """Choose at most ``most`` of the training rows, evenly spread over them."""
+    """Choose at most ``most`` of the training rows, spread evenly over them."""
     if len(train_N) <= most:
         return train_N.cpu()
     place = torch.linspace(0, len(train_N) - 1, most, dtype=torch.float64).round().long()
@@ -285,16 +285,16 @@ LOOK_COLUMNS = 256
 
 
 def most_looks(width: int) -> int:
-    """Return how many epochs' embeddings are kept one by one: two of a wide cut, up to 64 of a narrow one."""
+    """Return the number of epochs whose embeddings are kept one by one: two for a wide cut, up to 64 for a narrow one."""
     return max(2, min(64, LOOK_COLUMNS // width))
 
 
 def spread_over(epochs: Sequence[int], *, most: int) -> list[int]:
-    """Choose at most ``most`` of these epochs: the first and the last, and others spread between as evenly as they can be."""
+    """Choose at most ``most`` of these epochs: the first, the last, and others spread as evenly as possible between them."""
     remaining = sorted(epochs)
     while len(remaining) > most:
         gaps = {epoch: after - before for before, epoch, after in zip(remaining, remaining[1:], remaining[2:], strict=False)}
-        remaining.remove(min(gaps, key=gaps.__getitem__))  # whose absence leaves the smallest gap
+        remaining.remove(min(gaps, key=gaps.__getitem__))  # the epoch whose absence leaves the smallest gap
     return remaining
 
 

@@ -1,4 +1,4 @@
-"""Measure how much an attack found, by comparing its scores with the truth, which only the evaluator sees.
+"""Measure the success of an attack by comparing its scores with the truth, which only the evaluator sees.
 
 Shapes: N rows of a group, M groups, C classes, R bootstrap replicates, F figures, L levels of a score.
 """
@@ -36,22 +36,22 @@ class IntervalEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackMetrics:
-    """Measured success of an attack: figures per batch (or of the whole run as one group), averaged.
+    """Measured success of an attack: means over groups of rows. A group is a batch or the whole run.
 
-    With several classes every figure is the mean over classes of one against the rest.
+    With several classes every figure is the mean over classes of one class against the rest.
 
     Args:
-        auc: of scores as the attacker orients them.
-        symmetric_auc: max(a, 1 - a) in every batch, averaged: an attacker who could not orient its scores.
-        balanced_accuracy: (TPR + TNR) / 2 of hard guesses: scores cut by 2-means (which leaves 0 and 1 as they are), or the
-            highest column.
-        tpr_at_fpr: greatest share of positives (members) found while at most a share ``fpr`` of the others is.
-        fpr: that share.
-        chance_auc: what ``auc`` and ``balanced_accuracy`` of a guess are: 0.5, or more where clusters had to be named.
-        chance_symmetric_auc: what ``symmetric_auc`` of a guess is: taking the better side lifts it above 0.5 by about 0.8
-            standard errors of one group's AUC.
-        groups: groups that were evaluated.
-        skipped: groups left out, because only one class is left without the rows whose labels are known.
+        auc: AUC of the scores as the attacker orients them.
+        symmetric_auc: mean of max(a, 1 - a) over batches, for an attacker who cannot orient its scores.
+        balanced_accuracy: (TPR + TNR) / 2 of hard guesses. These are scores split by 2-means (which leaves 0 and 1 unchanged), or
+            the column with the highest score.
+        tpr_at_fpr: greatest share of positives (members) that are found while the false-alarm rate is at most ``fpr``.
+        fpr: that false-alarm rate.
+        chance_auc: ``auc`` and ``balanced_accuracy`` of a guess: 0.5, or more where clusters had to be named.
+        chance_symmetric_auc: ``symmetric_auc`` of a guess. Taking the better side lifts it above 0.5 by about 0.8 standard errors
+            of one group's AUC.
+        groups: number of evaluated groups.
+        skipped: number of groups left out, because the rows with unknown labels are all of one class.
     """
 
     auc: IntervalEstimate
@@ -81,10 +81,10 @@ class AttackMetrics:
 
 
 class Bootstrap:
-    """Draws bootstrap replicates from a seed: the same ones for all attacks that score as many rows of each class.
+    """Draws bootstrap replicates from a seed. Attacks that score equally many rows of each class get the same replicates.
 
     Args:
-        seed: of all that is drawn.
+        seed: seed of all draws.
     """
 
     def __init__(self, seed: int | Sequence[int]) -> None:
@@ -92,11 +92,11 @@ class Bootstrap:
         self._drawn: dict[tuple[int, tuple[tuple[int, ...], ...]], list[list[list[Counts]]]] = {}
 
     def rng(self) -> np.random.Generator:
-        """Return a generator at the seed's beginning."""
+        """Return a new generator, seeded."""
         return np.random.default_rng(self._seed)
 
     def within_classes(self, replicates: int, sizes: tuple[tuple[int, ...], ...]) -> list[list[list[Counts]]]:
-        """Draw how often each row of a class counts, by group, replicate and class. ``sizes`` are rows by group and class."""
+        """Draw how often each row of a class counts, per group, replicate and class. ``sizes`` are rows per group and class."""
         if (replicates, sizes) not in self._drawn:
             rng = self.rng()
             self._drawn[replicates, sizes] = [
@@ -111,19 +111,19 @@ class Bootstrap:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackEvaluator:
-    """Compares an attack's scores with the truth, always by ranks. Scores are never squashed first.
+    """Compares an attack's scores with the truth by ranks. Scores are not transformed first.
 
     Sun et al., section 6.1 "leak AUC"; FLORIST, section 3 "Evaluation Metrics", corrected: the paper reports AUCs below one
-    half (.4426) as if they were safe. Intervals of AUCs are clustered by row and by batch (``half_width``), for batches of
-    several epochs hold the same rows. Intervals of other figures are percentile bootstrap over batches. With fewer than five
-    batches it is over the rows within each, class by class. With more than one epoch these are somewhat too narrow. Intervals
-    cover the draw of rows and of batches, not the training's seed.
+    half (.4426) as if they were safe. Intervals of AUCs are clustered by row and by batch (``half_width``), because batches of
+    several epochs hold the same rows. Intervals of other figures are a percentile bootstrap over batches. With fewer than five
+    batches it resamples the rows of each batch, class by class; with more than one epoch these intervals are somewhat too narrow.
+    Intervals cover the draw of rows and of batches, not the training's seed.
 
     Args:
-        fpr: false-alarm rate of ``tpr_at_fpr``, in [0, 1); 0 means certain finds only.
-        either_end: whether the attacker may call certain the low end of its scores as well as the high one, so that the better
-            of the two counts for ``tpr_at_fpr``: it knows the contract, and so which end that is.
-        replicates: bootstrap replicates, at least 1.
+        fpr: false-alarm rate of ``tpr_at_fpr``, in [0, 1); at 0 only certain finds count.
+        either_end: whether ``tpr_at_fpr`` takes the better of the two ends of the scores. An attacker who knows the contract
+            knows which end that is.
+        replicates: number of bootstrap replicates, at least 1.
         level: coverage of the intervals.
     """
 
@@ -140,19 +140,19 @@ class AttackEvaluator:
             )
 
     def __call__(self, scores: Scores, truth_N: Tensor, *, classes: int = 2, bootstrap: Bootstrap) -> AttackMetrics | None:
-        """Evaluate.
+        """Compare scores with the truth.
 
         Args:
-            scores: from an attack.
-            truth_N: a class number per row as the contract numbers them; for membership whether the other side has the row.
-            classes: how many there are.
+            scores: scores of an attack.
+            truth_N: class number of each row of the contract; for membership, whether the other side has the row.
+            classes: number of classes.
             bootstrap: draws replicates, and shuffled labels where clusters have to be named.
 
         Returns:
             None if no group holds two classes.
 
         Raises:
-            DataError: a score is not finite or of a wrong shape, or there is no truth for a row.
+            DataError: a score is not finite or has a wrong shape, or a scored row has no truth.
         """
         every = []
         for rows, values in zip(scores.rows, scores.values, strict=True):
@@ -175,7 +175,7 @@ class AttackEvaluator:
         chance = 0.5
         if not scores.named:
             rng = bootstrap.rng()
-            lifted = []  # by naming clusters alone: the mean AUC of each group over shuffled labels
+            lifted = []  # the mean AUC of each group over shuffled labels: what naming clusters alone gives
             for labels_N, cluster_NC in groups[:SHUFFLES]:
                 aucs = []
                 for _ in range(SHUFFLES):
@@ -219,7 +219,7 @@ class AttackEvaluator:
 
 
 def rank_auc(positive_N: Bools, score_N: Floats) -> float:
-    """Compute P(score of a positive row > score of another) + half P(equal), or NaN if either kind is missing."""
+    """Compute P(a positive row scores higher than a negative one) + half P(equal), or NaN if either kind is missing."""
     positives, negatives = int(positive_N.sum()), int((~positive_N).sum())
     if positives == 0 or negatives == 0:
         return np.nan
@@ -229,7 +229,7 @@ def rank_auc(positive_N: Bools, score_N: Floats) -> float:
 
 
 def symmetric_auc(positive_N: Tensor, score_N: Tensor) -> float:
-    """Return max(a, 1 - a) of the AUC of a layer's or a component's scores."""
+    """Return max(a, 1 - a), where a is the AUC of a layer's or a component's scores."""
     auc = rank_auc(positive_N.numpy(), score_N.numpy())
     return max(auc, 1 - auc)
 
@@ -244,17 +244,17 @@ def name_clusters(truth_N: Integers, cluster_NC: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class _Ranked:
-    """One class against the rest, ready to be counted with other weights: sorted once, however many replicates follow.
+    """Rows of one class and of the rest, sorted once for all replicates.
 
     P positives and M negatives, each from the lowest score to the highest.
     """
 
-    positive_P: Integers  # which rows these are
+    positive_P: Integers  # the positive rows
     negative_M: Integers
     below_P: Integers  # how many negatives have a lower score than this positive
-    upto_P: Integers  # how many have no higher one
-    found_P: Shares  # 1 for positives that are guessed to be some
-    excluded_M: Shares  # 1 for negatives that are guessed to be some
+    upto_P: Integers  # how many negatives have no higher score
+    found_P: Shares  # 1 for positives that are guessed to be positive
+    excluded_M: Shares  # 1 for negatives that are guessed to be negative
     fpr: float
 
     @classmethod
@@ -272,7 +272,7 @@ class _Ranked:
         )
 
     def moves(self, auc: float) -> tuple[Floats, Floats]:
-        """Compute how much each positive and negative moves the AUC: the share of the others it ranks right, less the AUC."""
+        """Compute each row's influence on the AUC: its share of correct comparisons with the other kind, minus the AUC."""
         positives, negatives = len(self.positive_P), len(self.negative_M)
         right_P = (self.below_P + self.upto_P) / (2 * negatives)
         place_M = np.arange(negatives)
@@ -290,7 +290,7 @@ class _Ranked:
         # whole numbers in float32, whose sums are exact below 2^24
         tpr, tnr = float(share_P @ self.found_P) / positives, float(weight_M.astype(np.float32) @ self.excluded_M) / negatives
         allowed = int(self.fpr * negatives)
-        # the positives that at most so many negatives reach, and those below which at most so many lie
+        # the positives that at most `allowed` negatives reach, and those below which at most `allowed` negatives lie
         first, last = np.searchsorted(below_P, negatives - allowed), np.searchsorted(upto_P, allowed, side="right")
         highest, lowest = float(share_P[first:].sum()) / positives, float(share_P[:last].sum()) / positives
         return auc, max(auc, 1 - auc), (tpr + tnr) / 2, highest, lowest
@@ -298,9 +298,9 @@ class _Ranked:
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """A batch (or the whole run) that is evaluated separately. It is resampled within each class, so that no class vanishes.
+    """A batch, or the whole run, that is evaluated by itself. It is resampled within each class, so that no class vanishes.
 
-    Rows of a class are drawn alike, so of two classes it is the row of a rank that is drawn: nothing has to be looked up.
+    All rows of a class are equally likely, so with two classes ranks are drawn in place of rows, which saves a look-up.
     """
 
     members: tuple[Integers, ...]  # positions of each class that occurs
@@ -331,7 +331,7 @@ class _Group:
         return tuple(len(member) for member in self.members)
 
     def influence(self, rows_N: Integers) -> GroupInfluence:
-        """Compute how much each row moves the group's AUC, of several classes the mean over them."""
+        """Compute each row's influence on the group's AUC. With several classes it is the mean over classes."""
         moves_N, aucs = np.zeros(self.rows), []
         for one in self.ranked:
             aucs.append(one.figures(np.ones(len(one.positive_P), np.int16), np.ones(len(one.negative_M), np.int16))[0])
@@ -356,7 +356,7 @@ def _around(mean: float, half: float) -> IntervalEstimate:
 
 
 def _lift_of_symmetry(truth_N: Integers, classes: int) -> float:
-    """Return E|a - 1/2| of a guess without ties: sqrt(2 / pi) standard deviations of the Mann-Whitney statistic."""
+    """Return E|a - 1/2| for the AUC a of a guess without ties: sqrt(2 / pi) standard deviations of the Mann-Whitney statistic."""
     classes_scored = [1] if classes == 2 else np.unique(truth_N)
     counts = [int((truth_N == c).sum()) for c in classes_scored]
     total = len(truth_N)

@@ -1,4 +1,4 @@
-"""Several trainings on the same rows as one view: whoever took part in all of them kept what each of them sent.
+"""Pool several trainings on the same rows into one view, for an attacker who took part in all of them and kept all messages.
 
 Shapes: B rows, D cut width.
 """
@@ -14,13 +14,13 @@ from tallystick.errors import DataError
 
 
 def pooled_runs(views: Sequence[View]) -> View:
-    """Pool views of running sums (``RowSums.view``) of several trainings into one: of the rows that all of them hold.
+    """Pool views of running sums (``RowSums.view``) of several trainings into one view of the rows that they share.
 
-    A row's mean gradients stand side by side, as its last embeddings do, for each training had weights of its own; what is one
-    number of a row is averaged. Nothing is claimed of what is best made of several runs: another way may find more.
+    Each training had weights of its own. So the mean gradients of a row are joined side by side, and so are its last embeddings.
+    Figures that are one number per row are averaged. Another way of pooling may find more.
 
     Args:
-        views: of one step each, of gradients, their rows numbered alike.
+        views: views of gradients with one step each and the same row numbers.
 
     Raises DataError if no row is in all of them.
     """

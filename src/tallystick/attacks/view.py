@@ -1,4 +1,4 @@
-"""View: all that one party received in a run, which is what an attacker in its seat has.
+"""Define the view: all that one party received in a run. An attacker in that party's place has this.
 
 Shapes: B rows of a step's batch, D cut width, N scored rows, C classes, H hint rows of a step.
 """
@@ -14,8 +14,7 @@ from tallystick.errors import DataError
 
 Received = Literal["cut_gradient", "cut_embedding"]
 Start = Callable[[Tensor], Tensor]
-"""A label party's model before training: from a feature party's cut embeddings (B, D) to logits (B, O), with all
-other input 0.
+"""A label party's model before training. It takes a feature party's cut embeddings (B, D) to logits (B, O); all other input is 0.
 """
 
 
@@ -27,18 +26,19 @@ class StepView:
         epoch: which pass over the rows, from 0.
         rows_B: int64, the batch's rows as the contract numbers them (positions in the union or the intersection).
         own_B: bool, whether this party has the row itself.
-        received_BD: float32, what came over the wire: cut gradients (feature party) or cut embeddings (label party).
-        targets_B: float32, the targets that a label party itself used in this step; None for a feature party.
-        sent_BD: float32, what this party itself sent in this step: a feature party's cut embeddings; None if not recorded.
-        length_B: where the step stands for a whole training (``RowSums``), the mean length of each row's gradients, in deviations
-            from its batches' mean lengths.
-        energy_BH: likewise the means of what ``SecondMoments`` gives of each row.
-        pairs_B: likewise the mean inner product of its whitened gradients over pairs of epochs; NaN where there was no pair, and
-            infinite where a gradient was not finite.
-        mean_BD: likewise the mean of a row's cut embeddings.
-        looks_BE: likewise its cut embeddings of several epochs, side by side.
-        looks_at_BL: likewise, of each of these epochs, the step of the epoch that the row was embedded in.
-        sightings_B: likewise how often the row was seen.
+        received_BD: float32, what this party received: cut gradients (feature party) or cut embeddings (label party).
+        targets_B: float32, the targets that a label party used in this step; None for a feature party.
+        sent_BD: float32, the cut embeddings that a feature party sent in this step; None if not recorded.
+
+    The following are set only where the step sums up a whole training (``RowSums``):
+        length_B: mean length of each row's gradients, in deviations from its batches' mean lengths.
+        energy_BH: mean energies of each row, from ``SecondMoments``.
+        pairs_B: mean inner product of a row's whitened gradients over pairs of epochs; NaN where there was no pair, infinite
+            where a gradient was not finite.
+        mean_BD: mean of a row's cut embeddings.
+        looks_BE: a row's cut embeddings of several epochs, side by side.
+        looks_at_BL: for each of these epochs, the step in which the row was embedded.
+        sightings_B: how often the row was seen.
     """
 
     epoch: int
@@ -55,10 +55,10 @@ class StepView:
     looks_at_BL: Tensor | None = None
     sightings_B: Tensor | None = None
     observed: dict[Hashable, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Results that attacks on one vector per row read from this step or fit to it. The first attack keeps them for the others."""
+    """Results that several attacks need from this step. The first attack that computes one keeps it here for the others."""
 
     def only(self, kept_B: Tensor) -> "StepView":
-        """Return the same step without the rows that are not kept."""
+        """Return the step with only these rows."""
 
         def some(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor[kept_B]
@@ -81,9 +81,9 @@ class StepView:
 
 
 def renumbered(steps: Sequence[StepView]) -> tuple[tuple[StepView, ...], Tensor]:
-    """Return the same steps with their rows numbered 0, 1, ... in order, and the number that each had, (rows,).
+    """Return the same steps with their rows numbered 0, 1, ... in order, and the old number of each row, (rows,).
 
-    Attacks keep what they find by row number: a few recorded rows of a large table must not cost what the table would.
+    Attacks allocate one entry per row number, so a few recorded rows of a large table must not need as much as the table.
     """
     numbers_N = torch.unique(torch.cat([step.rows_B for step in steps]))
     return tuple(replace(step, rows_B=torch.searchsorted(numbers_N, step.rows_B)) for step in steps), numbers_N
@@ -91,31 +91,31 @@ def renumbered(steps: Sequence[StepView]) -> tuple[tuple[StepView, ...], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One party's view of a run: its steps in order, and what it knows anyhow.
+    """One party's view of a run: its steps in order, and what the party knows in any case.
 
     A party knows that the other side has every row of the union that it lacks itself, and that the other side lacks the
-    dummy rows that it planted. It may know a few labels. No other labels and no truth are in here.
+    dummy rows that it planted. It may know a few labels. The view holds no other labels and no truth.
 
     Args:
-        received: what came over the wire.
+        received: what the party received.
         steps: at least one.
-        known_present: int64 rows, in addition to those that this party lacks itself.
+        known_present: int64 rows that the other side is known to have, in addition to those that this party lacks itself.
         known_absent: int64 rows, the planted ones.
         known_labels: per step int64 (B,), the class of each row whose label the attacker knows in that step, -1 for the rest.
         known_numbers: float64 by row number (rows,), the targets that the attacker knows where these are numbers, else NaN.
-        clean_hints: per step (H, D), the gradients before any defence of the step's rows with a known label, in their order:
-            what Marvell's evaluation grants its attacker. None: it has only what it received.
-        classes: how many classes the contract's target has; 2 for a binary one, whose class 1 is positive; 0 for a number.
-        labels: how many labels of two classes a row has, of which one is looked for.
-        rarer_labels: how many of them are rarer than that one.
-        class_order: int64 (C,), the classes from the most frequent to the rarest, if the attacker knows that.
-        own_model: this party's own trained bottom model over its own columns: rows (B,) to cut embeddings (B, D).
+        clean_hints: per step (H, D), the undefended gradients of the step's rows with a known label, in their order. Marvell's
+            evaluation grants them to its attacker. If None, the attacker has only what it received.
+        classes: number of classes of the contract's target; 2 for a binary one, whose class 1 is positive; 0 for a number.
+        labels: number of binary labels of a row; the attack looks for one of them.
+        rarer_labels: number of labels that are rarer than that one.
+        class_order: int64 (C,), the classes from the most frequent to the rarest, if the attacker knows the order.
+        own_model: this party's trained bottom model over its own columns. It takes rows (B,) to cut embeddings (B, D).
         start: the label party's model before training, if its weights follow from facts that every party knows.
-        flip: the chance with which each label was replaced by the other one before training, if the contract says so.
-        own_NA: the columns of this party itself, as numbers, by row number (rows, A); None if it has none, or the attack is
-            measured where they are not known.
-        sent_NC: the columns that the party that sent embedded, of real and made-up rows, as numbers, by row number (rows, C): no
-            view holds them, but whoever rebuilds columns has them. None where the attack is not measured as of such a one.
+        flip: probability that a label was replaced by the other one before training, if the contract says so.
+        own_NA: this party's own columns as numbers, by row number (rows, A); None if it has none, or if the attack is measured
+            without them.
+        sent_NC: the sender's columns of real and made-up rows as numbers, by row number (rows, C). No view holds them, but an
+            attacker who rebuilds columns has them. None if the attack is not measured for such an attacker.
     """
 
     received: Received
@@ -197,12 +197,12 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """An attack's guesses about groups of rows, each group judged separately: a step's batch, or the whole run.
+    """Scores that an attack gives to groups of rows. A group is a step's batch or the whole run, and is judged by itself.
 
     Args:
-        rows: per group, int64, the rows that are scored.
-        values: per group, float64, a score per row: the higher, the more the attacker thinks the row is real at the other side,
-            or positive; for several classes (N, C), a score per row and class.
+        rows: per group, int64, the scored rows.
+        values: per group, float64, a score per row: the higher, the more likely the row is positive, or real at the other side;
+            for several classes (N, C), a score per row and class.
         named: whether column c is class c; if not, columns are clusters that the attacker could not name.
     """
 

@@ -1,4 +1,4 @@
-"""List the feature inference attacks by name: each is a file here and a row in this table."""
+"""List the feature inference attacks by name. Each attack has a file here and a row in this table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,11 +33,11 @@ class FeatureInferenceAttack:
 
     Args:
         attack: rebuilds columns.
-        description: its work, in a line.
+        description: one line on how it works.
         own_columns: reads the label party's own columns, so a feature party cannot measure it; a simulation can.
         from_shuffled: reads embeddings with columns shuffled (``FeatureView.contrast_NCD``), with and without known rows.
         quick: takes only a moment, so the quick audit runs it.
-        behind_noise: finds more than the others only if embeddings have noise or levels; other runs do without it.
+        behind_noise: finds more than the others only if embeddings have noise or levels; other runs omit it.
         from_start: knows no row, but the initial bottom model (``FeatureView.first``).
         from_marginals: knows no row, but the distribution of each column (``FeatureView.marginals``).
         from_others: knows no row, but rows of other people (``FeatureView.others``).
@@ -55,7 +55,7 @@ class FeatureInferenceAttack:
 
     @property
     def several_looks(self) -> bool:
-        """Tell whether it adds nothing to the other attacks if each row crossed only once."""
+        """Tell whether it needs several embeddings of a row to find more than the other attacks."""
         if isinstance(self.attack, KernelRidge):
             return self.attack.reads in ("mean", "looks")
         return isinstance(self.attack, (CourseAttack, WeightedMean))
@@ -69,7 +69,7 @@ class FeatureInferenceAttack:
 
     @property
     def knows_no_row(self) -> bool:
-        """Tell whether it needs no columns of a row that was sent."""
+        """Tell whether it works without knowing the columns of any row that was sent."""
         return self.from_start or self.from_marginals or self.from_others
 
 
@@ -77,7 +77,7 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
     {
         "known-start": FeatureInferenceAttack(
             attack=KnownStartAttack(),
-            description="solves the first batch by the bottom model that the contract's seed gives, and learns the rest by it",
+            description="solves the first batch with the bottom model from the contract's seed, and learns other rows from it",
             from_start=True,
         ),
         "marginals": FeatureInferenceAttack(

@@ -18,19 +18,19 @@ class CourseAttack:
     """Remove the change of the bottom model between batches, keep the directions in which rows vary, and fit curves to the
     known rows.
 
-    In no paper that we know; semi-supervised, because unknown rows show how embeddings vary. In an epoch each batch meets other
-    weights, and the label party knows which batch a row was in. How an embedding changes with its batch's time is learnt from
-    all rows (``aligned``), and subtracted. The rest varies in few directions: of each principal component's deviation the root
-    is kept, and kernels on the first few, on a few more, up to ``share`` of the known rows' number, are fitted to the known
-    rows: Gaussian ones, and that of an infinitely wide layer of ReLU units (Cho and Saul 2009). Their guesses are averaged,
-    weighted by their leave-one-out errors.
+    In no paper that we know; semi-supervised, because unknown rows show how embeddings vary. Within an epoch, each batch is
+    embedded with other weights, and the label party knows the batch of each row. The change of embeddings with time is learned
+    from all rows (``aligned``), and subtracted. The rest varies in few directions: each principal component is scaled to the root
+    of its deviation. Kernels on the first few components, then on more and more, up to ``share`` times the number of known rows,
+    are fitted to the known rows: Gaussian ones, and the kernel of an infinitely wide layer of ReLU units (Cho and Saul 2009).
+    Their guesses are averaged, weighted by leave-one-out errors.
 
     If fewer than three embeddings per row were kept, as for a wide cut, the components are those of the mean embeddings, whose
     small components are mostly noise.
 
     Args:
         bandwidths: of the Gaussian kernels, in units of the median distance of known rows; above 0.
-        share: of components per known row, at most; above 0.
+        share: greatest number of components per known row; above 0.
     """
 
     bandwidths: tuple[float, ...] = (1.0,)
@@ -47,7 +47,7 @@ class CourseAttack:
         mean_T = targets.means
         fitted_S = targets.fitted()
         y_KS = (targets.y_KT - mean_T)[:, fitted_S]
-        widths = [min(most, 4)]  # how many components are tried: each time twice as many
+        widths = [min(most, 4)]  # numbers of components to try, each twice the one before
         while widths[-1] < most:
             widths.append(min(2 * widths[-1], most))
         known_KP = z_NP[view.known_K]

@@ -30,10 +30,10 @@ KNOWN = (20, 200)
 DRAWS = 3
 MOST_ROWS = 5000
 OTHERS = 1000
-SURE = 0.01  # chance to report that a column can be rebuilt although embeddings are independent of columns
+SURE = 0.01  # probability of reporting a rebuilt column although embeddings are independent of columns
 RANKED_NUMBERS = 2**20  # about this many scores of categories are sorted at a time
 LEAST_OF_CATEGORY = 5  # rows with a category, and without it, that are needed to judge their ranking
-NO_ROW_KNOWN = "no attack here can run without a known row, so what an attacker without one finds was not measured"
+NO_ROW_KNOWN = "no attack here can run without a known row, so an attacker who knows none was not measured"
 KnownRows: TypeAlias = Mapping[int, Sequence[Tensor]]
 """The known rows by their number: int64 (K,), one tensor per draw."""
 
@@ -70,10 +70,10 @@ def evaluate_feature_inference(
     Args:
         sent_embeddings: each row's cut embeddings, and the label party's other data.
         columns: the truth, row by row.
-        marginals: whether attackers are measured, too, who know no row, but how each column of these rows is distributed, or
-            1,000 of these rows (at most half) as other people's, about whom nothing was sent.
-        known: how many rows the attacker knows, with a figure per column for each number; or the known rows themselves.
-        draws: of the known rows, at least 1.
+        marginals: whether to measure attackers, too, who know no row. They know the distribution of each column of these rows, or
+            1,000 of these rows (at most half) as rows of other people, about whom nothing was sent.
+        known: numbers of rows that the attacker knows, with a figure per column for each number; or the known rows themselves.
+        draws: number of draws of the known rows, at least 1.
         attacks: by name; by default all that can be run with what is given.
         seed: of the known rows and of attacks that draw.
 
@@ -91,13 +91,13 @@ class PlannedAttack:
     """One attack, with one draw of the rows that it knows. It does not depend on the other attacks of the plan.
 
     Args:
-        known: how many rows it knows.
-        name: the attack's.
+        known: number of rows that it knows.
+        name: name of the attack.
         row: the attack.
-        view: what it reads.
-        truth: the columns of the rows on which it is measured.
-        rest_N: which of the view's rows these are.
-        seed: of its draws.
+        view: the view that it reads.
+        truth: columns of the rows on which it is measured.
+        rest_N: places of these rows in the view.
+        seed: seed of its draws.
         is_read_later: whether a later attack of the plan reads its guesses.
     """
 
@@ -128,7 +128,7 @@ class PlannedAttack:
 
 @dataclass(frozen=True, kw_only=True)
 class _Round:
-    """All attacks that know a given number of rows, or why there are none, and which columns cannot be measured."""
+    """All attacks that know a given number of rows, or why there are none, and the columns that cannot be measured."""
 
     known: int
     attacks: Sequence[PlannedAttack] = ()
@@ -142,7 +142,7 @@ class AttackPlan:
 
     Its arguments are those of ``evaluate_feature_inference``.
 
-    ``told`` names the rows that are known, and ``sent``, ``columns`` and the others are of the rows that are attacked.
+    ``told`` holds the known rows; ``sent``, ``columns`` and the others belong to the attacked rows.
     """
 
     sent: SentEmbeddings
@@ -164,7 +164,7 @@ class AttackPlan:
         attacks: Mapping[str, FeatureInferenceAttack],
         seed: int = 0,
     ) -> "AttackPlan":
-        """Choose the rows that are attacked, and those that are known. Raises what ``evaluate_feature_inference`` does."""
+        """Choose the attacked rows and the known rows. Raises what ``evaluate_feature_inference`` raises."""
         embedded = len(sent_embeddings.last_BD)
         rows = len(columns)
         if draws < 1:
@@ -183,9 +183,9 @@ class AttackPlan:
         )
 
     def leaks(self, reconstruct: Callable[[PlannedAttack], Reconstruction | str], *, groups: int = 1) -> FeatureLeaks:
-        """Compare what the attacks found with the truth.
+        """Compare the attacks' guesses with the truth.
 
-        ``groups`` is how many groups of rows are attacked: in each, something may be found by luck.
+        ``groups`` is the number of groups of rows that are attacked, because luck may find something in each.
         """
         measured: list[RebuiltColumn] = []
         unmeasured: list[str] = []
@@ -244,7 +244,7 @@ class AttackPlan:
             planned = self._planned(all_rows, 0, view_by_start, columns, everything_N, seed=self.seed)
             missing: dict[str, str] = {}
             by_others = {name: row for name, row in possible.items() if row.from_others}
-            # the rows that represent other people, whom the attacker knows and nobody sent, and the remaining rows
+            # split off the rows that represent other people, whom the attacker knows and about whom nothing was sent
             rows = len(columns)
             order = torch.from_numpy(np.random.default_rng([self.seed, 11]).permutation(rows))
             count = min(OTHERS, rows // 2)
@@ -337,7 +337,7 @@ class _Tally:
         self.aucs: dict[tuple[str, str], list[float]] = {}  # for the best-ranked category, if it is beyond luck
         self.cosines: dict[tuple[str, str], list[float]] = {}  # of vectors
         self.missing: dict[str, str] = {}
-        self.judged: dict[int, tuple[ColumnValues, list[_JudgedCategories]]] = {}  # by truth, of each categorical column
+        self.judged: dict[int, tuple[ColumnValues, list[_JudgedCategories]]] = {}  # by the truth's id, one per categorical column
 
     def add(self, attack: str, reconstruction: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
         truth_NF = truth.numeric_NF.double()
@@ -350,7 +350,7 @@ class _Tally:
         for name, places in truth.numbers.items():
             judged = [place for place in places if varies[place]]
             if not judged:
-                self.missing[name] = f"column {name!r} is constant on the rows that are judged: there is nothing to rebuild"
+                self.missing[name] = f"column {name!r} is constant on the judged rows: there is nothing to rebuild"
                 continue
             total = sum(squares[place] for place in judged)
             error = errors[judged[0]] if len(judged) == 1 else float(_error(gain_NF[:, judged].sum(dim=1)))
@@ -371,7 +371,7 @@ class _Tally:
         for g, (name, column) in enumerate(zip(truth.categorical, columns, strict=True)):
             majority = column.majority
             if column.occurring < 2:
-                self.missing[name] = f"column {name!r} has one category on the rows that are judged: there is nothing to rebuild"
+                self.missing[name] = f"column {name!r} has one category on the judged rows: there is nothing to rebuild"
                 continue
             if column.occurring > self.known > 0:
                 self.missing[name] = (
@@ -426,7 +426,7 @@ class _Tally:
 
     def means(self) -> dict[str, float]:
         """Average each attack's figures over the columns, each at least 0."""
-        attacks = dict.fromkeys(attack for _, attack in self.values)  # in order: of equal attacks the first is shown
+        attacks = dict.fromkeys(attack for _, attack in self.values)  # in order, so that the first of equal attacks is shown
         return {
             attack: float(np.mean([max(0.0, float(np.mean(v))) for (_, each), v in self.values.items() if each == attack]))
             for attack in attacks
@@ -445,10 +445,10 @@ class _JudgedCategories:
     """A categorical column of the judged rows.
 
     Args:
-        count_C: how many rows have each category.
-        by_code_N: the rows by category.
-        is_majority_N: which have the most frequent one, as numbers.
-        is_judged_C: which categories enough rows have, and enough have not.
+        count_C: number of rows of each category.
+        by_code_N: the rows, ordered by category.
+        is_majority_N: 1 for rows with the most frequent category, 0 for others.
+        is_judged_C: whether enough rows have a category, and enough do not.
     """
 
     count_C: Tensor
@@ -458,7 +458,7 @@ class _JudgedCategories:
 
     @classmethod
     def of(cls, truth: ColumnValues, g: int) -> "_JudgedCategories":
-        """Take a column of the truth, by its place."""
+        """Make it from column ``g`` of the truth."""
         code_N = truth.categorical_NG[:, g]
         count_C = torch.bincount(code_N, minlength=truth.categories[g])
         return cls(
@@ -490,7 +490,7 @@ def _ranked(
     judged rows.
     """
     best_G: dict[int, tuple[float, float]] = {}
-    parts: list[tuple[int, Tensor, NDArray[np.int64]]] = []  # which column's, scores of its judged categories, and their codes
+    parts: list[tuple[int, Tensor, NDArray[np.int64]]] = []  # number of a column, scores of its judged categories, their codes
     for g, (score_JM, code_J, column) in enumerate(zip(scores, codes, columns, strict=False)):
         (told_J,) = column.is_judged_C[code_J].nonzero(as_tuple=True)
         if len(told_J):
@@ -504,11 +504,11 @@ def _ranked(
 def _best_ranked(
     parts: Sequence[tuple[int, Tensor, NDArray[np.int64]]], rest_N: Tensor, columns: Sequence[_JudgedCategories]
 ) -> dict[int, tuple[float, float]]:
-    """Do this for some columns together: one call sorts all their categories, because many small calls are slow."""
+    """Do the work of ``_ranked`` for several columns at once, because one large sort is faster than many small ones."""
     score_JM = torch.cat([score_JM for _, score_JM, _ in parts])
     code_J = np.concatenate([each for _, _, each in parts])
     column_J = np.repeat([g for g, _, _ in parts], [len(each) for _, _, each in parts])
-    # in float32, which is sorted in half the time; centred first, because small differences may be added to a large mean
+    # float32 sorts in half the time; centre first, because scores may be small differences from a large mean
     score_JN = (score_JM - score_JM.mean(dim=1, keepdim=True)).float().index_select(1, rest_N).numpy()
     sorted_JN = np.sort(score_JN, axis=1)
     is_ranked_J = sorted_JN[:, 0] < sorted_JN[:, -1]

@@ -2,8 +2,8 @@
 
 The course is a row's embeddings over a training, adjusted as if the same weights had embedded all rows.
 
-Shapes: N rows, K known rows, D inputs or cut width, T targets, S of them that are fitted; C codes of a column, J of them fitted;
-L looks of a row, E = L D, P principal components.
+Shapes: N rows, K known rows, D inputs or cut width, T targets, S fitted targets, C codes of a column, J fitted codes, L looks
+(embeddings) of a row, E = L D, P principal components.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from torch import Tensor
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, Reconstruction
 
 LEAST_LOOKS = 3
-COMPONENTS = 128  # with many epochs, a narrow cut's last directions depend on columns, too
-GUIDES = 16  # components of the other looks that show how a row moves
+COMPONENTS = 128  # so many, because with many epochs even the last directions of a narrow cut depend on columns
+GUIDES = 16  # number of components of the other looks that predict a row's movement
 DEGREE, PASSES = 3, 2
 ROWS_PER_WEIGHT = 10
 SHRUNK = 1e-4
@@ -26,10 +26,10 @@ FLAT = 1e-6
 
 
 def course(view: FeatureView) -> tuple[Tensor, Tensor]:
-    """Compute uncorrelated components of the rows' looks, aligned, each of deviation 1, the largest first, as float64 (N, P).
+    """Compute principal components of the rows' aligned looks, each scaled to deviation 1, the largest first, float64 (N, P).
 
-    Where fewer than three looks were kept, as of a wide cut, those of the mean embeddings. Return what shares of the first
-    one's their deviations were, too.
+    If fewer than three looks were kept, as for a wide cut, the components are those of the mean embeddings. Also return their
+    former deviations, relative to the first.
     """
     at_NL = view.looks_at_NL
     if at_NL is None or at_NL.shape[1] < LEAST_LOOKS:
@@ -40,11 +40,12 @@ def course(view: FeatureView) -> tuple[Tensor, Tensor]:
 
 
 def aligned(looks_NLD: Tensor, at_NL: Tensor) -> Tensor:
-    """Align the looks as if each epoch had embedded all its rows at its middle, as float64 (N, L, D).
+    """Align the looks as if all rows of an epoch had been embedded at its middle, float64 (N, L, D).
 
-    Each look is fitted, on all rows, by principal components of the other looks, each also times the first powers of the time
-    within the epoch: what goes with time is taken off, twice, for the other looks are aligned ones then. Its own components must
-    not be among them: they would tell the look at its own time. Of too few rows for that nothing is taken off.
+    A regression over all rows predicts each look from principal components of the other looks, and from their products with the
+    first powers of the time within the epoch. The part that depends on time is subtracted. This is done twice, the second time
+    with aligned looks. A look's own components are not used, because they would reproduce the look at its own time. If there are
+    too few rows for the regression, the looks stay unchanged.
     """
     rows, looks, width = looks_NLD.shape
     time_NL = 2 * at_NL / at_NL.amax(dim=0).clamp(min=1) - 1
@@ -70,7 +71,7 @@ def aligned(looks_NLD: Tensor, at_NL: Tensor) -> Tensor:
 
 
 def even_columns(x_NE: Tensor) -> Tensor:
-    """Centre each column and scale it to deviation 1. One that hardly varies becomes 0."""
+    """Centre each column and scale it to deviation 1. A column that hardly varies becomes 0."""
     centred_NE = x_NE - x_NE.mean(dim=0)
     deviation_E = centred_NE.square().mean(dim=0).sqrt()
     flat_E = deviation_E <= FLAT * deviation_E.max().clamp(min=torch.finfo(x_NE.dtype).tiny)
@@ -78,9 +79,9 @@ def even_columns(x_NE: Tensor) -> Tensor:
 
 
 def components(x_NE: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the first principal components of centred columns, of deviation 1, and what share of the first one's it was.
+    """Compute the first principal components of centred columns, scaled to deviation 1, or one of zeros if nothing varies.
 
-    Return one of zeros if nothing varies.
+    Also return their former deviations, relative to the first.
     """
     value_E, vector_EE = torch.linalg.eigh(x_NE.T @ x_NE)
     is_varying = value_E > FLAT**2 * value_E[-1]
@@ -91,16 +92,16 @@ def components(x_NE: Tensor) -> tuple[Tensor, Tensor]:
     return z_NP / deviation_P, deviation_P / deviation_P[0]
 
 
-LEAST_FITTED = 1 / 200  # share of known rows
+LEAST_FITTED = 1 / 200  # a category needs at least this share of the known rows
 Reads = Literal["last", "mean", "looks", "all", "course", "uneven-course"]
 
 
 def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
-    """Return the chosen embeddings, and own columns if asked for and there: centred and of one deviation, float64 (N, D).
+    """Return the chosen embeddings, with own columns if wanted and available, each scaled to deviation 1, float64 (N, D).
 
     Mean and deviation are those of all rows, known or not. A column that hardly varies becomes 0. For "course" the columns are
-    components (``course``). For "uneven-course" each keeps the root of its deviation, so that larger ones count for more; both
-    are made at once.
+    components of ``course``. For "uneven-course" each is scaled to the root of its deviation, so that larger ones count more; both
+    are computed together.
     """
     if reads == "uneven-course":
         inputs(view, "course", own_columns=own_columns)
@@ -124,14 +125,14 @@ def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """Targets of a fit: the numbers, then an indicator per category that a known row has. No other category can be guessed.
+    """Targets of a fit: the numbers, then an indicator of each category that a known row has. Other categories cannot be guessed.
 
     Args:
-        y_KT: float64.
-        numeric: how many of the T are numbers.
-        codes: per categorical column the codes that occur among the known rows, in order.
-        counts: how many known rows have each of these.
-        categories: per categorical column how many codes there are.
+        y_KT: float64, the targets of the known rows.
+        numeric: number of targets that are numbers.
+        codes: per categorical column, the codes that occur among the known rows, in order.
+        counts: number of known rows with each of these codes.
+        categories: number of codes of each categorical column.
     """
 
     y_KT: Tensor
@@ -147,7 +148,7 @@ class Targets:
 
     @classmethod
     def of(cls, columns_K: ColumnValues) -> "Targets":
-        """Take the targets of the known rows."""
+        """Make the targets from the columns of the known rows."""
         parts, codes, counts = [columns_K.numeric_NF.double()], [], []
         for g in range(len(columns_K.categorical)):
             code_K = columns_K.categorical_NG[:, g]
@@ -164,29 +165,30 @@ class Targets:
         )
 
     def fitted(self, *, least: int = 2) -> Tensor:
-        """Return which targets are fitted: numbers, and categories of which at least two rows are known, and one in 200.
+        """Return which targets are fitted: numbers, and categories with at least two known rows and one in 200 of them.
 
-        Left out, the one known row of a category has nothing to be predicted by. An attack to which it tells of the others may
-        ask for one row, and one in 100: of many rows a category of one explains that row's embedding and no other's.
+        With a single known row, a category cannot be predicted when that row is left out. An attack that learns from such a
+        row about the other columns may ask for one row, and then for one in 100, because among many rows a category of one row
+        explains only that row's embedding.
         """
         share = LEAST_FITTED if least > 1 else 2 * LEAST_FITTED
-        numbers_F = torch.full((self.numeric,), len(self.y_KT) + least)  # which are fitted whatever is known
+        numbers_F = torch.full((self.numeric,), len(self.y_KT) + least)  # numbers are always fitted
         several_T = torch.cat([numbers_F, *self.counts]) >= max(least, len(self.y_KT) * share)
         return several_T.nonzero().flatten()
 
     def split(self, values_NT: Tensor) -> tuple[Tensor, ...]:
-        """Split into the numbers' part, and one per categorical column."""
+        """Split targets into the part of the numbers and one part per categorical column."""
         return torch.split(values_NT, [self.numeric, *(len(each) for each in self.codes)], dim=1)
 
     def values(self, reconstruction: Reconstruction) -> Tensor:
-        """Return the targets (N, T) as a reconstruction has them."""
+        """Convert a reconstruction to targets (N, T)."""
         codes = [reconstruction.categorical_NG[:, g, None] == each for g, each in enumerate(self.codes)]
         return torch.cat([reconstruction.numeric_NF.double(), *(code_NC.double() for code_NC in codes)], dim=1)
 
     def reconstruction(self, guess_SN: Tensor, fitted_S: Tensor | None = None) -> Reconstruction:
-        """Take guessed targets apart: of each categorical column the likeliest code.
+        """Convert guessed targets to a reconstruction, with the likeliest code of each categorical column.
 
-        With ``fitted_S`` these targets alone are guessed, numbers among them, and the others are as their means.
+        With ``fitted_S``, only these targets were guessed, numbers among them. The other targets get their means.
         """
         which_S = torch.arange(self.y_KT.shape[1]) if fitted_S is None else fitted_S
         mean_T = self.means

@@ -1,6 +1,6 @@
-"""Rebuild columns quickly, by ridge regression in its dual form, linear or with a Gaussian kernel.
+"""Rebuild columns quickly by ridge regression in its dual form, linear or with a Gaussian kernel.
 
-Shapes: N rows, K known rows, D inputs, T targets, S of them that are fitted.
+Shapes: N rows, K known rows, D inputs, T targets, S fitted targets.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class KernelRidge:
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.
         bandwidths: of the kernel, in units of the median distance of known rows; none for the linear kernel.
-        own_columns: whether the label party's own columns help, if the view has them.
-        scaled: whether each number read is brought to deviation 1; else strong ones count for more.
+        own_columns: whether to use the label party's own columns, if the view has them.
+        scaled: whether to scale each input to deviation 1; otherwise inputs of large variance count more.
     """
 
     reads: Reads = "last"
@@ -40,7 +40,7 @@ class KernelRidge:
             raise ConfigError(f"kernel ridge: bandwidths={self.bandwidths}; expected numbers above 0")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:  # noqa: ARG002
-        """Guess every row's columns. It draws nothing at random. One known row, or equal ones, give their mean."""
+        """Guess every row's columns. It draws nothing at random. If the known rows are equal, all guesses are their mean."""
         x_ND = inputs(view, self.reads, own_columns=self.own_columns)
         if not self.scaled:
             x_ND = view.last_ND.double() - view.last_ND.double().mean(dim=0)

@@ -15,23 +15,24 @@ from tallystick.errors import DataError
 STEPS, STRIDE, SETTLED = 30, 1e-4, 1e-9
 CHUNK = 64  # rows solved together
 LATER = KernelRidge(reads="looks", bandwidths=(0.3, 1.0, 3.0))
-PRIOR = 1e-10  # weight of a guess at the mean: it decides what a narrow cut leaves open, and changes nothing else
+PRIOR = 1e-10  # weight of a prior at the mean; it decides only what a narrow cut leaves undetermined
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownStartAttack:
-    """Solve every row of the first batch for the columns whose embedding was sent, then learn the other rows by them.
+    """Compute the columns of the first batch's rows from their embeddings, then learn the other rows from these.
 
-    Knows no row. Untrained weights embed the first batch. If these follow from what all parties know, the label party has the
-    function and its value (``FeatureView.first``). A unit of the last layer above 0 shows its input to the ReLU, a unit at 0
-    only that this was not above 0; Gauss-Newton steps with damping find the row, exactly if the cut has more units than there
-    are columns. A category is the one whose starting embedding is nearest. The rows of the first batch are then known rows, by
-    which ``rest`` rebuilds the others. If weights start from a secret, it solves for the wrong model, and finds nothing.
+    It knows no row. Untrained weights embed the first batch. If these weights follow from facts that all parties know, the label
+    party has the function and its value (``FeatureView.first``). A unit of the last layer above 0 shows the input of the ReLU; a
+    unit at 0 only shows that the input was not above 0. Damped Gauss-Newton steps find the row, exactly if the cut has more units
+    than there are columns. The category is the one with the nearest starting embedding. The rows of the first batch are then
+    known rows, and ``rest`` rebuilds the others from them. If the weights start from a secret, the attack solves for the wrong
+    model and finds nothing.
 
-    For the other rows it uses embeddings of later epochs: in the first epoch, each batch met other weights.
+    The other rows are rebuilt from embeddings of later epochs, because in the first epoch each batch had other weights.
 
     Args:
-        rest: rebuilds the other rows.
+        rest: attack that rebuilds the other rows.
     """
 
     rest: FeatureAttack = LATER
@@ -64,14 +65,14 @@ def read_off(first: FirstBatch, value_BT: Tensor, names: ColumnValues) -> Column
 
 
 def solved(first: FirstBatch) -> Tensor:
-    """Solve for the unknowns (B, T), float64, whose embeddings come nearest to those received (Levenberg-Marquardt)."""
+    """Find the unknowns (B, T), float64, whose embeddings are nearest to the received ones (Levenberg-Marquardt)."""
     scale_T = torch.cat([torch.ones(first.numeric), *(table_CE.std(dim=0, correction=0) for table_CE in first.tables)]).double()
     parts = [_solved(first, cut_BD.double(), scale_T) for cut_BD in torch.split(first.cut_BD, CHUNK)]
     return torch.cat(parts) * scale_T
 
 
 def _solved(first: FirstBatch, cut_BD: Tensor, scale_T: Tensor) -> Tensor:
-    """Solve for the unknowns in units of their spread, which begin at 0."""
+    """Find the unknowns in units of their deviation, beginning at 0."""
     active_BD, width = cut_BD > 0, len(scale_T)
 
     def before(unit_NT: Tensor) -> Tensor:
@@ -81,7 +82,7 @@ def _solved(first: FirstBatch, cut_BD: Tensor, scale_T: Tensor) -> Tensor:
         return torch.where(active_BD, before_BD - cut_BD, before_BD.clamp(min=0))
 
     def slope_of(unit_BT: Tensor, before_BD: Tensor) -> Tensor:
-        """Compute the error's derivative (B, D, T) by differences, which are exact but for rounding where a layer is linear."""
+        """Compute the derivative of the error (B, D, T) by differences, exact up to rounding where layers are linear."""
         moved_BTT = unit_BT[:, None, :] + STRIDE * eye_TT
         slope_BTD = (before(moved_BTT.flatten(0, 1)).view(len(cut_BD), width, -1) - before_BD[:, None, :]) / STRIDE
         return torch.where((active_BD | (before_BD > 0))[:, :, None], slope_BTD.mT, 0)

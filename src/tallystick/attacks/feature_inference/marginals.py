@@ -19,13 +19,13 @@ Order = NDArray[np.int64]
 QUANTILES = 101
 TINY = 1e-30
 LEAST_VARIANCE = 1e-6  # least deviation of a principal component, in units of the first one's
-STILL = 1e-4  # a direction that moved by less counts as settled
-FEWER = ((32, 3), (8, 8), (3, 25))  # how many of the best directions are kept after this many steps, on some of the rows
-ALIKE = 0.999  # cosine from which two directions count as the same
+STILL = 1e-4  # a direction that moved by less has converged
+FEWER = ((32, 3), (8, 8), (3, 25))  # (number of best directions to keep, after this many steps), on some of the rows
+ALIKE = 0.999  # two directions with a greater cosine count as the same
 
 
 def marginals_of(columns: ColumnValues) -> Marginals:
-    """Return the published distributions of columns: a hundred and one quantiles of each number, the share of each category."""
+    """Return the distributions of columns as published: 101 quantiles of each number, the share of each category."""
     at_Q = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
     shares = [
         torch.bincount(code_N, minlength=size).double() / max(len(code_N), 1)
@@ -41,23 +41,23 @@ def marginals_of(columns: ColumnValues) -> Marginals:
 class MarginalMatching:
     """Search for directions of the embeddings along which rows have a column's distribution.
 
-    Knows no row, but the distribution of each column. Embeddings are projected on their principal components, uncorrelated and
-    with deviation 1; in these a column that embeddings contain is roughly a direction. From many starts (components, both ways,
-    and random ones) rows are ranked along a direction, each is given the quantile of its rank, and the direction is fitted to
-    these values again; the direction that fits best is kept. A normal distribution fits many directions, and the sign of a
-    symmetric one is open. So the attack works for columns that are skewed or have gaps or heavy values, and an attacker who
-    knows how columns depend on each other may find more. Categories are searched one by one, by their shares.
+    It knows no row, but the distribution of each column. Embeddings are projected on their principal components, each scaled to
+    deviation 1. If embeddings contain a column, it is roughly a direction in this space. The search has many starts: components,
+    in both directions, and random ones. Rows are ranked along a direction, each row gets the quantile of its rank, and the
+    direction is fitted to these values again. The direction that fits best is kept. A normal distribution fits many directions,
+    and for a symmetric one the sign is open. So the attack works for columns that are skewed or have gaps or frequent values. An
+    attacker who knows how columns depend on each other may find more. Categories are searched one by one, by their shares.
 
-    After the moment-matching of blind source separation (Hyvärinen and Oja 2000, for what is told without a distribution) and,
+    After the moment-matching of blind source separation (Hyvärinen and Oja 2000, on what can be found without distributions) and,
     for binary columns, Ye et al. (2022), arXiv 2210.06771.
 
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, all, or the first components of their course.
-        components: P at most; no more than there are numbers, and categories beyond the first of each column.
-        starts: random ones, in addition to two for each of the components.
-        rows: that directions are first looked for on.
-        steps: of the search, at least 1.
-        least_share: of a category that is looked for.
+        components: greatest P. There are no more than numbers and categories, without the first category of each column.
+        starts: number of random starts, in addition to two per component.
+        rows: number of rows on which the search begins.
+        steps: number of steps of the search, at least 1.
+        least_share: categories with a smaller share are not searched.
     """
 
     reads: Reads = "mean"
@@ -77,9 +77,7 @@ class MarginalMatching:
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
         """Guess every row's columns. ``generator`` draws the random starts. Raises DataError for a view without marginals."""
         if view.marginals is None:
-            raise DataError(
-                "feature attack: how the columns are distributed is not in the view, and this attack knows nothing else"
-            )
+            raise DataError("feature attack: the view has no distributions of columns, and this attack needs them")
         told_values = view.marginals.quantile_QF.shape[1] + sum(max(len(share_C) - 1, 0) for share_C in view.marginals.shares)
         x_ND, most = inputs(view, self.reads, own_columns=False), min(self.components, told_values)
         if self.reads == "course":
@@ -97,7 +95,7 @@ class MarginalMatching:
         guesses, scores, codes = [], [], []
         for share_C in view.marginals.shares:
             code_J = ((share_C >= self.least_share) & (share_C < 1)).nonzero().flatten()
-            others_C = share_C.index_fill(0, code_J, -1.0)  # all rows are equal in these
+            others_C = share_C.index_fill(0, code_J, -1.0)  # all rows score the same here
             guess_N = others_C.argmax().expand(len(z_NP))
             score_JN = torch.zeros(0, len(z_NP), dtype=z_NP.dtype)
             if len(code_J):
@@ -125,10 +123,10 @@ def at_ranks(quantile_Q: Tensor, rows: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _RankedNumbers:
-    """Values by rank: those of a number's quantiles."""
+    """Values by rank for a number: its quantiles."""
 
     quantile_Q: Tensor
-    even: dict[int, Floats] = field(default_factory=dict)  # by number of rows, their values in order
+    even: dict[int, Floats] = field(default_factory=dict)  # values in order, by the number of rows
 
     def __call__(self, along_SN: Floats, order_SN: Order | None = None) -> Floats:
         """Assign each row of ``along_SN`` the values that its ranks have, of mean 0 and deviation 1."""
@@ -149,7 +147,7 @@ class _RankedNumbers:
 
 @dataclass(frozen=True)
 class _Highest:
-    """Values by rank: 1 for the share that is highest, of which a category has so much."""
+    """Values by rank for a category: 1 for the highest rows, as many as the category's share, and 0 for others."""
 
     share: float
 
@@ -170,7 +168,7 @@ class _Highest:
 
 
 class _Search:
-    """Search for directions along which rows have the distribution of values by rank: from many starts, only the best go on."""
+    """Search for directions along which rows have the distribution of the values. Of many starts only the best continue."""
 
     def __init__(self, z_NP: Tensor, starts_PS: Tensor, *, rows: int, steps: int) -> None:
         self.z_NP, self.steps, self.starts_SP = z_NP, steps, starts_PS.T.numpy().astype(np.float32)
@@ -199,9 +197,9 @@ class _Search:
 def _moved(
     z_NP: Floats, values: _RankedNumbers | _Highest, along_SP: Floats, *, steps: int, order_SN: Order | None = None
 ) -> tuple[Floats, Floats]:
-    """Move directions to where rows have the values of their ranks, and return them, and how these correlate with the rows.
+    """Refit directions to the values of the rows' ranks. Return them, and the correlations of values and projections.
 
-    ``order_SN`` is that of the rows along the directions to begin with, where it is known.
+    ``order_SN`` is the order of the rows along the given directions, if it is known already.
     """
     moving_S, along_SP, z_PN = np.arange(len(along_SP)), along_SP.copy(), np.ascontiguousarray(z_NP.T)
     for _ in range(steps):

@@ -21,10 +21,10 @@ class InversionNetwork:
 
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.
-        own_columns: whether the label party's own columns help, if the view has them.
+        own_columns: whether to use the label party's own columns, if the view has them.
         hidden: width of the hidden layer, at least 1.
-        steps: of Adam, at least 1.
-        batch: known rows per step, at least 1; all if there are fewer.
+        steps: number of Adam steps, at least 1.
+        batch: number of known rows per step, at least 1; all if there are fewer.
         decay: weight decay, at least 0.
     """
 
@@ -72,9 +72,9 @@ class InversionNetwork:
 
 
 class _Loss:
-    """Mean squared error of the numbers, and the mean over categorical columns of their cross-entropies, all columns at once.
+    """Mean squared error of the numbers plus the mean cross-entropy of the categorical columns, computed for all at once.
 
-    S are the indicators of all G categorical columns side by side.
+    S counts the indicators of all G categorical columns side by side.
     """
 
     def __init__(self, targets: Targets, scaled_KF: Tensor) -> None:

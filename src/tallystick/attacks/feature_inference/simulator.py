@@ -1,7 +1,7 @@
 """Rebuild columns by a simulated bottom model, which learns from other people's rows alone.
 
-Shapes: N rows, O other people's rows, B rows of a batch, P principal components, T targets, I of them that are read, H hidden
-units, Q quantiles, S directions.
+Shapes: N rows, O other people's rows, B rows of a batch, P principal components, T targets, I targets that the simulated model
+reads, H hidden units, Q quantiles, S directions.
 """
 
 from collections.abc import Callable
@@ -20,32 +20,32 @@ from tallystick.attacks.feature_inference.view import FeatureView, Reconstructio
 from tallystick.errors import ConfigError, DataError
 
 LEAST_PEOPLE = 100
-COMPONENTS, SPARE = 32, 2  # principal components of the course: at most this many, and this many more than the targets
+COMPONENTS, SPARE = 32, 2  # use SPARE more principal components of the course than targets, but at most COMPONENTS
 LEAST_SHARE = 0.02  # least share of a category that the simulated model reads
-FARTHEST = 5.0  # its inputs are cut at this many deviations from the mean
+FARTHEST = 5.0  # inputs are cut at this many deviations from the mean
 BATCH, HIDDEN, PAIRED_STEPS, PAIRED_RATE, RATE = 256, 64, 100, 1e-2, 5e-3
-MOST_TAUGHT = 1500  # of the guessed rows, in a round
+MOST_TAUGHT = 1500  # greatest number of guessed rows that teach it in a round
 DIRECTIONS, DIRECTIONS_PER_STEP = 512, 32
 OTHER_SEED = 1_000
 START = MarginalMatching(reads="course")
-JITTER, PENALTY = 0.1, 0.03  # of the decoder: it must not trust the simulated model beyond its accuracy
+JITTER, PENALTY = 0.1, 0.03  # keep the decoder from trusting the simulated model beyond its accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorDecoding:
     """Teach a stand-in for the bottom model to embed other people as the real one embeds the run's rows, and invert it.
 
-    Knows no row of the run, but has a table of other people with the same columns. What ``MarginalMatching`` guesses teaches a
-    first simulated bottom model. It then learns to embed other people so that their embeddings are distributed as the received
-    ones are, by the sliced Wasserstein distance. A decoder learns the way from simulated embeddings to other people's columns, by
-    kernel ridge regression, and reads the received embeddings. What it reads teaches the next simulated model.
+    It knows no row of the run, but has a table of other people with the same columns. The guesses of ``MarginalMatching`` train a
+    first simulated bottom model. This model then learns to embed other people so that their embeddings have the distribution of
+    the received ones, by the sliced Wasserstein distance. A decoder learns the map from simulated embeddings to other people's
+    columns, by kernel ridge regression, and decodes the received embeddings. Its guesses train the next simulated model.
 
     After SDAR (Zhu et al. 2023, arXiv 2310.10483), which compares embeddings by a discriminator and guides the simulator by the
     task's loss. It fails for a narrow cut, or much noise on embeddings.
 
     Args:
-        rounds: of simulating and decoding, at least 1.
-        steps: of Adam in each round, at least 1.
+        rounds: number of rounds of simulating and decoding, at least 1.
+        steps: number of Adam steps in each round, at least 1.
     """
 
     rounds: int = 4
@@ -58,13 +58,15 @@ class SimulatorDecoding:
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
         """Guess every row's columns. ``generator`` draws weights, batches and directions. Raises DataError without others."""
         if view.others is None:
-            raise DataError("feature attack: no other people's rows are in the view, and this attack learns from nothing else")
+            raise DataError("feature attack: the view has no rows of other people, and this attack needs them")
         if len(view.others) < LEAST_PEOPLE:
             raise DataError(
                 f"a simulated bottom model needs {LEAST_PEOPLE} other people to learn from, and has {len(view.others)}"
             )
         start, targets = view.guess(START, seed=generator.initial_seed()), Targets.of(view.others)
-        generator = torch.Generator().manual_seed(generator.initial_seed() + OTHER_SEED)  # whose draws the start has not seen
+        generator = torch.Generator().manual_seed(
+            generator.initial_seed() + OTHER_SEED
+        )  # its draws are not those of the first guess
         reader = _Reader.of(targets)
         z_NP = inputs(view, "course", own_columns=False)[:, : min(COMPONENTS, len(reader.read_I) + SPARE)]
         received, others_OI = _Distribution.of(z_NP, generator=generator), reader(targets.y_KT)
@@ -82,7 +84,7 @@ class SimulatorDecoding:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reader:
-    """Reader of a simulated bottom model: which targets it reads, and on which scale."""
+    """Selects and scales the targets that a simulated bottom model reads."""
 
     read_I: Tensor
     mean_I: Tensor
@@ -104,7 +106,7 @@ class _Reader:
 
 @dataclass(frozen=True, kw_only=True)
 class _Distribution:
-    """Distribution of embeddings: their quantiles along random directions."""
+    """Distribution of embeddings, as quantiles along random directions."""
 
     direction_SP: Tensor
     quantile_SQ: Tensor
@@ -153,14 +155,14 @@ class _SimulatedBottom:
         return torch.addmm(line_P + out_P, read_BI, line_PI.T).addmm_(unit_BH, out_PH.T)
 
     def learn_rows(self, read_NI: Tensor, z_NP: Tensor, *, generator: torch.Generator) -> None:
-        """Learn to embed guessed rows as they were embedded."""
+        """Learn to give guessed rows the embeddings that were received for them."""
         adam = Descent(self.weights, rate=PAIRED_RATE)
         for _ in range(PAIRED_STEPS):
             row_B = torch.randint(len(read_NI), (BATCH,), generator=generator)
             self._step(adam, read_NI[row_B], partial(_squared_slope, to_BP=z_NP[row_B]))
 
     def learn_distribution(self, others_OI: Tensor, received: _Distribution, *, steps: int, generator: torch.Generator) -> None:
-        """Learn to embed other people so that their embeddings are distributed as the received ones."""
+        """Learn to embed other people so that their embeddings have the distribution of the received ones."""
         adam = Descent(self.weights, rate=RATE, steps=steps)
         for _ in range(steps):
             row_B = torch.randint(len(others_OI), (BATCH,), generator=generator)
@@ -168,7 +170,7 @@ class _SimulatedBottom:
             self._step(adam, others_OI[row_B], partial(received.slope, some_S=some_S))
 
     def _step(self, adam: Descent, read_BI: Tensor, slope_of: Callable[[Tensor], Tensor]) -> None:
-        """Take a step down a loss of the embeddings of these rows, whose slope is given."""
+        """Take a step that lowers a loss of these rows' embeddings, given the slope of the loss."""
         unit_BH = self._units(read_BI)
         slope_BP = slope_of(self._above(read_BI, unit_BH))
         slope_PI, slope_P = slope_BP.T @ read_BI, slope_BP.sum(dim=0)
@@ -199,5 +201,5 @@ class _Decoder:
 
 
 def _squared_slope(embedded_BP: Tensor, *, to_BP: Tensor) -> Tensor:
-    """Return the slope of the mean squared distance to what should come out."""
+    """Return the slope of the mean squared distance to the wanted embeddings."""
     return (embedded_BP - to_BP) * (2 / to_BP.numel())

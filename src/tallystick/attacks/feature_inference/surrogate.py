@@ -20,18 +20,19 @@ TINY = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class SurrogateInversion:
-    """Learn a stand-in for the bottom model from the known rows, columns to embeddings, and invert it for all others.
+    """Learn a stand-in for the bottom model, from columns to embeddings, on the known rows, and invert it for all others.
 
-    Generative inversion: He et al. 2019, section 4.4, invert a shadow model; Luo et al. 2021 let own columns aid a generator of
-    the others. Here both are linear and Gaussian, where the likeliest columns have a closed form: the expectation from own
-    columns (or the known rows' mean), corrected by the embedding. A few columns determine many coordinates, so a few rows fit
-    the stand-in well, while a direct inverse has more unknowns than rows; and the stand-in knows what is noise.
+    Generative inversion: He et al. 2019, section 4.4, invert a shadow model; in Luo et al. 2021 own columns help a generator of
+    the others. Here both are linear and Gaussian, so the likeliest columns have a closed form: the expectation from own columns
+    (or the known rows' mean), corrected by the embedding. A few columns determine many coordinates, so a few rows are enough to
+    fit the stand-in, while a direct inverse has more unknowns than rows. The stand-in also shows how much of an embedding is
+    noise.
 
     Args:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.
-        own_columns: whether the label party's own columns help, if the view has them.
-        penalties: on the stand-in's squared weights, tried; above 0.
-        doubts: factors on its squared errors, tried; above 0. It is linear, and the bottom model is not.
+        own_columns: whether to use the label party's own columns, if the view has them.
+        penalties: factors of the stand-in's squared weights to try; above 0.
+        doubts: factors of its squared errors to try, because it is linear and the bottom model is not; above 0.
     """
 
     reads: Reads = "mean"
@@ -44,7 +45,7 @@ class SurrogateInversion:
             raise ConfigError(f"surrogate inversion: penalties={self.penalties}, doubts={self.doubts}; expected numbers above 0")
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns. ``generator`` draws the folds by which penalty and doubt are chosen."""
+        """Guess every row's columns. ``generator`` draws the folds that choose penalty and doubt."""
         targets = Targets.of(view.columns_K)
         fitted_T = targets.fitted(least=1)
         fitted_KT = targets.y_KT[:, fitted_T]
@@ -89,15 +90,15 @@ class _Surrogate:
         if own_KA.shape[1]:
             fits = [_ridge(own_KA, y_KT, each) for each in OWN_PENALTIES]
             own_AT, left_KT = min(fits, key=lambda fit: float(fit[1].square().sum()))
-            if float(left_KT.square().sum()) < float(y_KT.square().sum()):  # own columns help
+            if float(left_KT.square().sum()) < float(y_KT.square().sum()):  # own columns predict better than the mean
                 self.own_AT, spread_KT = own_AT, left_KT
         self.weight_TD, error_KD = _ridge(y_KT, x_KD, penalty)
         self.variance_D = error_KD.square().mean(dim=0).clamp(min=TINY)
         rows, targets = spread_KT.shape
-        shrunk = 0.5 * min(1.0, targets / rows)  # of the spread's covariance, towards its diagonal
+        shrunk = 0.5 * min(1.0, targets / rows)  # how far the spread's covariance is shrunk towards its diagonal
         alone_T = shrunk * spread_KT.square().mean(dim=0) + TINY
         together_TD = spread_KT.T @ (spread_KT @ self.weight_TD) * ((1 - shrunk) / rows)
-        self.covariance_TD = together_TD + alone_T[:, None] * self.weight_TD  # of targets and their effect
+        self.covariance_TD = together_TD + alone_T[:, None] * self.weight_TD  # covariance of targets and their effect
         self.explained_DD = self.weight_TD.T @ self.covariance_TD
 
     def inverse(self, x_MD: Tensor, own_MA: Tensor, *, doubt: float) -> Tensor:
@@ -112,9 +113,9 @@ class _Surrogate:
 
 
 def _ridge(from_KA: Tensor, to_KT: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
-    """Return weights (A, T) of centred columns, and the error of each row when it is left out.
+    """Return weights (A, T) for centred columns, and the leave-one-out error of each row.
 
-    It solves by the smaller Gram matrix.
+    It uses the smaller of the two Gram matrices.
     """
     rows, columns = from_KA.shape
     few = columns <= rows

@@ -12,13 +12,13 @@ from tallystick.attacks.feature_inference.view import ColumnValues, Reconstructi
 from tallystick.compute.task import Engine, TaskFunction, Work
 
 WORTH_CELLS = 75_000
-"""Rows times columns from which a worker is worth its start. A smaller attack is over before a worker has begun."""
+"""Least number of cells (rows times columns) for which a worker is worth starting. Smaller attacks end before it begins."""
 
 
 def leaks_on(engine: Engine, plan: AttackPlan, *, groups: int = 1) -> FeatureLeaks:
-    """Run the plan's attacks, which are named as in the table. Use the engine if that is quicker.
+    """Run the plan's attacks, on the engine if that is quicker. Their names are those of the attack table.
 
-    Attacks by starting weights run in this process, because their model stays here.
+    Attacks that know the starting weights run in this process, because their model stays here.
     """
     if len(plan.columns) * (len(plan.columns.numeric) + len(plan.columns.categorical)) < WORTH_CELLS:
         return plan.leaks(PlannedAttack.__call__, groups=groups)
@@ -53,7 +53,7 @@ def leaks_on(engine: Engine, plan: AttackPlan, *, groups: int = 1) -> FeatureLea
 
 
 def prepare_attack(shared: bytes) -> TaskFunction:
-    """Make the plan in a worker. A task's input is the key of one of its attacks."""
+    """Rebuild the plan in a worker. The input of a task is the key of an attack."""
     facts, packed = msgspec.msgpack.decode(shared, type=tuple[_Facts, bytes])
     tensor_of: Mapping[str, Tensor] = load(packed)
     plan = AttackPlan(

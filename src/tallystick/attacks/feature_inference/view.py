@@ -1,8 +1,7 @@
-"""Hold the data from which a label party could rebuild a feature party's columns: received cut embeddings, and a few known
-rows.
+"""Define the data from which a label party could rebuild a feature party's columns: received cut embeddings, and known rows.
 
 Shapes: N rows, K known rows, D cut width, F numeric columns, G categorical columns, A columns of its own, C categories,
-J of them that an attack looks for, L looks, E = L D.
+J categories that an attack searches, L looks (embeddings of a row in different epochs), E = L D.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ class ColumnValues:
         categorical_NG: int64, codes from 0.
         numeric: F names.
         categorical: G names.
-        categories: how many codes each categorical column has.
+        categories: number of codes of each categorical column.
         vectors: for the first numeric columns, the vector to which each belongs; empty for a plain column.
     """
 
@@ -71,14 +70,15 @@ class ColumnValues:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstBatch:
-    """The rows that were embedded first, and the initial bottom model, if it follows from what every party knows.
+    """The rows of the first batch, and the initial bottom model, if it follows from what every party knows.
 
     Args:
-        rows_B: int64, which of the view's rows these are.
+        rows_B: int64, places of these rows in the view.
         cut_BD: their embeddings of the first step.
-        embed: numbers and embedded categories (B, T), float64, to what stands before the last layer's ReLU (B, D).
-        numeric: how many of the T are numbers.
-        tables: of each categorical column the embeddings (C, E) of its codes before training, side by side the rest of the T.
+        embed: takes numbers and embedded categories (B, T), float64, to the input of the last layer's ReLU (B, D).
+        numeric: number of the T inputs that are numbers.
+        tables: for each categorical column, the embeddings (C, E) of its codes before training; side by side they fill the rest
+            of T.
     """
 
     rows_B: Tensor
@@ -88,7 +88,7 @@ class FirstBatch:
     tables: tuple[Tensor, ...]
 
     def among(self, chosen_M: Tensor) -> "FirstBatch | None":
-        """Return the batch's rows that are among the chosen ones, or None if none is."""
+        """Return the batch restricted to the chosen rows, or None if it has none of them."""
         place_N = torch.full((int(max(chosen_M.max(), self.rows_B.max())) + 1,), -1, dtype=torch.int64)
         place_N[chosen_M] = torch.arange(len(chosen_M))
         (place_K,) = (place_N[self.rows_B] >= 0).nonzero(as_tuple=True)
@@ -100,8 +100,8 @@ class Marginals:
     """Distributions of columns, as a statistical office or the party itself may have published them.
 
     Args:
-        quantile_QF: of each numeric column, from its least value to its greatest, evenly spaced.
-        shares: of each categorical column the share of each code, (C,).
+        quantile_QF: evenly spaced quantiles of each numeric column, from its least value to its greatest.
+        shares: for each categorical column, the share of each code, (C,).
     """
 
     quantile_QF: Tensor
@@ -110,15 +110,15 @@ class Marginals:
 
 @dataclass(frozen=True, kw_only=True)
 class SentEmbeddings:
-    """The embeddings of the same rows that a label party received, in one training or in several, and what else it has.
+    """The embeddings of some rows that a label party received in one or several trainings, and what else it has.
 
     Args:
         last_BD: the last embedding of each row.
         mean_BD: the mean embedding of each row.
         looks_BE: the embeddings of several epochs, side by side.
         looks_at_BL: the step within each of these epochs at which the row was embedded; None if unknown.
-        contrast_BCD: how much the embedding fell with each of the C columns shuffled; None if none was.
-        shuffles: over how many shuffles this is the mean.
+        contrast_BCD: the embedding minus its mean with each of the C columns shuffled; None if no column was shuffled.
+        shuffles: number of shuffles in this mean.
         own_BA: the label party's own columns, as numbers; None if it has none, or they are not available.
         first: the first batch and the bottom model that embedded it, if these follow from the contract.
     """
@@ -134,7 +134,7 @@ class SentEmbeddings:
 
     @classmethod
     def of(cls, step: StepView) -> "SentEmbeddings":
-        """Build it from sums by row."""
+        """Make it from sums per row."""
         assert step.mean_BD is not None
         assert step.looks_BE is not None
         return cls(last_BD=step.received_BD, mean_BD=step.mean_BD, looks_BE=step.looks_BE, looks_at_BL=step.looks_at_BL)
@@ -153,11 +153,9 @@ class SentEmbeddings:
         )
 
     def beside(self, other: "SentEmbeddings") -> "SentEmbeddings":
-        """Join both trainings' embeddings, as further columns.
+        """Join the embeddings of both trainings, as further columns.
 
-        Looks at the same steps become one wider look, and others are further looks.
-
-        Further looks of a narrower cut are padded with zeros.
+        Looks of the same steps become wider looks. Other looks are appended; those of a narrower cut are padded with zeros.
         """
         at = [each.looks_at_BL for each in (self, other) if each.looks_at_BL is not None]
         assert len(at) == 2, "sums by row say when each look was"
@@ -182,21 +180,22 @@ class FeatureView:
 
     Args:
         last_ND: each row's last cut embedding, of the most trained bottom model.
-        mean_ND: the mean over the training, which averages fresh noise out; equal to ``last_ND`` for one look.
-        looks_NE: its embeddings of several epochs side by side: each epoch's model shows the columns from another side.
+        mean_ND: the mean over the training, in which fresh noise averages out; equal to ``last_ND`` for one look.
+        looks_NE: a row's embeddings of several epochs side by side. Each epoch's model shows the columns in another way.
         known_K: int64, the known rows.
         columns_K: the columns of the known rows.
-        own_NA: its own columns of all rows, as numbers; None if it has none, or the attack is measured where they are not known.
-        first: the first batch and the model that embedded it, for an attack that knows no row; None if that cannot be made.
+        own_NA: the label party's own columns of all rows, as numbers; None if it has none, or if the attack is measured without
+            them.
+        first: the first batch and the model that embedded it, for an attack that knows no row; None if not available.
         marginals: the distribution of each column, for an attack that knows no row; None if unknown.
-        others: columns of other people, who are not among the rows, for an attack that knows no row; None without such a table.
-        looks_at_NL: of each of the looks the step of its epoch that the row was embedded in, from 0: between two steps the bottom
-            model moves. None: not known, or there was one look only.
-        contrast_NCD: by how much less a row's embedding was on average with each of the C columns shuffled, numbers first; None
-            where no column was.
-        shuffles: over how many shuffles this is the mean.
-        scaled: what attacks read of all rows, scaled by the first of them for the others, whichever rows these know.
-        guesses: what attacks found that one after them reads, by attack and seed.
+        others: columns of other people, who are not among the rows, for an attack that knows no row; None if not available.
+        looks_at_NL: for each look, the step of its epoch, from 0, in which the row was embedded, because the bottom model changes
+            with each step; None if unknown, or if there is one look only.
+        contrast_NCD: a row's embedding minus its mean with each of the C columns shuffled, numbers first; None if no column was
+            shuffled.
+        shuffles: number of shuffles in this mean.
+        scaled: cache of scaled inputs of all rows, which do not depend on the known rows and serve all attacks.
+        guesses: cache of guesses that a later attack reads, by attack and seed.
     """
 
     last_ND: Tensor
@@ -230,7 +229,7 @@ class FeatureView:
         columns, left_NCD = len(self.columns_K.numeric) + len(self.columns_K.categorical), self.contrast_NCD
         if left_NCD is not None and (left_NCD.ndim != 3 or left_NCD.shape[:2] != (len(self.last_ND), columns)):
             raise DataError(
-                f"feature attack: what shuffled columns took away has shape {tuple(left_NCD.shape)}; expected (N, C, D) for "
+                f"feature attack: the change by shuffled columns has shape {tuple(left_NCD.shape)}; expected (N, C, D) for "
                 f"{len(self.last_ND)} rows and {columns} columns"
             )
         if not len(self.known_K) and self.first is None and self.marginals is None and self.others is None:
@@ -246,12 +245,12 @@ class FeatureView:
                 )
 
     def guess(self, attack: "FeatureAttack", *, seed: int) -> "Reconstruction":
-        """Return an attack's guess. If it ran before, take the guess out of ``guesses``."""
+        """Return an attack's guess. If it ran before, pop the guess from ``guesses``."""
         earlier = self.guesses.pop((attack, seed), None)
         return earlier if earlier is not None else attack(self, generator=torch.Generator().manual_seed(seed))
 
     def of_rows(self, index: Tensor, *, others: ColumnValues, marginals: Marginals) -> "FeatureView":
-        """Return the view of some rows, none of them known, with a table of other people and its distributions."""
+        """Return the view of some rows, without known rows, but with a table of other people and its distributions."""
         own_NA, looks_at_NL = (None if each is None else each[index] for each in (self.own_NA, self.looks_at_NL))
         return FeatureView(
             last_ND=self.last_ND[index],
@@ -271,11 +270,11 @@ class Reconstruction:
     """An attack's guess at every row's columns.
 
     Args:
-        numeric_NF: float64.
-        categorical_NG: int64, of each column the likeliest code.
-        scores: of each categorical column how likely some of its codes are to the attack, float64 (J, N), in any unit that ranks
-            rows; empty where it has none.
-        codes: which codes these are, int64 (J,): those that it looks for. All rows are alike to it in the others.
+        numeric_NF: float64, guessed numbers.
+        categorical_NG: int64, the likeliest code of each column.
+        scores: for each categorical column, scores (J, N) of some of its codes, float64, in any unit that ranks rows; empty if
+            the attack has none.
+        codes: the codes of these scores, int64 (J,). For other codes the attack ranks all rows equally.
     """
 
     numeric_NF: Tensor
@@ -285,7 +284,7 @@ class Reconstruction:
 
 
 class FeatureAttack(Protocol):
-    """Rebuilds columns. It sees the view and nothing else."""
+    """Rebuilds columns from the view and nothing else."""
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
         """Guess the columns of all rows of the view."""

@@ -13,7 +13,7 @@ from tallystick.attacks.feature_inference.view import FeatureAttack, FeatureView
 from tallystick.errors import ConfigError
 
 SWEEPS = 100
-_READS: tuple[Reads, ...] = ("mean", "course")  # of what the averaged attacks read
+_READS: tuple[Reads, ...] = ("mean", "course")  # inputs of the averaged attacks
 LEAST_GAIN = 1e-3  # least share of the variance that an attack is assumed to explain
 
 
@@ -21,14 +21,14 @@ LEAST_GAIN = 1e-3  # least share of the variance that an attack is assumed to ex
 class WeightedMean:
     """Average attacks with different errors. If there is noise, this beats each of them.
 
-    Stacking (Wolpert 1992; Breiman 1996). Known rows are left out fold by fold, and each attack guesses them by the others. For
-    each target the weights, at least 0, minimise the squared error of these guesses, and are shrunk towards weights that follow
+    Stacking (Wolpert 1992; Breiman 1996). Known rows are left out fold by fold, and each attack guesses them from the others. For
+    each target, weights of at least 0 minimise the squared error of these guesses. They are shrunk towards weights that follow
     from each attack's own error. Then the attacks get all known rows, and their guesses are averaged.
 
     Args:
         parts: the attacks; at least one.
-        folds: of the known rows, at least 2.
-        shrinkage: how strongly weights are drawn, in units of the guesses' variance; at least 0.
+        folds: number of folds of the known rows, at least 2.
+        shrinkage: strength of the shrinkage, in units of the guesses' variance; at least 0.
     """
 
     parts: tuple[FeatureAttack, ...]
@@ -43,13 +43,13 @@ class WeightedMean:
             )
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns. ``generator`` is the attacks', each of which begins anew where it knows all known rows.
+        """Guess every row's columns. ``generator`` serves all attacks, and is reset for each one that gets all known rows.
 
-        One known row gives its own columns.
+        If one row is known, all guesses are its columns.
         """
         targets, known_count = Targets.of(view.columns_K), len(view.known_K)
         left_AKT = torch.zeros(len(self.parts), *targets.y_KT.shape, dtype=torch.float64)
-        # A view of the known rows alone, whose inputs are scaled as all rows' are: to guess them needs no other row
+        # Make a view of only the known rows, with inputs scaled like those of all rows; guessing them needs no other row
         for reads in _READS:
             inputs(view, reads, own_columns=False)
         at_NL, left_NCD = view.looks_at_NL, view.contrast_NCD
@@ -85,7 +85,7 @@ class WeightedMean:
         gram_AAT.diagonal().add_(pull_T[:, None])
         along_AT = (guess_AKT * truth_KT).sum(dim=1) + pull_T * alone_AT
         weight_AT = alone_AT.clone()
-        for _ in range(SWEEPS):  # coordinate by coordinate the least of a convex function
+        for _ in range(SWEEPS):  # minimise a convex function coordinate by coordinate
             for place in range(len(weight_AT)):
                 step_T = (along_AT[place] - (gram_AAT[place] * weight_AT).sum(dim=0)) / gram_AAT[place, place]
                 weight_AT[place] = (weight_AT[place] + step_T).clamp(min=0)
@@ -93,7 +93,7 @@ class WeightedMean:
 
 
 def _values(reconstruction: Reconstruction, targets: Targets) -> Tensor:
-    """Return a reconstruction's numbers and its value for each known code; one that it did not look for has its mean."""
+    """Return a reconstruction's numbers and its score of each known code. A code that it did not search gets its mean."""
     mean_T = targets.y_KT.mean(dim=0)
     value_NT = mean_T.repeat(len(reconstruction.numeric_NF), 1)
     value_NT[:, : targets.numeric] = reconstruction.numeric_NF

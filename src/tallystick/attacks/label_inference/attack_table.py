@@ -1,4 +1,4 @@
-"""List the label inference attacks by name: each is a file here and a row in this table."""
+"""List the label inference attacks by name. Each attack has a file here and a row in this table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,22 +42,22 @@ class LabelInferenceAttack:
 
     Args:
         attack: scores rows of a view.
-        description: what it does, in a line for readers who do not know it; reports show it with the name.
-        reads: which messages of a step it reads; gradients if it reads gradients and embeddings.
+        description: one line on how it works, for readers who do not know it; reports show it with the name.
+        reads: which messages of a step it reads; gradients if it reads both gradients and embeddings.
         knows: which labels the attacker knows.
-        binary: whether it is for two classes.
-        multiclass: whether it can separate more than two classes.
-        numbers: whether it is for targets that are numbers.
-        over_training: reads one vector per row, and may get that of the whole training (``RowSums``) instead of single steps.
-        with_embeddings: whether it needs the own embeddings as well as the gradients.
-        tells_of_both: its findings may come from these embeddings alone.
-        with_model: trains the attacker's own bottom model on its own columns (``View.own_model``).
-        from_start: simulates the label party's initial model (``View.start``).
-        from_flip: undoes randomised response of a known chance (``View.flip``).
-        of_several: separates several labels of a row (``View.labels``).
-        quick: reads one vector per row and takes only a moment, so the quick audit runs it.
-        upper_bound: needs labels that no attacker has; it shows the least that there is to find, and another classifier may
-            find more.
+        binary: whether it works on two classes.
+        multiclass: whether it works on more than two classes.
+        numbers: whether it works on targets that are numbers.
+        over_training: whether it reads one vector per row, and so can use sums of the whole training (``RowSums``).
+        with_embeddings: whether it needs the attacker's own embeddings in addition to the gradients.
+        tells_of_both: whether its findings may come from these embeddings alone.
+        with_model: whether it trains the attacker's own bottom model on its own columns (``View.own_model``).
+        from_start: whether it simulates the label party's initial model (``View.start``).
+        from_flip: whether it undoes randomised response of a known probability (``View.flip``).
+        of_several: whether it separates several labels of a row (``View.labels``).
+        quick: whether the quick audit runs it: it reads one vector per row and takes only a moment.
+        upper_bound: whether it needs labels that no attacker has. It shows how much there is to find at least; another classifier
+            may find more.
     """
 
     attack: Attack
@@ -85,11 +85,11 @@ class LabelInferenceAttack:
 
 
 DIRECTION = "rows whose gradients point in the direction of a known row's gradient have its label"
-SPECTRAL = "rows are told apart by which side of the batch's main direction they lie on"
+SPECTRAL = "rows are separated by the side of the batch's main direction on which they lie"
 CLUSTERS = "rows are sorted into as many clusters as there are classes; the smaller cluster is the rarer class"
 BY_SIZE = "rows are sorted into as many clusters as there are classes; the largest cluster is the most frequent class, and so on"
 FEW_NUMBERS = "curves from a few rows whose number is known to that number"
-FIRST_STEPS = "before a model has learnt, its error is the target: rows of the first three batches are ranked by their gradients"
+FIRST_STEPS = "an untrained model's error is the target: rows of the first three batches are ranked by their gradients"
 AVERAGED = "each row's scores averaged over the epochs, so that fresh noise cancels out"
 
 OF_GRADIENTS: tuple[Attack, ...] = (
@@ -99,7 +99,7 @@ OF_GRADIENTS: tuple[Attack, ...] = (
     EnergyAttack(),
     EnergyAttack(half="high"),
 )
-"""The parts of a combined attack: every attack on gradients that knows no label and scores each row once."""
+"""Parts of a combined attack: every attack on gradients that knows no label and scores each row once."""
 
 _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
     {
@@ -154,7 +154,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "spectral-averaged": LabelInferenceAttack(
             attack=SpectralAttack(target="cut_gradient", scope="run"),
-            description="rows are told apart by which side of the main direction their mean gradients lie on",
+            description="rows are separated by the side of the main direction on which their mean gradients lie",
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
@@ -177,7 +177,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "low-energy": LabelInferenceAttack(
             attack=EnergyAttack(),
-            description="rows whose gradients have least in the directions in which gradients vary least are of one class",
+            description="rows whose gradients are smallest in the directions of least variance are of one class",
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
@@ -185,7 +185,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "high-energy": LabelInferenceAttack(
             attack=EnergyAttack(half="high"),
-            description="the same, in the directions in which gradients vary most",
+            description="as low-energy, in the directions of most variance",
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
@@ -202,7 +202,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "unmixed": LabelInferenceAttack(
             attack=UnmixedAttack(),
-            description="turns mean gradients' main directions until each varies on its own: one for each label of a row",
+            description="rotates mean gradients' main directions until they vary independently: one for each label of a row",
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
@@ -235,7 +235,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "surrogate-top": LabelInferenceAttack(
             attack=SurrogateTop(),
-            description="an own top model and the rows' labels are fitted together to the gradients that came",
+            description="a top model of the attacker's and the rows' labels are fitted together to the received gradients",
             reads="cut_gradient",
             over_training=True,
             with_embeddings=True,
@@ -331,7 +331,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "completion-fine-tuned": LabelInferenceAttack(
             attack=FineTunedCompletion(),
-            description="the attacker's own trained bottom model is trained on, with a few known rows and all the others",
+            description="the attacker's own bottom model is trained further, with a few known rows and all the others",
             reads="cut_embedding",
             knows=FewLabels(),
             with_model=True,
@@ -430,10 +430,10 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
 
 
 def _unflipped(name: str, row: LabelInferenceAttack) -> LabelInferenceAttack:
-    """Return the attack that takes another attack's guesses for replaced labels and un-flips them."""
+    """Return an attack that treats another attack's guesses as replaced labels and corrects them for the flips."""
     return LabelInferenceAttack(
         attack=UnflippedAttack(reader=row.attack),
-        description=f"what {name} reads is taken for replaced labels; a model of them is un-flipped, the row's own label added",
+        description=f"guesses of {name} are taken as replaced labels; a model of them is corrected for flips and the label added",
         reads="cut_gradient",
         multiclass=False,
         over_training=row.over_training,

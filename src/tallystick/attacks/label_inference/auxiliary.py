@@ -41,12 +41,13 @@ class NoLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsPerBatch:
-    """In every batch, some random rows of each class that is looked for: the positive one, or each of several.
+    """The labels of some random rows in every batch: of positive rows, or with several classes of each class.
 
-    If a batch has no more such rows, all of them are known and none is left to score: the evaluator skips it and counts it.
+    If a batch has no more than ``count`` such rows, all of them are known and none is left to score. The evaluator then skips the
+    batch and counts it.
 
     Args:
-        count: labels per batch and class, at least 1.
+        count: number of labels per batch and class, at least 1.
     """
 
     count: int = 1
@@ -73,10 +74,10 @@ class LabelsPerBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class FewLabels:
-    """The labels of a few random rows, equally many of each class, known in every step. They are at most half of a class's rows.
+    """The labels of a few random rows, equally many of each class and at most half of a class, known in every step.
 
     Args:
-        count: labels in all, at least one per class.
+        count: total number of labels, at least one per class.
     """
 
     count: int = 40
@@ -104,10 +105,10 @@ class FewLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class FewKnownNumbers:
-    """The targets of a few random rows, where targets are numbers. They are at most half of all rows.
+    """The targets of a few random rows, at most half of all rows, where targets are numbers.
 
     Args:
-        count: rows, at least 1.
+        count: number of rows, at least 1.
     """
 
     count: int = 40
@@ -174,7 +175,7 @@ class ShareOfLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassOrder:
-    """No row's label, but which class is the most frequent, the next, and so on to the rarest."""
+    """The order of the classes from the most frequent to the rarest, and no label of a row."""
 
     def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:  # noqa: ARG002
         """Count the classes of all rows that were seen."""
@@ -183,7 +184,7 @@ class ClassOrder:
 
     def describe(self) -> str:
         """Describe this."""
-        return "which class is how frequent"
+        return "the order of the classes by frequency"
 
 
 def _observed(view: View) -> Tensor:

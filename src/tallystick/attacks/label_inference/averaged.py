@@ -16,18 +16,19 @@ from tallystick.attacks.view import Attack, Scores, View
 class OverEpochs:
     """Average an attack's standardised score of each row over all its observations.
 
-    In neither paper, whose attacks look at one batch at a time. A defence that adds fresh noise to every gradient (Marvell,
-    isotropic noise, Gaussian DP) is weaker after E epochs, by up to sqrt(E) in signal to noise; a label that is flipped once is
-    not. A batch's scores are centred and divided by their deviation, so that batches count alike. Binary targets only.
+    In neither paper; their attacks look at one batch at a time. A defence that adds fresh noise to every gradient (Marvell,
+    isotropic noise, Gaussian DP) becomes weaker with E epochs: the signal-to-noise ratio grows by up to sqrt(E). A label that is
+    flipped once stays flipped. The scores of a batch are centred and divided by their deviation, so that all batches weigh the
+    same. Binary targets only.
 
     Args:
-        attack: scores batches. With one epoch it finds the same alone, and no row is scored here.
+        attack: scores batches. With only one epoch no row is scored here, because the attack alone would find the same.
     """
 
     attack: Attack
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score the whole run's rows that were seen at least twice and whose label is known in no step."""
+        """Score all rows of the run that were seen at least twice and whose label is not known in any step."""
         binary_only(view, "averaged attack", "the attack by itself")
         (step, *others) = view.steps
         if not isinstance(self.attack, NormAttack) or others or step.length_B is None or step.sightings_B is None:

@@ -18,12 +18,13 @@ from tallystick.errors import ConfigError
 class BilinearProbe:
     """Train a logistic head on components of the mean gradient and of the last embedding, and on their products.
 
-    In no paper. A row's gradient is (p - y) J, and J turns with the row: its products with the embedding are what a linear reader
-    of gradients lacks. It needs labels that no attacker has. What it finds may come from embeddings alone, which ``Probe`` tells.
+    In no paper. A row's gradient is (p - y) J, and the direction of J changes from row to row. A linear model of gradients cannot
+    follow that; products with the embedding can. It needs labels that no attacker has. Its findings may come from embeddings
+    alone; ``Probe`` shows how much does.
 
     Args:
-        gradients, embeddings: principal components of each, at least 1.
-        penalty: on squared weights, greater than 0.
+        gradients, embeddings: number of principal components of each, at least 1.
+        penalty: factor of the squared weights, greater than 0.
         most: greatest number of rows that it learns from, at least 1.
     """
 
@@ -40,7 +41,7 @@ class BilinearProbe:
             )
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score rows of unknown label by their log odds. ``generator`` draws which rows are learnt from."""
+        """Score rows of unknown label by their log odds. ``generator`` draws the rows to learn from."""
         rows, grad_ND = observations(view, "cut_gradient")
         _, embedding_ND = observations(view, "cut_embedding")
         grad_NG = standardised(principal_components(grad_ND, self.gradients))

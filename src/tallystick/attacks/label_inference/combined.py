@@ -15,7 +15,7 @@ from tallystick.attacks.view import Attack, Scores, View
 
 FOLDS = 5
 GRADIENTS, EMBEDDINGS = 20, 5  # principal components of each that the model reads
-SURE_OF_RARER, SURE_OF_OTHER = 0.6, 0.75  # of each class so large a share of its rows is taken for sure
+SURE_OF_RARER, SURE_OF_OTHER = 0.6, 0.75  # share of each class's rows whose guess counts as certain
 PENALTY = 1e-2
 
 
@@ -23,14 +23,14 @@ PENALTY = 1e-2
 class CombinedAttack:
     """Add several attacks' ranks of each row, and learn from the clearest rows how to score the others.
 
-    In no paper; self-training after Scudder (1965). The parts agree about the label, and their errors differ. Their ranks are
-    weighted by the first principal component of what they share, which inverts parts that point the other way; the orientation
-    as a whole is that of the parts, by which class is rarer. How rare it is follows from the parts: the median, over these, of
-    the smaller one of two clusters of scores. The highest and the lowest rows are then pseudo-labels of a logistic head on the
-    parts' scores and the first principal components of the mean gradients (and embeddings), in five folds, so that no row's
-    score rests on its own pseudo-label.
+    In no paper; self-training after Scudder (1965). The parts agree about the label, but make different errors. The first
+    principal component of their ranks gives each part a weight, negative for a part that points the other way. The orientation as
+    a whole is that of the parts, which know which class is rarer. The share of the rarer class is the median over the parts: each
+    splits its scores into two clusters and takes the smaller one. The rows with the highest and the lowest combined ranks then
+    get pseudo-labels. A logistic head learns these from the parts' scores and the first principal components of the mean
+    gradients (and embeddings), in five folds, so that no row's score depends on its own pseudo-label.
 
-    Knows no label, only which class is rarer, as its parts do. Binary targets only.
+    Like its parts, it knows no label, only which class is rarer. Binary targets only.
 
     Args:
         parts: attacks that score each row once, higher for the rarer class.
@@ -41,11 +41,11 @@ class CombinedAttack:
     embeddings: bool = False
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score all rows that were seen. Every part draws as it does alone, and ``generator`` then draws folds."""
+        """Score all rows that were seen. Each part draws what it would draw by itself; then ``generator`` draws folds."""
         binary_only(view, "combined attack", "completion or clusters")
         rows, grad_ND = observations(view, "cut_gradient")
         scores = [part(view, generator=torch.Generator().manual_seed(generator.initial_seed())) for part in self.parts]
-        # Each part's scores of these rows side by side, less the part's mean: 0 for a row that it does not score
+        # Put the parts' scores side by side, each minus the part's mean: 0 for a row that the part does not score
         columns = []
         for score in scores:
             by_row = torch.zeros(view.rows, dtype=torch.float64)
@@ -53,10 +53,10 @@ class CombinedAttack:
             by_row[torch.cat(score.rows)] = value - value.mean()
             columns.append(by_row[rows])
         part_NP = torch.stack(columns, dim=1)
-        part_NP = part_NP[:, (part_NP != part_NP[:1]).any(dim=0)]  # one that tells rows apart
+        part_NP = part_NP[:, (part_NP != part_NP[:1]).any(dim=0)]  # drop parts with equal scores
         if not part_NP.shape[1]:
             return whole_run(view, rows, torch.zeros(len(rows)))
-        # The parts' ranks together, weighed by how much they have in common
+        # Add the parts' ranks, weighted by how much they agree
         rank_NP = part_NP.argsort(dim=0, stable=True).argsort(dim=0).double()
         equal = [torch.unique(part_N, return_inverse=True)[1] for part_N in part_NP.T]  # equal scores share their mean rank
         for place, group_N in enumerate(equal):
@@ -70,13 +70,13 @@ class CombinedAttack:
         if self.embeddings:
             inputs.append(principal_components(observations(view, "cut_embedding")[1], EMBEDDINGS))
         x_NF = standardised(torch.cat(inputs, dim=1))
-        # The median over the parts of the share of rows in the smaller one of two clusters of scores
+        # The share of rows in the smaller of two clusters of scores, as the median over the parts
         shares = []
         for part_N in part_NP.T:
             cut = two_means_cut(part_N)
             above = 0.5 if cut is None else float((part_N > cut).double().mean())
             shares.append(min(above, 1 - above))
-        # Each row is scored by a head that other folds' surest rows fitted
+        # Score each row by a head that was fitted to the most certain rows of the other folds
         share = float(torch.tensor(shares).median())
         row_count = len(together_N)
         rarer = max(1, round(SURE_OF_RARER * share * row_count))

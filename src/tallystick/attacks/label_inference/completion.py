@@ -1,4 +1,4 @@
-"""Few-label model completion: a head on the attacker's own bottom model, learned from a handful of labels.
+"""Complete the attacker's own bottom model by a head that is learned from a few labels.
 
 Shapes: N rows of a run, D cut width, C classes.
 """
@@ -22,19 +22,19 @@ class ModelCompletion:
     """Put a logistic head on the cut embeddings (or gradients), fit it to the few rows of known label, and score all others.
 
     Fu et al. 2022 (label inference attacks against vertical federated learning), section 4, with a linear head in place of
-    MixMatch. Unlabelled rows still help: embeddings are centred and divided by one scale for all columns, so that the strong
-    penalty prefers directions in which all rows spread, which is where training put the label. Self-training on the surest rows
-    was tried and told no more. Does not fine-tune the bottom model on raw features: an attacker who did that might gain.
+    MixMatch. Unlabelled rows still help: embeddings are centred and divided by one scale for all columns, so the strong penalty
+    prefers directions of large variance over all rows, where training has put the label. Self-training on the most certain rows
+    did not find more. The bottom model is not fine-tuned on raw features; an attacker who does that might find more.
 
-    Where a defence has moved the label out of the directions of widest spread (distance correlation does), one scale for all
-    columns looks past it: ``columns="each"`` divides each by its own deviation. Forty labels cannot choose among 128 columns, but
-    can among the few principal components in which training has put the label: ``columns="components"``. An attacker tries all.
+    A defence may move the label out of the directions of large variance (distance correlation does). Then a single scale misses
+    it, and ``columns="each"`` divides each column by its own deviation. Forty labels cannot choose among 128 columns, but they
+    can choose among the few principal components that hold the label: ``columns="components"``. An attacker tries all three.
 
     Args:
-        target: what is read: each row's last cut embedding, its mean cut gradient, or the two side by side.
-        columns: "alike" keeps their proportions, "each" brings them all to one deviation; "components" takes as many principal
-            components in their place as COMPONENTS says, or as there are classes, each brought to one deviation.
-        penalty: on squared weights, greater than 0.
+        target: what it reads: each row's last cut embedding, its mean cut gradient, or both side by side.
+        columns: "alike" keeps the columns' proportions; "each" scales all columns to the same deviation; "components" replaces
+            them by COMPONENTS principal components, or one per class if that is more, scaled to the same deviation.
+        penalty: factor of the squared weights, greater than 0.
     """
 
     target: Received | Literal["both"] = "cut_embedding"
@@ -48,7 +48,7 @@ class ModelCompletion:
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score rows of unknown label by their log odds.
 
-        If all known labels are of one class they reveal nothing, and all rows get the same score.
+        If all known labels are of one class, all rows get the same score.
         """
         targets: tuple[Received, ...] = ("cut_embedding", "cut_gradient") if self.target == "both" else (self.target,)
         if self.columns == "components":

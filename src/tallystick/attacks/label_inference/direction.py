@@ -17,17 +17,18 @@ from tallystick.errors import ConfigError, DataError
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionAttack:
-    """Score a row by how closely its cut gradient points in the direction of a known positive row's.
+    """Score a row by how closely its cut gradient points in the direction of a known positive row's gradient.
 
-    Li et al. 2022 (Marvell), section 3.2. Reads cut gradients and knows a few labels in every batch (View.known_labels), and of
-    these rows the undefended gradients if View.clean_hints has them, as in Marvell's evaluation. Several hints are averaged as
-    unit vectors, so the score is the mean cosine with them: under noise a mean is steadier than a maximum. Several classes:
-    one score per class, from that class's hints. A batch without a hint is scored 0 throughout, a class without one -1: a guess.
+    Li et al. 2022 (Marvell), section 3.2. It reads cut gradients and knows a few labels in every batch (View.known_labels). If
+    View.clean_hints is set, it also knows the undefended gradients of these rows, as in Marvell's evaluation. Known gradients are
+    averaged as unit vectors, so the score is the mean cosine with them; under noise a mean is more stable than a maximum. With
+    several classes it gives one score per class. In a batch without a known row all scores are 0, which is a guess; a class
+    without a known row scores -1.
 
     Args:
-        measure: "cosine", or "inner" product, which adds the gradient's length.
-        scope: "batch", as the paper does; "run" compares the mean gradients that rows had over the training, in which noise that
-            a defence draws again at every step averages out.
+        measure: "cosine", or "inner" product, which also uses the gradient's length.
+        scope: "batch", as in the paper; "run" compares mean gradients over the training, so that noise which a defence draws anew
+            at every step averages out.
     """
 
     measure: Literal["cosine", "inner"] = "cosine"

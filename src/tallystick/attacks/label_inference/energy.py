@@ -1,4 +1,4 @@
-"""Compare energy by direction: noise that one class gets in all directions shows where the other class has little variance.
+"""Compare energy by direction. Noise in all directions of one class is visible where the other class has little variance.
 
 Shapes: B rows of a step's batch, N rows of the run, H halves of the directions.
 """
@@ -17,16 +17,16 @@ from tallystick.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyAttack:
-    """Score a row by its gradients' energy in the directions in which gradients vary least, or most, over all epochs.
+    """Score a row by its gradients' energy in the half of the directions in which gradients vary least, or most, over all epochs.
 
-    In no paper. Marvell (Li et al. 2022) models each class as isotropic, while real gradients lie in few directions, and gives
-    one class noise in all of them: where the data's own variance is low, only that class has any. A mean gradient does not show
-    it, nor its length, which is that of the directions of high variance. Minus the logarithm of the energy, less its batch's
-    mean, is averaged over the row's sightings (``SecondMoments``). Knows which class is rarer: two groups of scores are cut
-    apart, and the smaller is the rarer class. Reads cut gradients. Binary targets only.
+    In no paper. Marvell (Li et al. 2022) models each class as isotropic and adds noise to one class in all directions, while real
+    gradients lie in few directions. So in directions where the data vary little, only that class has energy. The mean gradient
+    does not show this, and neither does its length, which the directions of high variance determine. The score averages, over
+    all epochs, minus the logarithm of the energy, minus its batch's mean (``SecondMoments``). The attacker knows which class is
+    rarer: scores are split into two groups, and the smaller one is the rarer class. It reads cut gradients. Binary targets only.
 
     Args:
-        half: of the directions.
+        half: which half of the directions: "low" or "high" variance.
     """
 
     half: Literal["low", "high"] = "low"

@@ -1,8 +1,8 @@
-"""Every label inference attack on one feature party's view, evaluated: what a report's label section holds.
+"""Evaluate every label inference attack on one feature party's view, for a report's label section.
 
 Shapes: N rows of the run.
 
-The label party runs it: it can record what it sends and receives, which is all that crosses the wire, and it has the labels.
+The label party runs it, because it has the labels and can record all that it sends and receives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,26 +31,26 @@ def evaluate_label_inference(
     evaluator: AttackEvaluator | None = None,
     seed: int = 0,
 ) -> dict[str, AttackMetrics]:
-    """Attack one feature party's view and measure how well that tells the labels.
+    """Attack one feature party's view and measure how well the attacks find the labels.
 
     No guarantee: no attack here found more, another may.
 
     Args:
-        view: what the feature party saw, of how many classes; labels that it knows are drawn here, one set per attack.
-        whole: the whole training's sums per row (``RowSums.view``), for the attacks that read one vector per row; None: these
-            make it of the view's steps.
-        labels_N: the truth, a class number per row as the contract numbers them (0 or 1 if binary; floats will do).
-        auxiliary_labels: labels that the few-label attacks know, at least one per class.
-        clean: per step (B, D), the cut gradients before any defence, of which the attacker gets those of the rows that it is
-            told: a stronger attacker, and Marvell's. None: it has only what it received.
-        attacks: by name; by default all that can read this view and target: a view without recorded embeddings leaves out those
-            that read them, one without a start or an own model those that use it, several classes those for two.
+        view: the feature party's view, with the number of classes; the labels that it knows are drawn here, one set per attack.
+        whole: the whole training's sums per row (``RowSums.view``), for attacks that read one vector per row. If None, these
+            attacks compute it from the view's steps.
+        labels_N: the truth: class number of each row of the contract (0 or 1 if binary; floats are accepted).
+        auxiliary_labels: number of labels that the few-label attacks know, at least one per class.
+        clean: per step (B, D), the undefended cut gradients. The attacker gets those of its known rows, like Marvell's attacker.
+            If None, it has only what it received.
+        attacks: by name; by default all that can read this view and target. Attacks on embeddings need recorded embeddings, some
+            need a start or an own model, and some work for two classes only.
         evaluator: by default TPR at FPR 0.001, intervals of 95 %.
-        seed: of the told labels, of attacks that draw, and of the bootstrap.
+        seed: seed of the known labels, of attacks that draw, and of the bootstrap.
 
     Returns:
-        metrics per attack, leaving out attacks for which no batch could be evaluated, and those whose attacker could be told no
-        label, or labels of one class only: what these then guess would say nothing of the leak.
+        metrics per attack, without attacks for which no batch could be evaluated, and without those whose attacker knows no
+        label or labels of one class only, because such guesses say nothing about the leak.
 
     Raises:
         DataError: the view is broken, or labels do not fit it.
@@ -65,10 +65,10 @@ def evaluate_label_inference(
 
 
 class LabelInferenceEvaluation:
-    """One attack after the other on one feature party's view, measured by the truth: ``evaluate_label_inference``, in parts.
+    """Runs single attacks of ``evaluate_label_inference`` on one feature party's view.
 
-    What attacks on one vector per row read is worked out once for all of them. Arguments as there; ``view`` says how many classes
-    there are, and each attack's row how many labels it is told.
+    Vectors per row are computed once for all attacks that read them. Arguments are those of ``evaluate_label_inference``.
+    ``view`` has the number of classes; each attack's row has the number of labels that it knows.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class LabelInferenceEvaluation:
     def __call__(self, row: LabelInferenceAttack) -> AttackMetrics | None:
         """Run an attack and measure it.
 
-        Return None if no batch can be evaluated, or if an attacker who knows some labels would know none, or one class only.
+        Return None if no batch can be evaluated, or if an attacker who needs known labels has none, or has one class only.
         """
         attacked, truth_N = self.trained if row.over_training else self.stepwise
         informed = row.knows.reveal(attacked, truth_N, rng=np.random.default_rng([self.seed, 3]))
@@ -144,7 +144,7 @@ class LabelInferenceEvaluation:
 
 
 def _compact(view: View, labels_N: Tensor, classes: int) -> tuple[View, Tensor]:
-    """Return the view with its own rows numbered from 0, and their labels."""
+    """Return the view with its rows numbered from 0, and their labels."""
     steps, numbers_N = renumbered(view.steps)
     own_model = OfRows(view.own_model, numbers_N) if view.own_model is not None else None
     return replace(view, steps=steps, classes=classes, own_model=own_model), labels_N[numbers_N]

@@ -1,4 +1,4 @@
-"""Infer targets that are numbers from a few known ones: fit curves from embeddings, or from gradients, to the target.
+"""Infer targets that are numbers from a few known ones, by curves from embeddings or gradients to the target.
 
 Shapes: N rows of the run, K known rows, F inputs, P principal components.
 """
@@ -21,15 +21,15 @@ LEAST_KNOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class FewNumbers:
-    """Fit curves from a few rows whose number is known to that number, and score all others.
+    """Fit curves to a few rows whose number is known, and score all other rows.
 
-    For numbers what ``ModelCompletion`` is for classes (Fu et al. 2022, section 4): kernel ridge regression on the first
-    principal components, in their own proportions, so that directions in which all rows spread count most. What it finds in
-    embeddings is partly the features' own power to predict the number, there without any training.
+    It does for numbers what ``ModelCompletion`` does for classes (Fu et al. 2022, section 4). It uses kernel ridge regression on
+    the first principal components, unscaled, so that directions of large variance count most. What it finds in embeddings is
+    partly the features' own power to predict the number, which exists without any training.
 
     Args:
-        reads: each row's last embedding, what came back in later epochs (its mean gradient, and the mean direction of its
-            gradients), or the two side by side.
+        reads: each row's last embedding; or its mean gradient and the mean direction of its gradients in later epochs; or both
+            side by side.
     """
 
     reads: Literal["embedding", "gradient", "both"]
@@ -41,7 +41,7 @@ class FewNumbers:
         """
         if view.classes:
             raise ConfigError(f"few numbers: the target has {view.classes} classes; use completion")
-        # The rows that have all of it, in order, and what is read of each; float64
+        # Take the rows for which everything was recorded, in order, and their inputs as float64
         parts = [embeddings(view)] if self.reads != "gradient" else []
         parts += [later_gradients(view)] if self.reads != "embedding" else []
         rows_N = parts[0][0]

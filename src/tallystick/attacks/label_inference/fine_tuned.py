@@ -1,4 +1,4 @@
-"""Model completion as it was published: the attacker's own bottom model is trained on with few labels and many rows without.
+"""Complete a model as published: train the attacker's own bottom model further, with few labelled and many unlabelled rows.
 
 Shapes: B rows of a batch, D cut width, O outputs, C classes, N rows seen.
 """
@@ -20,14 +20,14 @@ CHUNK = 8192
 
 
 class OfRows(nn.Module):
-    """A model over the rows of a run, asked for them by other numbers."""
+    """A model over the rows of a run that takes other row numbers."""
 
     def __init__(self, model: nn.Module, numbers_N: Tensor) -> None:
         super().__init__()
         self.model, self.numbers_N = model, numbers_N
 
     def forward(self, rows_B: Tensor) -> Tensor:
-        """Compute what the model gives for the rows of these numbers."""
+        """Convert the row numbers, and compute the model's output."""
         cut_BD: Tensor = self.model(self.numbers_N[rows_B])
         return cut_BD
 
@@ -37,17 +37,17 @@ class FineTunedCompletion:
     """Put a head on the attacker's own trained bottom model, and train both on the few known rows and on the others.
 
     Fu et al. 2022 (label inference attacks against vertical federated learning), section 4.2: the head completes the bottom
-    model, and semi-supervised training fits both. They take MixMatch (Berthelot et al. 2019), and this its idea: labels of
-    unknown rows are guessed from two noisy passes and sharpened, all rows are mixed in pairs, guesses count ever more. A
-    table has no images to crop and flip, so it is embeddings that are made noisy and mixed. Needs the attacker's own columns and
-    model (``View.own_model``): a feature party has both, a label party that audits itself has neither.
+    model, and semi-supervised training fits both. The paper uses MixMatch (Berthelot et al. 2019); this attack uses its idea.
+    Labels of unknown rows are guessed from two noisy passes and sharpened, all rows are mixed in pairs, and the weight of guesses
+    grows. Tables cannot be cropped and flipped like images, so noise and mixing are applied to embeddings. It needs the
+    attacker's own columns and model (``View.own_model``). A feature party has both; a label party that audits itself has neither.
 
     Args:
-        steps: at least 1.
-        batch: known rows per step, and as many unknown ones.
-        rate: of Adam, for the head; the bottom model learns at a tenth of it.
-        noise: deviation of what is added to embeddings, in deviations of their columns.
-        weight: of the guessed labels at the end.
+        steps: number of steps, at least 1.
+        batch: number of known rows per step, and of unknown ones.
+        rate: Adam's learning rate for the head; the bottom model's is a tenth of it.
+        noise: deviation of the noise on embeddings, in deviations of their columns.
+        weight: final weight of the guessed labels.
     """
 
     steps: int = 200
@@ -64,7 +64,7 @@ class FineTunedCompletion:
         label_N = known_rows(view)[rows]
         known_rows_T, untold = rows[label_N >= 0], rows[label_N < 0]
         model = copy.deepcopy(view.own_model)
-        # Fit a linear head to the known rows on the model as it is
+        # Fit a linear head to the known rows, with the model unchanged
         model.train(False)
         with torch.no_grad():
             cut_TD = model(known_rows_T).double()
@@ -96,7 +96,7 @@ class FineTunedCompletion:
                     guess_BC = guess_BC / guess_BC.sum(dim=1, keepdim=True)  # sharpened at temperature 1/2
                 wanted_BC = torch.cat([one_hot(label_T[few], view.classes).float(), guess_BC])
                 other_B = torch.randperm(2 * self.batch, generator=generator)
-                share = 0.5 + 0.5 * float(torch.rand(1, generator=generator))  # at least half of each row is its own
+                share = 0.5 + 0.5 * float(torch.rand(1, generator=generator))  # each mixture is at least half its own row
                 mixed_BD = share * noisy[0] + (1 - share) * noisy[0][other_B]
                 mixed_BC = share * wanted_BC + (1 - share) * wanted_BC[other_B]
                 chance_BC = _chances(head(mixed_BD))
@@ -113,6 +113,6 @@ class FineTunedCompletion:
 
 
 def _chances(logit_BO: Tensor) -> Tensor:
-    """Return the probabilities (B, C) of one logit for two classes, or of one per class."""
+    """Return class probabilities (B, C) from one logit for two classes, or from one logit per class."""
     logit_BC = torch.cat([torch.zeros_like(logit_BO), logit_BO], dim=1) if logit_BO.shape[1] == 1 else logit_BO
     return logit_BC.softmax(dim=1)

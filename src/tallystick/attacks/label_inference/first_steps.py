@@ -1,4 +1,4 @@
-"""The first steps of a regression: before a model has learnt anything, its error is the target itself.
+"""Infer numbers from the first steps of a regression: before a model has learned anything, its error is the target itself.
 
 Shapes: B rows of a step's batch, K rows of the first steps, N rows seen, D cut width, F inputs.
 """
@@ -18,29 +18,29 @@ from tallystick.attacks.matrix import rescaled, top_direction
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError, DataError
 
-MOST_PSEUDO = 1024  # rows that a curve is fitted to: their kernel's eigenvectors take the cube of it
+MOST_PSEUDO = 1024  # greatest number of rows to fit a curve to; the time for eigenvectors grows with its cube
 BANDWIDTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
-LEAST_STEPS = 3  # the model moves with each, and with it the order of the rows
+LEAST_STEPS = 3  # each further step changes the model, and with it the order of the rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstSteps:
-    """Rank targets by which way the first gradients point, and read all other rows off by a curve that is fitted to these.
+    """Rank targets by the direction of the first gradients, and predict all other rows by a curve that is fitted to these.
 
-    After Xie et al. (arXiv 2301.07284), of which only the abstract could be read. Squared error sends 2 (p - y) J back. Of
-    an untrained model p is about the same for all rows, and J points about the same way. So y lies along the first principal
-    direction of a step's gradients, but for sign, place and scale. This gives targets to the rows of the first three steps.
-    Kernel ridge regression (``kernel_ridge``) takes them to all other rows. It reads their embeddings, and the attacker's own
-    columns where the view has them, or what came back in later epochs: a row's mean gradient tells of p - y, and which way its
-    gradients point tells of p.
+    After Xie et al. (arXiv 2301.07284), of which only the abstract could be read. Squared error sends back 2 (p - y) J. In an
+    untrained model p is about the same for all rows, and J has about the same direction. So the first principal direction of a
+    step's gradients gives y up to sign, offset and scale. This yields targets for the rows of the first three steps. Kernel ridge
+    regression (``kernel_ridge``) predicts all other rows from them. Its inputs are embeddings, and the attacker's own columns if
+    the view has them; or gradients of later epochs: a row's mean gradient depends on p - y, and the direction of its gradients
+    on p.
 
-    Knows no target. No gradient tells which way is up: the longer tail is taken for the high one, and where the tails are alike
-    the evaluator says. So it does of place and scale. Reads cut gradients, and embeddings if asked for.
-    Numbers only.
+    The attacker knows no target. Gradients do not show the sign: the longer tail is taken as the high end, and if the tails are
+    equal, the evaluator decides. The evaluator also supplies offset and scale. It reads cut gradients, and embeddings if ``of``
+    is "embedding". Numbers only.
 
     Args:
-        of: "first" scores the first steps' rows, "embedding" or "gradient" all others.
-        steps: that serve, at least 1.
+        of: "first" scores the rows of the first steps, "embedding" or "gradient" all others.
+        steps: number of first steps to use, at least 1.
     """
 
     of: Literal["first", "embedding", "gradient"] = "first"
@@ -58,7 +58,7 @@ class FirstSteps:
         """
         if view.classes:
             raise ConfigError(f"first steps: the target has {view.classes} classes, and numbers are ranked; use direction")
-        # The first steps' rows and a substitute for their targets, of one scale in every step; the longer tail is high
+        # Take the first steps' rows with pseudo-targets of the same scale in every step; the longer tail is high
         first = replace(view.epoch(view.epochs[0]), known_labels=None, clean_hints=None)
         steps = first.steps[: self.steps]
         targets = []
@@ -80,14 +80,14 @@ class FirstSteps:
         other_N = torch.ones(len(rows_N), dtype=torch.bool)
         other_N[place[rows_K[known_K]]] = False
         if not (len(target_K) and bool(other_N.any())):
-            raise DataError("first steps: no row is left beside those of the first steps, or none of these was seen again")
+            raise DataError("first steps: there are no other rows than those of the first steps, or none of these was seen again")
         centred_K1 = (target_K - target_K.mean())[:, None]
         guess_N = kernel_ridge(x_KF, centred_K1, x_NF[other_N], bandwidths=BANDWIDTHS)[0]
         return Scores(rows=(rows_N[other_N],), values=(guess_N,))
 
 
 def _turned(view: View) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return how far each step's gradients lie along their first principal direction, all turned alike, and the gradients."""
+    """Return each step's projections on its gradients' first principal direction, with one sign for all, and the gradients."""
     before_D: Tensor | None = None
     for grad_BD in matrices(view, "cut_gradient"):
         towards_D = top_direction(grad_BD)
@@ -105,9 +105,9 @@ def embeddings(view: View) -> tuple[Tensor, Tensor]:
 
 
 def later_gradients(view: View) -> tuple[Tensor, Tensor]:
-    """Return each row's mean gradient in the later epochs, and the mean of its gradients' directions, all turned the same way.
+    """Return each row's mean gradient in later epochs, and the mean of its gradients' directions, with one sign for all.
 
-    The first epoch's are left out: of the first steps' rows they are the targets, and no other row's are.
+    The first epoch is left out. Its gradients show the targets only for rows of the first steps, and not for other rows.
     """
     later = [step for step in view.steps if step.epoch > view.epochs[0]]
     if not later:

@@ -1,4 +1,4 @@
-"""A logistic head fitted to known labels: what the few-label attack and the linear probe share.
+"""Fit a logistic head to known labels, for the few-label attack and the linear probe.
 
 Shapes: N rows, D columns, C classes, O outputs (1 for two classes, else C).
 """
@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, one_hot, softplus
 
 from tallystick.attacks.matrix import centred
 
-DAMPED = 0.1  # of the bound's mean curvature
+DAMPED = 0.1  # damping, as a share of the bound's mean curvature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class LinearHead:
 
 
 def log_odds(logit_NO: Tensor) -> Tensor:
-    """Turn logits into log odds of class 1 (one logit) or of each class against the rest. No probability is rounded to 0 or 1."""
+    """Return log odds of class 1 (one logit) or of each class against the rest, without rounding a probability to 0 or 1."""
     if logit_NO.shape[1] == 1:
         return logit_NO.squeeze(1)
     other_odds = [torch.cat([logit_NO[:, :c], logit_NO[:, c + 1 :]], dim=1).logsumexp(dim=1) for c in range(logit_NO.shape[1])]
@@ -42,17 +42,17 @@ def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float) -
 
     Args:
         x_ND: float64 features.
-        label_N: int64 class numbers; if all are equal the head is 0: nothing can be learned.
-        classes: how many there are.
-        penalty: greater than 0, so that a minimum exists; biases are free.
+        label_N: int64 class numbers; if all are equal, the head is 0.
+        classes: number of classes.
+        penalty: greater than 0, so that a minimum exists; biases have no penalty.
     """
     outputs, width = (1 if classes == 2 else classes), x_ND.shape[1]
     zero = LinearHead(weight_DO=torch.zeros(width, outputs).double(), bias_O=torch.zeros(outputs).double())
     if len(label_N) == 0 or bool((label_N == label_N[0]).all()):
         return zero
     target_NO = (label_N[:, None] if classes == 2 else one_hot(label_N, classes)).double()
-    # L-BFGS takes fewer steps where the loss curves about equally in every direction. DAMPED: where classes are separated, the
-    # loss curves less than this bound on its Hessian (Böhning 1992)
+    # L-BFGS needs fewer steps if the loss has about the same curvature in every direction, so scale by a bound on its Hessian
+    # (Böhning 1992). The damping is there because the curvature falls below this bound where classes are separated.
     bound_DD = x_ND.T @ x_ND / (4 * len(x_ND))
     bound_DD.diagonal().add_(penalty + DAMPED * bound_DD.diagonal().mean())
     factor_DD = torch.linalg.cholesky(bound_DD)
@@ -86,4 +86,4 @@ def standardised(x_ND: Tensor) -> Tensor:
     scaled_ND = centred(x_ND)
     deviation_D = torch.linalg.vector_norm(scaled_ND, dim=0) / len(x_ND) ** 0.5
     scaled_ND.div_(torch.where(deviation_D > 1e-6 * deviation_D.max(), deviation_D, torch.inf))
-    return scaled_ND.clamp_(-10, 10)  # a unit that is dead but for a few rows would rule them
+    return scaled_ND.clamp_(-10, 10)  # else a unit that is active on few rows would dominate them

@@ -14,10 +14,10 @@ from tallystick.attacks.view import Scores, View
 
 @dataclass(frozen=True, kw_only=True)
 class NormAttack:
-    """Score a row by the length of its cut gradient: positive rows have longer ones.
+    """Score a row by the length of its cut gradient. Positive rows have longer gradients.
 
-    Li et al. 2022 (Marvell), section 3.1; FedAds, section 5.2.1, attack (1): where positives are rare, a model is less sure of
-    their label than of a negative row's. Reads cut gradients, knows no label. Binary targets only.
+    Li et al. 2022 (Marvell), section 3.1; FedAds, section 5.2.1, attack (1): where positives are rare, a model is less certain of
+    positive rows than of negative ones. It reads cut gradients and knows no label. Binary targets only.
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Measure an attack on numbers: its scores against the true targets, by ranks and on a straight line.
+"""Measure an attack on numbers by comparing its scores with the true targets, by ranks and by a straight line.
 
 Shapes: N rows of the run, M rows that are scored.
 """
@@ -23,13 +23,15 @@ NO_LABELS = NoLabels()
 
 @dataclass(frozen=True, kw_only=True)
 class NumberMetrics:
-    """Measured success of an attack on targets that are numbers. The direction is known: one bit, which a single known row gives.
+    """Measured success of an attack on targets that are numbers.
+
+    The evaluator supplies the direction of the scores, one bit that a single known row gives an attacker.
 
     Args:
-        spearman: the rank correlation of scores and targets, whichever way round; its interval may begin below 0.
-        r_squared: of the straight line from scores to targets that fits best: place and scale are told as well.
-        chance_spearman: what ``spearman`` of a guess is.
-        rows: that were scored.
+        spearman: rank correlation of scores and targets, in the better direction; its interval may begin below 0.
+        r_squared: R² of the best straight line from scores to targets; the evaluator supplies its offset and slope.
+        chance_spearman: ``spearman`` of a guess.
+        rows: number of scored rows.
     """
 
     spearman: IntervalEstimate
@@ -41,17 +43,17 @@ class NumberMetrics:
 def evaluate_on_numbers(
     attack: Attack, view: View, target_N: Tensor, *, knows: AuxiliaryLabels = NO_LABELS, seed: int = 0
 ) -> NumberMetrics | None:
-    """Attack a view and compare what comes out with the targets. Rows are resampled for the interval.
+    """Attack a view and compare the scores with the targets. Rows are resampled for the interval.
 
     Args:
         attack: scores one group of rows.
-        view: what the feature party saw; its ``classes`` are 0.
-        target_N: the truth, a number per row as the contract numbers rows.
-        knows: the targets that the attacker knows.
-        seed: of the attack and of the resamples.
+        view: the feature party's view; its ``classes`` are 0.
+        target_N: the truth: the target of each row of the contract.
+        knows: which targets the attacker knows.
+        seed: seed of the attack and of the resamples.
 
     Returns:
-        None if fewer than three rows are scored, or all their targets are equal. Equal scores are a guess: 0.
+        None if fewer than three rows are scored, or if all their targets are equal. Equal scores are a guess with correlation 0.
 
     Raises DataError for a broken view, a score that is not finite, or targets that do not fit the view.
     """

@@ -1,4 +1,4 @@
-"""Check what an attack reads of each step: a broken view is an error, never a low score.
+"""Check and gather what attacks read from each step. A broken view is an error, never a low score.
 
 Shapes: B rows of a step's batch, D cut width, N rows scored over a whole run, C classes.
 """
@@ -18,7 +18,7 @@ from tallystick.errors import ConfigError, DataError
 def matrices(view: View, target: Received) -> Iterator[Tensor]:
     """Yield each step's cut gradients or own cut embeddings, float64 (B, D).
 
-    Raises DataError, naming the step, if they are missing, are no matrix with a row per example, or are not all finite.
+    Raises DataError, naming the step, if they are missing, not a matrix with a row per example, or not all finite.
     """
     if view.received != "cut_gradient":
         raise DataError(f"label attack: the view's owner received {view.received}; only a feature party's view is attacked")
@@ -35,12 +35,12 @@ def matrices(view: View, target: Received) -> Iterator[Tensor]:
 
 
 def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
-    """Return the rows seen, in order, and of each its last cut embedding or its mean cut gradient, float32 (N, D).
+    """Return the rows seen, in order, with the last cut embedding or the mean cut gradient of each, float32 (N, D).
 
-    The last embedding comes from the most trained model. Gradients tell of the same label in all epochs, and the noise of
-    a defence averages out. Each batch is centred and divided by one scale first: what moved between two batches is the model, not
-    the rows. (On the Criteo sample this lifts clustering and model completion by 0.04 to 0.1 AUC in early epochs, and changes
-    nothing later.) A batch of one row becomes 0.
+    The last embedding comes from the most trained model. Gradients depend on the same label in all epochs, so their mean removes
+    the noise of a defence. Each batch is first centred and divided by one scale, because between two batches the model changes
+    and the rows do not. (On the Criteo sample this lifts clustering and model completion by 0.04 to 0.1 AUC in early epochs, and
+    changes nothing later.) A batch of one row becomes 0.
     """
     if len(view.steps) == 1:
         (step,) = view.steps
@@ -64,9 +64,9 @@ def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
 
 
 def scaled_observations(view: View, target: Received, columns: Literal["alike", "each"]) -> tuple[Tensor, Tensor]:
-    """Scale ``observations``: all columns on one scale ("alike") or each to one deviation, float32. The result is kept."""
+    """Scale ``observations``, float32: all columns by one scale ("alike") or each by its own deviation. The result is cached."""
     rows, x_ND = observations(view, target)
-    if len(view.steps) == 1 and columns == "alike":  # which they are
+    if len(view.steps) == 1 and columns == "alike":  # already scaled
         return rows, x_ND
     cache = view.steps[0].observed if len(view.steps) == 1 else {}
     if (target, columns) not in cache:
@@ -75,7 +75,7 @@ def scaled_observations(view: View, target: Received, columns: Literal["alike", 
 
 
 def clusters_of_run(view: View, target: Received, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return the rows seen, in order, and of each its cluster, int64 (N,): as many as classes, by k-means on ``observations``."""
+    """Return the rows seen, in order, and their clusters, int64 (N,): one per class, by k-means on ``observations``."""
     rows, x_ND = observations(view, target)
     cache = view.steps[0].observed if len(view.steps) == 1 else {}
     clustering = "clusters", target, view.classes, generator.get_state().numpy().tobytes()
@@ -85,9 +85,7 @@ def clusters_of_run(view: View, target: Received, generator: torch.Generator) ->
 
 
 def known_rows(view: View) -> Tensor:
-    """Return the class of every row whose label the attacker knows in some step, -1 for the rest, as int64, length
-    ``view.rows``.
-    """
+    """Return the class of every row whose label the attacker knows in some step, and -1 for other rows, int64 (rows,)."""
     known_N = torch.full((view.rows,), -1, dtype=torch.int64)
     for index, step in enumerate(view.steps):
         label_B = view.known_label(index)
@@ -115,4 +113,4 @@ def whole_run(view: View, rows: Tensor, values: Tensor, *, named: bool = True) -
 def binary_only(view: View, attack: str, instead: str) -> None:
     """Raise ConfigError if the target has more than two classes."""
     if view.classes != 2:
-        raise ConfigError(f"{attack}: the target has {view.classes} classes and this attack tells two apart; use {instead}")
+        raise ConfigError(f"{attack}: the target has {view.classes} classes, and this attack needs two; use {instead}")

@@ -1,4 +1,4 @@
-"""Run attacks on labels from other packages: an entry point names a row of the table, and a separate process runs it."""
+"""Run label attacks of other packages. An entry point names a row of the table, and a separate process runs the attack."""
 
 import json
 import os
@@ -16,23 +16,23 @@ from tallystick.attacks.label_inference.outside_worker import KNOWN, answered_sc
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import DataError
 
-LIMIT_S = 600.0  # of loading all rows, and of each attack
+LIMIT_S = 600.0  # limit for loading all rows, and for each attack
 
 
 def outside_attacks() -> tuple[Mapping[str, LabelInferenceAttack], Mapping[str, str]]:
-    """Load the attacks that installed packages name in the entry point group ``tallystick.label_attacks``, and the unusable ones.
+    """Load the attacks in the entry point group ``tallystick.label_attacks`` of installed packages, and say which are unusable.
 
     Threat model: whoever installs a package trusts its code, which runs with all rights of this user. Its process gets a view
     and the labels that its row declares, never others, and is stopped after ten minutes. No guarantee.
 
     Returns:
-        rows by name, and by name why one cannot be used: it cannot be loaded, is no row or one with a wrong entry, or has the
-        name of another.
+        usable rows by name, and reasons by name for the others: it cannot be loaded, is not a row, has a wrong entry, or has the
+        name of another attack.
     """
     attacks: dict[str, LabelInferenceAttack] = {}
     unusable: dict[str, str] = {}
     every = points()
-    # A process that ends costs the entry point that it was at, and another goes on
+    # If a process ends, the entry point that it was loading is unusable, and a new process continues with the next
     answers: list[dict[str, Any]] = []
     while len(answers) < len(every):
         output, ended = _answer(b"", str(len(answers)))
@@ -41,7 +41,7 @@ def outside_attacks() -> tuple[Mapping[str, LabelInferenceAttack], Mapping[str, 
             answers.append({"unusable": f"it cannot be loaded: {ended or 'its process ended'}"})
     for number, (point, answer) in enumerate(zip(every, answers, strict=True)):
         if point.name in LABEL_INFERENCE_ATTACKS or point.name in attacks:
-            unusable[f"{point.name} ({point.value})"] = "another attack has this name; give it one of its own"
+            unusable[f"{point.name} ({point.value})"] = "another attack has this name; give it a different name"
         elif "unusable" in answer:
             unusable[f"{point.name} ({point.value})"] = answer["unusable"]
         else:
@@ -53,16 +53,16 @@ def outside_attacks() -> tuple[Mapping[str, LabelInferenceAttack], Mapping[str, 
 
 @dataclass(frozen=True, kw_only=True)
 class OutsideAttack:
-    """Hand a view to the process of an attack from outside, and take its scores.
+    """Send a view to the process of an attack of another package, and receive its scores.
 
     Args:
-        number: which of the entry points it is.
+        number: place of the attack among the entry points.
     """
 
     number: int
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Return the attack's scores. Raises DataError, which says why, where it raises, does not end, or gives none."""
+        """Return the attack's scores. Raises DataError with the reason if it raises, does not end, or returns none."""
         message = view_message(view, self.number, seed=generator.initial_seed(), threads=torch.get_num_threads())
         answer, ended = _answer(message)
         if ended:
@@ -78,7 +78,7 @@ class OutsideAttack:
 
 
 def _answer(message: bytes, *arguments: str) -> tuple[bytes, str]:
-    """Return what the process answers to a message, and why it ended too early, if it did."""
+    """Return the process's answer to a message and, if it ended too early, the reason."""
     command = [sys.executable, "-m", "tallystick.attacks.label_inference.outside_worker", *arguments]
     surroundings = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
     process = subprocess.Popen(

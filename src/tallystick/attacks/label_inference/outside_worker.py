@@ -1,8 +1,8 @@
-"""Run an attack from outside in this process: read its number and a view, and answer with scores.
+"""Run an attack of another package in this process: read its number and a view, and answer with scores.
 
 Shapes: B rows of a step's batch, N scored rows.
 
-A message is a line of JSON, then tensors in safetensors' format: nothing that can run code is read on either side.
+A message is a line of JSON, then tensors in safetensors format. Neither side reads anything that can run code.
 """
 
 import json
@@ -34,7 +34,7 @@ _STEP = tuple(field.name for field in fields(StepView) if field.init and field.n
 
 
 def points() -> list[EntryPoint]:
-    """List the entry points of all installed packages, in an order that is the same in every process."""
+    """List the entry points of all installed packages in the same order in every process."""
     return sorted(entry_points(group=GROUP), key=lambda each: (each.name, each.value))
 
 
@@ -74,7 +74,7 @@ def answered_scores(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
 
 
 def main() -> None:
-    """Describe the attacks from the given number on, or run the one that the message on standard input asks for."""
+    """Describe the attacks from the given number on, or run the attack that the message on standard input names."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of foreign code is not an answer
     if len(sys.argv) > 1:
@@ -118,7 +118,7 @@ def _view(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> View:
 
 
 def _described(point: EntryPoint) -> dict[str, Any]:
-    """Return what the row says, or why it cannot be used: no report could show it, or the audit could not do it."""
+    """Describe a row, or say why it cannot be used: a report could not show it, or the audit could not run it."""
     try:
         row = point.load()
     except (Exception, SystemExit) as error:
@@ -141,7 +141,7 @@ def _described(point: EntryPoint) -> dict[str, Any]:
 
 
 def _in_words(error: BaseException) -> str:
-    """Say what a report can show of an error that foreign code raised."""
+    """Write an error of foreign code in plain characters that a report can show."""
     return f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
 
 

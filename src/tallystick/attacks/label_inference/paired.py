@@ -14,27 +14,29 @@ from tallystick.attacks.second_moments import whitening
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import DataError
 
-FEW_NEGATIVE = 0.02  # of the sums, where what stays of a row is more than fresh noise
-MORE_THAN_HALF = 0.51  # of the rows: then the greater sums are the frequent class's
+FEW_NEGATIVE = 0.02  # if a smaller share of sums is negative, the repeated part of rows exceeds fresh noise
+MORE_THAN_HALF = 0.51  # if the greater sums are a greater share of rows, they belong to the frequent class
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedEnergy:
-    """The sum, over pairs of epochs, of the inner products of a row's gradients, each whitened by its epoch's own covariance.
+    """Sum, over pairs of epochs, the inner products of a row's gradients, whitened by the covariance of their epoch.
 
-    In no paper. Noise that a defence draws anew at every step is independent of itself from one epoch to the next: its inner
-    products have mean 0, and those of what stays, the row's own (p - y) J, add up. Noise that is shaped like the gradients hides
-    them in every direction alike; whitened, all directions count alike. p - y is longer for the rarer class (as ``NormAttack``
-    has it), whichever way its gradients point; noise that a defence draws once for each row of the other class turns that round.
-    So where hardly any sum is negative two groups of them are cut apart, and the smaller one is the rarer class.
+    In no paper. Noise that a defence draws anew at every step is independent between epochs, so its inner products have mean 0.
+    The row's own part, (p - y) J, repeats, and its inner products add up. Noise that is shaped like the gradients hides them
+    equally in every direction, and whitening gives all directions the same weight. p - y is longer for the rarer class (see
+    ``NormAttack``), in whatever direction its gradients point. But noise that a defence draws once for each row of the other
+    class reverses that. So if hardly any sum is negative, the sums are split into two groups, and the smaller one is the rarer
+    class.
 
-    The sum over pairs is half of what the square of the sum has beyond the sum of the squares. Of a whole training it was summed
-    while that went on, whitened by the covariance of the steps before (``SecondMoments``), and all epochs but the first count;
-    of single steps it reads the epochs that were recorded. Knows no label, only which class is rarer. Binary targets only.
+    The sum over pairs is half the difference between the square of the sum and the sum of the squares. For a whole training it
+    was accumulated during training, whitened by the covariance of earlier steps (``SecondMoments``), without the first epoch. For
+    single steps it is computed from the recorded epochs. The attacker knows no label, only which class is rarer. Binary targets
+    only.
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score rows that were seen in two epochs at least, of one epoch's view none.
+        """Score rows that were seen in at least two epochs. In a view of one epoch there are none.
 
         Raises DataError for a gradient that is not finite.
         """
@@ -55,7 +57,7 @@ class PairedEnergy:
         for epoch in view.epochs:
             places = [place for place, step in enumerate(view.steps) if step.epoch == epoch]
             rows_B = torch.cat([view.steps[place].rows_B for place in places])
-            # The epoch's gradients, each batch centred, all directions of one spread but for those that hardly vary
+            # Centre each batch of the epoch and whiten it, except directions that hardly vary
             x_BD = torch.cat([centred(grads_BD[place]) for place in places])
             largest = float(x_BD.abs().max())
             if largest > 0:
@@ -72,10 +74,11 @@ class PairedEnergy:
 
 
 def _turned(pairs_N: Tensor) -> Tensor:
-    """Turn the sums so that the smaller of two groups, cut apart by their cube roots, has the greater ones.
+    """Negate the sums if needed, so that the rarer class has the greater ones.
 
-    Squared lengths of normal rows have cube roots that lean to no side (Wilson and Hilferty 1931), those of two classes to the
-    smaller one's. Where more than a few sums are negative fresh noise rules, and the greater ones stay the rarer class's.
+    If hardly any sum is negative, their cube roots are split into two groups, and the smaller group is the rarer class. (Cube
+    roots of squared lengths of normal rows are symmetric, Wilson and Hilferty 1931; two classes make them skewed.) If more sums
+    are negative, fresh noise dominates, and the greater sums belong to the rarer class.
     """
     if int((pairs_N <= 0).sum()) > FEW_NEGATIVE * len(pairs_N):
         return pairs_N

@@ -1,4 +1,4 @@
-"""Train a supervised probe with half of all labels. That is more than an attacker has, and still a floor.
+"""Train a supervised probe with half of all labels. An attacker has fewer, but the result is still a lower bound.
 
 Shapes: N rows of a run, B rows of a minibatch, D cut width, C classes, O outputs (1 for two classes, else C).
 """
@@ -18,18 +18,18 @@ from tallystick.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Train a classifier on the rows whose label is known, and score all others: how much of the label is there at all?
+    """Train a classifier on the rows whose label is known, and score all others, to see how much of the label is there at all.
 
-    It needs labels that no attacker has, and says that so much of the label, at least, is in that one vector per row: a better
-    classifier may find more. What it finds in embeddings is partly the features' own power to predict the label, there without
-    any training.
+    It needs labels that no attacker has. It shows how much of the label one vector per row holds at least; a better classifier
+    may find more. What it finds in embeddings is partly the features' own power to predict the label, which exists without any
+    training.
 
     Args:
-        target: what is read: each row's last cut embedding, or its mean cut gradient.
-        hidden: width of one hidden layer; 0 for a logistic head.
-        penalty: on squared weights of the logistic head, weight decay of the network; greater than 0.
-        steps: Descent steps of the network, at least 1.
-        batch: rows per step, at least 1.
+        target: what it reads: each row's last cut embedding, or its mean cut gradient.
+        hidden: width of the hidden layer; 0 for a logistic head.
+        penalty: factor of the squared weights of the logistic head, or weight decay of the network; greater than 0.
+        steps: number of the network's training steps, at least 1.
+        batch: number of rows per step, at least 1.
         most: greatest number of rows that the logistic head learns from, at least 1.
     """
 

@@ -1,4 +1,4 @@
-"""The spectral attack: how far a row lies along its batch's top singular direction.
+"""Score rows by their projection on their batch's top singular direction: the spectral attack.
 
 Shapes: B rows of a step's batch, D columns.
 """
@@ -16,18 +16,18 @@ from tallystick.attacks.view import Received, Scores, View
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralAttack:
-    """Projection of a row, less the batch's mean, on the batch's top right-singular vector.
+    """Project a row, minus the batch's mean, on the batch's top right-singular vector.
 
-    Sun et al. (label leakage from the forward embedding), section 5 and Algorithm 1, after Tran et al. 2018. Knows no label, only
-    that positives are the rarer class. Binary targets only.
+    Sun et al. (label leakage from the forward embedding), section 5 and Algorithm 1, after Tran et al. 2018. The attacker knows
+    no label, only that positives are the rarer class. Binary targets only.
 
     Args:
-        target: what is read: own cut embeddings, or cut gradients.
-        signed: Algorithm 1, oriented so that the smaller of the two clusters of scores is high; otherwise section 5's absolute
-            value, which folds two equally large clusters onto each other.
-        scope: "batch", as the paper does; "run" takes one vector per row, its last embedding or its mean gradient, and turns the
-            scores of all rows at once. Noise that a defence draws anew at every step averages out, and thousands of rows say
-            which cluster is the smaller one where a batch is too small to.
+        target: what it reads: own cut embeddings, or cut gradients.
+        signed: True for Algorithm 1, oriented so that the smaller of the two clusters of scores is high; False for section 5's
+            absolute value, which maps two equally large clusters onto each other.
+        scope: "batch", as in the paper; "run" takes one vector per row, its last embedding or its mean gradient, and orients all
+            scores at once. Noise that a defence draws anew at every step then averages out, and thousands of rows show which
+            cluster is the smaller one where a batch is too small for that.
     """
 
     target: Received
@@ -48,7 +48,7 @@ class SpectralAttack:
 def spectral_scores(matrix_BD: Tensor, *, signed: bool = True) -> Tensor:
     """Score a batch's rows from any layer's activations: higher is more likely positive, as float64 (B,).
 
-    Equal rows get equal scores. If both clusters are equally large, the side further from the batch's median is high.
+    Equal rows get equal scores. If both clusters are equally large, the side farther from the batch's median is high.
     """
     centred_BD = centred(matrix_BD)
     score_B = centred_BD @ top_direction(centred_BD)

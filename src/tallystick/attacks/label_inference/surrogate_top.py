@@ -1,4 +1,4 @@
-"""Fit a surrogate top model and labels that together would have sent these gradients.
+"""Fit a surrogate top model and labels that together explain the received gradients.
 
 Shapes: N rows seen, S rows of a fitting step, D cut width, C classes, H hidden units, K = C + H.
 """
@@ -16,41 +16,42 @@ from tallystick.attacks.label_inference.spectral import orient
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError
 
-SCORED = 4096  # rows at a time
-PENALTY = 0.3  # of the known labels' head
+SCORED = 4096  # rows that are scored at a time
+PENALTY = 0.3  # penalty of the head that is fitted to known labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class SurrogateTop:
-    """Fit a small top model and the rows' labels together, so that its gradients are those received, and read the labels off.
+    """Fit a small top model together with the rows' labels, so that its gradients match those received, and return the labels.
 
     After ExPLoit (Kariyappa and Qureshi, arXiv 2112.01299), which matches gradients by a surrogate model with surrogate labels
-    and adds regularisers, and the label inference of UnSplit (Erdoğan et al., arXiv 2108.09033). Only the abstracts of both were
-    at hand, so what follows is our own. Unlike ``LabelEnumeration`` it needs no starting weights.
+    and adds regularisers, and after the label inference of UnSplit (Erdoğan et al., arXiv 2108.09033). Only the abstracts of both
+    were at hand, so the method is our own. Unlike ``LabelEnumeration`` it needs no starting weights.
 
-    Cross-entropy sends (p - y) J back. p is the surrogate's softmax at the row's own cut embedding, J its logits' slopes there
-    and y the row's label. Of two classes the surrogate is a linear model and, beside it, one with a hidden layer, whose share
-    starts at 0. Of several it is linear. The model of the view has two parts. A label follows from the embedding by a softmax of
-    its own, which ties embeddings to gradients and stands for the label prior. A gradient lies about that of its label, with
-    noise of one deviation. The likelihood of the gradients is fitted, summed over labels; the best labels of each row then follow
-    in closed form. One vector per row is read: mean gradients, in which noise that is drawn anew averages out, and last
-    embeddings. A few starts are bad and find nothing, so the likeliest of some is fitted to the end.
+    Cross-entropy sends back (p - y) J: p is the surrogate's softmax at the row's own cut embedding, J the slopes of its logits
+    there, and y the row's label. For two classes the surrogate is the sum of a linear model and one with a hidden layer, whose
+    share starts at 0. For several classes it is linear. The model of the view has two parts. First, the label depends on the
+    embedding through a second softmax, which links embeddings to gradients and acts as the label prior. Second, a gradient is
+    that of its label plus noise with a single deviation. Training maximises the likelihood of the gradients, summed over labels;
+    then each row's best label follows in closed form. The attack reads one vector per row: its mean gradient, in which fresh
+    noise averages out, and its last embedding. Some starts find nothing, so several are tried, and the likeliest is trained to
+    the end.
 
-    Needs no label. Of two classes it knows which is rarer. The clusters of several stay unnamed, and the evaluator names them as
-    fits best. Known labels of several classes give the start, and their likelihood counts as much as that of all gradients. Of
-    two classes they made it no better, and are not used. Does not simulate what other parties send into the top model. Reads
-    embeddings, too: where gradients tell nothing, what it finds is theirs.
+    It needs no label. For two classes it knows which is rarer. With several classes it returns unnamed clusters, and the
+    evaluator names them in the best way. Known labels of several classes give the start, and their likelihood counts as much as
+    that of all gradients; for two classes they did not help and are not used. It does not simulate what other parties send into
+    the top model. Because it also reads embeddings, its findings come from them where gradients show nothing.
 
     Args:
-        guess: "gradient": how well each label explains the row's gradient; "prediction": the label that follows from
-            the row's embedding. Where labels were replaced before training, the gradient tells of the label that replaced the
-            true one, and the prediction of what rows like this one have in common.
-        hidden: units of the hidden layer, of two classes; 0 for none.
-        steps: of Adam, at least 1.
-        batch: rows per step.
-        rate: of Adam, falling to 0.
-        sample: the most rows that are fitted; all are scored.
-        starts: tried, at least 1; thrice as many of several classes, whose starts differ more.
+        guess: "gradient": how well each label explains the row's gradient; "prediction": the label that follows from the row's
+            embedding. If labels were replaced before training, the gradient shows the replaced label, and the prediction shows
+            the label that similar rows share.
+        hidden: number of hidden units for two classes; 0 for none.
+        steps: number of Adam steps, at least 1.
+        batch: number of rows per step.
+        rate: Adam's first learning rate; it falls to 0.
+        sample: greatest number of rows to fit; all rows are scored.
+        starts: number of starts to try, at least 1. Several classes get three times as many, because their starts differ more.
     """
 
     guess: Literal["gradient", "prediction"] = "gradient"
@@ -85,7 +86,7 @@ class SurrogateTop:
     def _likelihoods(self, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Compute the likelihoods of each row's labels, by its gradient and by its embedding.
 
-        One fit serves both guesses that are drawn alike.
+        Both guesses use the same fit if their generators are equal.
         """
         cache = view.steps[0].observed if len(view.steps) == 1 else {}
         rows, grad_ND = observations(view, "cut_gradient")
@@ -94,11 +95,13 @@ class SurrogateTop:
         fit = replace(self, guess="gradient"), view.classes, state, label_N.numpy().tobytes()
         if fit not in cache:
             cut_ND = observations(view, "cut_embedding")[1]
-            if not bool(grad_ND.any()):  # all equal: nothing can be fitted, and its start would be read from the embeddings
+            if not bool(grad_ND.any()):  # nothing to fit, and the start would only show embeddings
                 nothing_NC = torch.zeros(len(grad_ND), view.classes)
                 return nothing_NC, nothing_NC
             surrogate = self._fitted(cut_ND, grad_ND, label_N, view.classes, generator)
-            some = zip(torch.split(cut_ND, SCORED), torch.split(grad_ND, SCORED), strict=True)  # for slopes take room
+            some = zip(
+                torch.split(cut_ND, SCORED), torch.split(grad_ND, SCORED), strict=True
+            )  # in parts, because slopes need memory
             with torch.no_grad():
                 cache[fit] = (
                     torch.cat([surrogate(cut_SD, grad_SD) for cut_SD, grad_SD in some]),
@@ -107,9 +110,7 @@ class SurrogateTop:
         return cache[fit]
 
     def _fitted(self, cut_ND: Tensor, grad_ND: Tensor, label_N: Tensor, classes: int, generator: torch.Generator) -> "_Surrogate":
-        """Fit from known labels' head, or from that of some starts which explains the gradients best after a quarter of the
-        steps.
-        """
+        """Fit from the head of known labels, or else from the best of several starts after a quarter of the steps."""
         sample = torch.randperm(len(cut_ND), generator=generator)[: self.sample]
         fitting = _Fitting(self, cut_ND[sample], grad_ND[sample], generator)
         told_N = (label_N >= 0) & (classes > 2)
@@ -129,7 +130,7 @@ class SurrogateTop:
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Adam on the likelihood of a sample's gradients, and on that of the known rows' labels where some are known."""
+    """Maximises the likelihood of a sample's gradients, and of the known labels if there are any, by Adam."""
 
     how: SurrogateTop
     cut_SD: Tensor
@@ -153,7 +154,7 @@ class _Fitting:
 
 
 class _Surrogate(torch.nn.Module):
-    """A top model, a head that predicts labels, and scale and deviation of the gradients compared with the model's own."""
+    """A top model, a head that predicts labels, and the scale and deviation of received gradients relative to the model's."""
 
     def __init__(self, width: int, classes: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -167,14 +168,14 @@ class _Surrogate(torch.nn.Module):
         self.log_scale, self.log_deviation = torch.nn.Parameter(torch.zeros(())), torch.nn.Parameter(torch.zeros(()))
 
     def start_from(self, head: LinearHead) -> None:
-        """Take a head of known labels for the top model and for the labels that follow from embeddings."""
+        """Copy a head that was fitted to known labels into the top model and into the label head."""
         with torch.no_grad():
             for weight_DC, bias_C in ((self.weight_DC, self.bias_C), (self.label_DC, self.share_C)):
                 weight_DC.copy_(head.weight_DO)
                 bias_C.copy_(head.bias_O)
 
     def predicted(self, cut_SD: Tensor) -> Tensor:
-        """Log probability of each class at each row's embedding, (S, C)."""
+        """Compute the log probability of each class at each row's embedding, (S, C)."""
         return (cut_SD @ self.label_DC + self.share_C).log_softmax(dim=1)
 
     def logits(self, cut_SD: Tensor) -> Tensor:
@@ -185,12 +186,12 @@ class _Surrogate(torch.nn.Module):
         return cut_SD @ self.weight_DC + self.bias_C + unit_SH.relu() @ self.out_HC
 
     def forward(self, cut_SD: Tensor, grad_SD: Tensor) -> Tensor:
-        """Log likelihood of each row's gradient together with each label, less a constant, (S, C)."""
+        """Compute the log likelihood of each row's gradient together with each label, up to a constant, (S, C)."""
         scale = self.log_scale.exp()
-        # For what each label would send, (p - y) J, its product with the gradient and its squared length
+        # For each label's gradient (p - y) J, compute its product with the received gradient and its squared length
         if self.out_HC.shape[0]:
-            # With a hidden layer every slope is a sum of the K columns of one matrix, the linear model's and those into hidden
-            # units: what is compared are the K shares, so that no tensor of S C D numbers is made.
+            # With a hidden layer every slope is a combination of the K columns of one matrix: the linear model's, and those into
+            # hidden units. Comparing the K coefficients avoids a tensor of S C D numbers.
             column_DK = torch.cat([self.weight_DC, self.hidden_DH], dim=1)
             unit_SH = cut_SD @ self.hidden_DH + self.bias_H
             chance_SC = self._above(cut_SD, unit_SH).softmax(dim=1)

@@ -1,4 +1,4 @@
-"""Undo randomised response: read the replaced label, and correct the prediction from similar rows for the flips.
+"""Undo randomised response: read the replaced labels, and correct predictions from similar rows for the flips.
 
 Shapes: B rows of a step's batch, N rows seen, D cut width, F inputs.
 """
@@ -16,29 +16,31 @@ from tallystick.attacks.view import Attack, Scores, View
 from tallystick.errors import ConfigError, DataError
 
 FOLDS = 3
-LEAST_CHANCE = 0.02  # un-flipped chances below this, and above 1 - this, are the model's error
+LEAST_CHANCE = 0.02  # corrected probabilities are limited to this and 1 - this; beyond it they are the model's error
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnflippedAttack:
-    """Read the replaced labels, fit a model to them, un-flip what it predicts, and add the row's own evidence.
+    """Read the replaced labels, fit a model to them, correct its predictions for the flips, and add the row's own evidence.
 
-    In no paper; the correction is randomised response's own (Warner 1965). Labels that are replaced once with a known chance f
-    leak as labels without a defence do, and as they do behind any defence that is chained to the first. Without such a defence
-    they are read as the side of a gradient on its batch's main direction; the rarer side is positive. Behind noise they are read
-    by an attack that reads through it (``reader``), whose scores are cut into two groups. Then the chance f is taken out again. A
-    logistic head on the embeddings, and on the attacker's own columns where the view has them, predicts the replaced label with
-    chance p, and so the true one with q = (p - f) / (1 - 2 f). The row's own replaced label adds log((1 - f) / f), the epsilon,
-    one way or the other. The two together are its posterior log odds. Each row is predicted by the heads of other folds. Without
-    a reader the head is also given which way a row's gradients point. Behind noise that way is the noise's.
+    In no paper; the correction is that of randomised response (Warner 1965). Labels that are replaced once with a known
+    probability f leak like undefended labels, or as far as a second defence lets them. Without a second defence, the replaced
+    label is the side of the batch's main direction on which a gradient lies; the rarer side is positive. Behind noise, another
+    attack that works in spite of the noise (``reader``) reads them, and its scores are split into two groups. Then f is corrected
+    for: a logistic head on the embeddings, and on the attacker's own columns if the view has them, predicts probability p for the
+    replaced label, which gives q = (p - f) / (1 - 2 f) for the true label. The row's own replaced label adds or subtracts
+    log((1 - f) / f), the epsilon. The sum is the row's posterior log odds. Each row is predicted by a head that was fitted to
+    other folds. Without a reader, the head also gets the direction of the row's gradients; behind noise that direction would be
+    the noise's.
 
-    The guarantee stands: epsilon bounds what a row's own label adds, and not what rows like it tell. Knows no label. Knows f,
-    which the contract says (``View.flip``), and which class is rarer. Reads cut gradients and embeddings. Binary targets only.
+    The guarantee holds: epsilon bounds what a row's own label reveals, but not what similar rows reveal. The attacker knows no
+    label. It knows f from the contract (``View.flip``), and which class is rarer. It reads cut gradients and embeddings. Binary
+    targets only.
 
     Args:
-        reader: an attack that knows no label, whose scores are higher for the rarer of the replaced labels; None: the side.
-        penalty: on squared weights of the head, greater than 0.
-        most: rows that a fold's head is fitted to, at least 1.
+        reader: an attack that knows no label and scores the rarer replaced label higher; if None, the gradient's side is used.
+        penalty: factor of the head's squared weights, greater than 0.
+        most: greatest number of rows to fit a fold's head to, at least 1.
     """
 
     reader: Attack | None = None
@@ -52,13 +54,13 @@ class UnflippedAttack:
             )
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
-        """Score all rows that were read by their log odds. ``generator`` draws the folds, and the reader draws as when alone."""
+        """Score all rows by their log odds. ``generator`` draws the folds; the reader draws what it would draw by itself."""
         binary_only(view, "un-flipped attack", "completion or clusters")
         if view.flip is None or not 0 < view.flip < 0.5:
-            raise DataError("un-flipped attack: the view does not say with what chance labels were replaced (View.flip)")
+            raise DataError("un-flipped attack: the view does not say how likely a label was replaced (View.flip)")
         seen_rows, cut_ND = observations(view, "cut_embedding")
         if self.reader is None:
-            # The side of each row's gradients, the fewer above 0, and their direction, all turned up
+            # Take the side of each row's gradients, with the rarer side positive, and their directions with one sign
             side_N, count_N, towards_ND = torch.zeros(view.rows).double(), torch.zeros(view.rows), torch.zeros(0)
             for step, grad_BD in zip(view.steps, matrices(view, "cut_gradient"), strict=True):
                 unit_BD = normalize(grad_BD, dim=1, eps=torch.finfo(torch.float64).tiny)
@@ -74,7 +76,7 @@ class UnflippedAttack:
             replaced_N, parts = side_N > 0, [rescaled(towards_ND)]
         else:
             drawn_alike = torch.Generator().manual_seed(generator.initial_seed())
-            # The rows that were scored, in order, and of each its mean score, every group's centred and of one deviation
+            # Take the scored rows, in order, and their mean scores; each group's scores are standardised first
             scores = self.reader(view, generator=drawn_alike)
             sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
             for rows_B, score_B in zip(scores.rows, scores.values, strict=True):
@@ -86,13 +88,13 @@ class UnflippedAttack:
             rows = torch.nonzero(count_N).squeeze(1)
             score_N = sum_N[rows] / count_N[rows]
             cut = two_means_cut(score_N)
-            if cut is None:  # it tells no row from another: there is nothing to un-flip
+            if cut is None:  # all scores are equal, so there are no labels to correct
                 return whole_run(view, rows, torch.zeros(len(rows)))
             replaced_N, parts = score_N > cut, []
         parts.append(rescaled(cut_ND[torch.searchsorted(seen_rows, rows)]))
         if view.own_NA is not None:
             parts.append(rescaled(view.own_NA[rows]))
-        # Predict each row's chance of a replaced label of 1, by a head that other folds' rows fitted
+        # Predict the probability that a row's replaced label is 1, by a head that was fitted to the other folds
         x_NF = torch.cat(parts, dim=1)
         fold_N = torch.randint(FOLDS, (len(x_NF),), generator=generator)
         chance_N = torch.zeros(len(x_NF), dtype=torch.float64)

@@ -1,6 +1,6 @@
-"""Several labels of a row told apart because they vary on their own.
+"""Separate several labels of a row, using that they vary independently.
 
-Shapes: N rows seen, K components: as many as labels, or fewer of a narrow cut.
+Shapes: N rows seen, K components: one per label, or fewer in a narrow cut.
 """
 
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError
 
 STEPS = 100
-STAYS = 1e-8  # of a direction: how far its cosine with the one before may be from 1
-LEAST_SHARE = 1e-9  # of the first component's variance, below which there is no further one
+STAYS = 1e-8  # a direction has converged if its cosine with the previous one is this close to 1
+LEAST_SHARE = 1e-9  # a component with a smaller share of the first one's variance is ignored
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnmixedAttack:
-    """Turn the mean gradients' main directions until each is as far from a normal distribution as it can be.
+    """Rotate the mean gradients' main directions until the components are as far from normal distributions as possible.
 
-    In no paper that we know for labels; independent component analysis (Hyvärinen and Oja 2000), by skewness and kurtosis
-    together. A gradient is the sum over a row's labels of chance less label, each times a direction of its own. So mean
-    gradients lie in as many directions as there are labels, and in the main one of these labels are mixed. Each by itself has
-    two humps, and a mixture of them is nearer to a normal distribution. The rarer a label is, the more skewed is its component:
-    by that components are named. Knows no label, only in which order labels are frequent.
+    In no paper on labels that we know; independent component analysis (Hyvärinen and Oja 2000), by skewness and kurtosis
+    together. A gradient is a sum over a row's labels of (p - y), each times a direction of its own. So mean gradients span as
+    many directions as there are labels, and principal directions mix the labels. A single label has two peaks; a mixture is
+    closer to a normal distribution. The rarer a label is, the more skewed is its component, and this names the components. The
+    attacker knows no label, only the order of labels by frequency.
 
     Args:
-        starts: random ones, at least 1; the one that ends furthest from a normal distribution is taken.
+        starts: number of random starts, at least 1; the result farthest from a normal distribution is used.
     """
 
     starts: int = 8

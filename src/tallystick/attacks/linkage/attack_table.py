@@ -1,4 +1,4 @@
-"""List the attacks on linking by similarity: each is a file here and a row in this table."""
+"""List the attacks on linking by similarity. Each attack has a file here and a row in this table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ V = TypeVar("V", bound=LinkageView)
 
 @dataclass(frozen=True, kw_only=True)
 class LinkageAttackRow(Generic[V]):
-    """An attack, the view that it reads, a line on how it works for the report, and how many keys it must know."""
+    """An attack, the view that it reads, a line for the report on how it works, and how many keys it must know."""
 
     attack: LinkageAttack[V]
     view: type[V]
@@ -33,7 +33,7 @@ class LinkageAttackRow(Generic[V]):
 
     @property
     def seat(self) -> Seat:
-        """Return in whose seat the attack is made."""
+        """Return the role of the attacker."""
         return self.view.seat
 
 

@@ -10,24 +10,24 @@ from tallystick.attacks.linkage.view import DistanceModel, FeaturePartyView, Flo
 from tallystick.errors import ConfigError
 
 MOST_NEIGHBORS = 4_000_000
-"""Nearest keys of all points of a grid together, which are 32 MB of numbers."""
+"""Greatest number of nearest keys for all points of a grid together: 32 MB."""
 TIE = 1e-6
-"""The most that a number adds to a distance, as a share of the window."""
+"""Greatest share of the window that a key's number adds to its distance."""
 MOST_DIMENSIONS = 4
-"""With more dimensions, keys are searched as if no distance saturated, because there would be 2^D searches."""
+"""With more dimensions than this, the search ignores saturation, because it would need 2^D searches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """Looks for the places whose K nearest own keys are those that a position is linked to, and takes their middle.
+    """Finds the places whose K nearest own keys are those that a position is linked to, and takes their middle.
 
-    Not in the paper. A set of K nearest keys leaves a small cell of the map (an order-K Voronoi cell). Noise on similarities does
-    not blur it, as it is added after the links are chosen. Where similarity saturates a cell is open: then its middle says
-    little, and the place is marked as only a bound. For the feature party's view.
+    Not in the paper. A set of K nearest keys belongs to a small cell of the map (an order-K Voronoi cell). Noise on similarities
+    does not blur the cell, because it is added after the links are chosen. Where similarity saturates, a cell is open; its middle
+    then says little, and the place is marked as only a bound. It reads the feature party's view.
 
     Args:
-        positions: how many to place at most, a random sample.
-        grid: points of the first grid; a second one, of a tenth of it, lies around each place that the first one finds.
+        positions: greatest number of positions to place, a random sample.
+        grid: number of points of the first grid; a second grid of a tenth as many surrounds each place that the first one finds.
     """
 
     positions: int = 300
@@ -48,7 +48,7 @@ class Cells:
         low_D, high_D = own_MD.min(axis=0), own_MD.max(axis=0)
         margin_D = 0.1 * (high_D - low_D)
         if metric.bits_per_unit_D is not None:
-            margin_D = np.maximum(margin_D, 3 * metric.window)  # beyond where similarity saturates, so that open cells show
+            margin_D = np.maximum(margin_D, 3 * metric.window)  # wider than saturation reaches, to detect open cells
         points_GD = low_D - margin_D + rng.random((grid, own_MD.shape[1])) * (high_D - low_D + 2 * margin_D)
         near_GK = nearest_of(points_GD)
         places = np.empty((len(sample), own_MD.shape[1]))
@@ -58,7 +58,7 @@ class Cells:
             numbers = view.numbers_NK[position][view.numbers_NK[position] >= 0]
             wanted_M = np.zeros(len(own_MD), dtype=bool)
             wanted_M[numbers] = True
-            # The number of linked keys may be below the contract's K, and only this many of a point's nearest keys count.
+            # There may be fewer linked keys than the contract's K. Then only so many of a point's nearest keys count.
             coarse_GD = _best(points_GD, wanted_M[near_GK[:, : len(numbers)]].sum(axis=1))
             reach_D = 3 * coarse_GD.std(axis=0) + 3 * margin_D / np.sqrt(grid)
             around_GD = coarse_GD.mean(axis=0) + reach_D * (2 * rng.random((grid // 10, own_MD.shape[1])) - 1)
@@ -77,11 +77,12 @@ class Cells:
 
 
 class NearestKeys:
-    """The K keys nearest to points, by the distance at which the helper finds them: it grows no more where it saturates.
+    """Finds the K keys nearest to each point by the helper's distance, which saturates.
 
-    A saturated distance is the least, over all sets of dimensions, of the plain distance in those and a constant for the others;
-    so who is among the K nearest is among them by the plain distance of one of these sets, which a tree searches. A tree has the
-    key's number as one more, tiny dimension: else thousands of keys that tie, as readings of one place do, lie in one leaf.
+    A saturated distance is a minimum over all sets of dimensions: the plain distance within the set plus a constant for the other
+    dimensions. So each of the K nearest keys is also among the K nearest by the plain distance of one of these sets, and a tree
+    per set finds it. Each tree has the key's number as one more, tiny dimension. Without that, thousands of keys that tie, such
+    as readings of one place, would share a leaf.
     """
 
     def __init__(self, keys_MD: Floats, metric: DistanceModel, neighbors: int) -> None:
@@ -96,9 +97,9 @@ class NearestKeys:
         self._trees = [(part, cKDTree(np.column_stack(((keys_MD * weight_D)[:, part], number_M)))) for part in (every, *some)]
 
     def __call__(self, points_GD: Floats) -> Integers:
-        """List the nearest keys of each point (G, K), the nearest first. Of distances that saturate ties go by number."""
+        """List the nearest keys of each point (G, K), the nearest first. Ties between saturated distances go by number."""
         distance_GK, near_GK = self._of_tree(0, points_GD)
-        further_G = np.flatnonzero(distance_GK[:, -1] > self._reach)  # nearer ones lie where nothing saturates
+        further_G = np.flatnonzero(distance_GK[:, -1] > self._reach)  # nearer keys have no saturated dimension
         block = max(1, MOST_NEIGHBORS // (self._neighbors * 2 ** len(self._weight_D)))
         for start in range(0, len(further_G), block):
             further_F = further_G[start : start + block]
@@ -120,5 +121,5 @@ class NearestKeys:
 
 
 def _best(points_GD: Floats, overlap_G: Integers) -> Floats:
-    """Return the points whose nearest keys are most like a position's: its cell."""
+    """Return the points whose nearest keys agree best with those of a position: its cell."""
     return np.asarray(points_GD[overlap_G == overlap_G.max()])

@@ -20,10 +20,10 @@ def measure_located(
 
     Args:
         name: of the attack.
-        located: what it gave.
+        located: places that the attack returned.
         truth_MD: true keys of all targets, in the scale of the view.
         unit_D: size of one step of that scale in the unit of the answer, such as metres, per dimension.
-        rng: of the bootstrap and the guesses.
+        rng: generator for the bootstrap and the guesses.
     """
     if not len(located.targets_T):
         return None

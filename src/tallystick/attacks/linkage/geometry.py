@@ -10,14 +10,14 @@ from tallystick.attacks.linkage.view import FiltersView, Located, OnProgress, Ra
 from tallystick.errors import ConfigError
 
 BYTES_AT_ONCE = 4096
-"""Bytes of every filter in one product of bits: 200 MiB for 1,500 filters."""
+"""Bytes of each filter that one matrix product takes: 200 MiB for 1,500 filters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankGeometry:
-    """Reads a key off its ranks: the middle of its window, in pivots, over pivots per unit.
+    """Computes a key from its ranks: the middle of its window, in pivots, divided by pivots per unit.
 
-    Pivots are uniform over the contract's range, which the helper reads too. For the helper's view of ranks.
+    Pivots are uniform over the contract's range, and the helper has the contract. It reads the helper's view of ranks.
     """
 
     def __call__(
@@ -34,13 +34,14 @@ class RankGeometry:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterGeometry:
-    """Walks from filter to filter: distances between filters that overlap add up along each dimension to the keys' places.
+    """Adds up distances between overlapping filters along each dimension until all keys have a place.
 
-    A dimension's distance is the number of pivots between two keys, doubled, as long as their windows overlap; shortest paths
-    give the others. A few known keys then give place, direction and scale. For the helper's view of shuffled filters.
+    In one dimension, the distance of two filters is twice the number of pivots between their keys, as long as their windows
+    overlap. Shortest paths give the other distances. A few known keys then give position, direction and scale. It reads the
+    helper's view of shuffled filters.
 
     Args:
-        keys: how many keys to place at most, a random sample (all pairs are compared).
+        keys: greatest number of keys to place, a random sample (all pairs are compared).
     """
 
     keys: int = 1500
@@ -65,7 +66,7 @@ class FilterGeometry:
                 common_TT += bits_TP @ bits_TP.T
             ones_T = np.diag(common_TT).copy()
             distance_TT = ones_T[:, None] + ones_T[None] - 2 * common_TT
-            # Nearer than half a window: chance overlaps play no part, and a row of such steps goes all the way.
+            # Take steps below half a window: they exclude chance overlaps, and a chain of them spans the whole range.
             near_TT = common_TT > 0.5 * np.minimum(ones_T[:, None], ones_T[None])
             np.fill_diagonal(near_TT, False)
             first, second = np.nonzero(near_TT)

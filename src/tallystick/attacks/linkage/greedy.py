@@ -1,4 +1,4 @@
-"""FedSim's greedy attack: one similarity, one distance, one guess. Shapes: M numbers, D dimensions."""
+"""Attack by FedSim's greedy guess from one similarity. Shapes: M numbers, D dimensions."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from tallystick.attacks.linkage.view import LabelPartyView, Located, OnProgress,
 class Greedy:
     """Guesses the likeliest distance from each number's highest similarity, then a place at that distance at random.
 
-    FedSim, section 5.2, the attack that tau bounds, for one pair (the paper's guess from several pairs has to satisfy all
-    likeliest distances at once, which noise makes impossible). For the label party's view. Its weakness is what makes tau
-    look like protection: see ``Trilateration``.
+    FedSim, section 5.2: the attack that tau bounds, for one pair. (The paper's guess from several pairs has to satisfy all
+    likeliest distances at once, which noise makes impossible.) It reads the label party's view. Because it is weak, tau looks
+    like protection; ``Trilateration`` shows that it is not.
     """
 
     def __call__(
@@ -31,7 +31,7 @@ class Greedy:
         chosen_M = best_L[first_M]
         distance_M = np.maximum(view.metric.distance_of(similarity_L[chosen_M], shrink=True), 0.0)
         way_MD = rng.normal(size=(len(numbers_M), view.own_ND.shape[1]))
-        # The length of a step of size 1 in this direction, without saturation: distances are linear along a ray.
+        # The distance of a step of length 1 in this direction, without saturation; distances are linear along a ray.
         small = 1e-3 * view.metric.window if view.metric.bits_per_unit_D is not None else 1.0
         unit_MD = way_MD / np.linalg.norm(way_MD, axis=1, keepdims=True)
         per_unit_M = view.metric.distance(np.zeros_like(unit_MD), small * unit_MD) / small

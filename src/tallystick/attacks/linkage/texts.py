@@ -1,6 +1,7 @@
 """Name the text behind a key from its encoding, its similarities or its links.
 
-Every attack here has a list of texts that the other side's are among, such as a telephone book, and says which one each key is.
+Each attack here has a list of texts, such as a telephone book, that holds all texts of the other side. It finds which of them
+belongs to each key.
 
 Shapes: T targets, S texts of the list, N own rows, K links, P pairs.
 """
@@ -18,19 +19,19 @@ from tallystick.errors import ConfigError
 
 UNNAMED = -1
 SAMPLED, FIRST_TEXTS = 150, 256
-"""Filters on which starts are tried, and texts of similar size that a group's first filter may be."""
+"""Number of filters that starts are tried on, and number of texts of similar size that a group's first filter may have."""
 FITS = 0.1
-"""The misfit below which a start is right, in the variance of what filters have in common. A wrong start is above a half."""
+"""A start is right if its misfit is below this, in units of the variance of shared bits. A wrong start is above a half."""
 SWEEPS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class HelperTexts:
-    """View of a helper, which knows no secret and no key, for naming text keys. The truth is in no view.
+    """View of a helper for naming text keys. The helper knows no secret and no key. No view holds the truth.
 
     Args:
-        likeness_SS: q-grams that two texts of the list have in common; on the diagonal, all q-grams of one text.
-        likeness_TT: the same of two filters, as their bits let it be estimated.
+        likeness_SS: number of q-grams that two texts of the list share; on the diagonal, number of q-grams of one text.
+        likeness_TT: the same for two filters, estimated from their bits.
     """
 
     seat: ClassVar[Seat] = "helper"
@@ -43,7 +44,7 @@ class LabelPartyTexts:
     """View of the label party for naming a feature party's text keys.
 
     Args:
-        targets: T, numbers of the feature party.
+        targets: T, number of keys of the feature party.
         distance_NS: distances of own keys to every text of the list, under the secret that the parties share.
         numbers_NK: links of each own row (-1 pads).
         similarity_NK: noisy similarities.
@@ -73,35 +74,38 @@ class FeaturePartyTexts:
 
 
 TextView = HelperTexts | LabelPartyTexts | FeaturePartyTexts
-"""One seat's view of text keys, and the list."""
+"""View of one role on text keys, with the list."""
 V = TypeVar("V", bound=TextView)
 
 
 class TextAttack(Protocol[V_contra]):
-    """Reads a view and names targets. It sees nothing else."""
+    """Reads a view, and nothing else, and names targets."""
 
     def __call__(self, view: V_contra, *, progress: OnProgress = quietly) -> Integers:
-        """Return the place on the list of each target's text (T,), -1 for those that it leaves out."""
+        """Return the place of each target's text on the list (T,), or -1 where it names none."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterGraph:
-    """Matches the graph of filters with that of listed texts, by q-grams in common. It needs no known key. It is for the helper.
+    """Matches the graph of filters with the graph of listed texts by shared q-grams. It needs no known key. It is for the helper.
 
     After Vidanage, Christen, Ranbaduge and Schnell, "A graph matching attack on privacy-preserving record linkage" (CIKM 2020),
-    which matches by features of each node. Here a few filters that are much alike are placed together: whichever text the first
-    of them is taken for, the next one goes where its likeness to those before fits best. A ridge regression on these pairs then
-    foretells how alike every filter is to any listed text, and the surest pairs join them, round by round. On some of the filters
-    each then goes where its likeness to the others fits best: the misfit that is left tells a right start from a wrong one, so
-    others are tried until one fits, and the best of them is carried on to all.
+    which matches by features of each node. The attack here has three stages:
+
+    1. It takes a small group of similar filters, and tries each text for the first of them. Each next filter gets the text whose
+       likeness to the earlier texts fits best. The assignments with the least misfit are the starts.
+    2. A ridge regression on the matched pairs predicts the likeness of every filter to every text. Round by round, the most
+       certain pairs join the matched ones.
+    3. On some of the filters, each moves to the text whose likeness to the others fits best. The remaining misfit shows whether
+       the start was right. Other starts are tried until one fits, and the best start is continued on all filters.
 
     Args:
-        placed: filters that are placed together first.
-        tries: groups of filters that placing begins with.
-        starts: of each group, with the least misfit, that are carried on.
-        rounds: how often the matched pairs grow.
-        ridge: of the regression, in the texts' mean likeness to themselves.
+        placed: number of filters in a group.
+        tries: number of groups.
+        starts: number of starts of each group.
+        rounds: number of rounds of the regression.
+        ridge: penalty of the regression, in units of the texts' mean likeness to themselves.
     """
 
     placed: int = 12
@@ -140,7 +144,7 @@ class FilterGraph:
         return guess_T if len(some_M) == len(all_T) else self._grown(view, some_M, guess_M)
 
     def _starts(self, view: HelperTexts) -> Iterator[tuple[Integers, Integers]]:
-        """Yield groups of filters, each with texts that it may be, those of the least misfit first."""
+        """Yield groups of filters with candidate texts for each filter, in ascending order of misfit."""
         likeness_SS, likeness_TT = view.likeness_SS, view.likeness_TT
         size_S, size_T = np.diag(likeness_SS), np.diag(likeness_TT)
         others_TT = likeness_TT - np.diag(size_T)
@@ -156,7 +160,7 @@ class FilterGraph:
             closeness_T[order] = -np.inf
             misfit_S = np.square(size_S - size_T[order[0]])
             first_B = np.argsort(misfit_S, kind="stable")[:FIRST_TEXTS]
-            # Row b of these is the placing that begins with one text for the group's first filter.
+            # Row b of these is the assignment that begins with text b of the candidates for the group's first filter.
             misfit_B, place_BP = misfit_S[first_B], np.empty((len(first_B), len(order)), dtype=np.int64)
             place_BP[:, 0] = first_B
             for count, target in enumerate(order[1:], start=1):
@@ -170,7 +174,7 @@ class FilterGraph:
                 yield np.array(order), place_BP[start]
 
     def _grown(self, view: HelperTexts, first_P: Integers, first_text_P: Integers) -> Integers:
-        """Return the text of every filter, beginning with these pairs."""
+        """Extend these pairs to a text for every filter."""
         likeness_SS, likeness_TT = _centred(view.likeness_SS), _centred(view.likeness_TT)
         target_P, text_P, targets = first_P, first_text_P, len(likeness_TT)
         guess_T = np.full(targets, UNNAMED)
@@ -197,10 +201,10 @@ class FilterGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityFit:
-    """Names a key by the listed text whose distances to own rows fit its similarities to them best. Noise averages out.
+    """Names a key by the listed text whose distances to own rows fit the key's similarities best. Noise averages out.
 
     Not in the paper: trilateration among texts. The label party shares the filters' secret, so it can encode any listed text and
-    knows how far it is from each own row. For its view.
+    compute its distance to each own row. It reads the label party's view.
     """
 
     def __call__(self, view: LabelPartyTexts, *, progress: OnProgress = quietly) -> Integers:
@@ -220,9 +224,10 @@ class SimilarityFit:
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborFit:
-    """Names a row by the listed text whose nearest own rows are those that the row is linked to. Of several it takes the nearest.
+    """Names a row by the listed text whose nearest own rows are those that the row is linked to. Of several, the nearest wins.
 
-    Not in the paper: cells among texts. It needs no similarities, and no noise on these blurs it. For a feature party's view.
+    Not in the paper: cells among texts. It needs no similarities, so noise on them does not blur it. It reads a feature party's
+    view.
     """
 
     def __call__(self, view: FeaturePartyTexts, *, progress: OnProgress = quietly) -> Integers:
@@ -243,7 +248,7 @@ class NeighborFit:
 
 @dataclass(frozen=True, kw_only=True)
 class TextAttackRow(Generic[V]):
-    """An attack on text keys, the view that it reads, and how it works, in a line for the report."""
+    """An attack on text keys, the view that it reads, and a line for the report on how it works."""
 
     attack: TextAttack[V]
     view: type[V]
@@ -251,7 +256,7 @@ class TextAttackRow(Generic[V]):
 
     @property
     def seat(self) -> Seat:
-        """Return in whose seat the attack is made."""
+        """Return the role of the attacker."""
         return self.view.seat
 
 
@@ -274,11 +279,11 @@ TEXT_ATTACKS: Mapping[str, TextAttackRow[Any]] = MappingProxyType(
         ),
     }
 )
-"""The attacks on text keys. A new one is a class here and a row."""
+"""The attacks on text keys. Each is a class here and a row of this table."""
 
 
 def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = quietly) -> dict[str, NamedKeys]:
-    """Run every attack that reads such a view, and compare with the truth, which is -1 for targets that do not count.
+    """Run every attack that reads such a view, and compare it with the truth. Targets whose truth is -1 do not count.
 
     No guarantee: no attack here found more, another may.
     """
@@ -290,7 +295,7 @@ def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = 
         guess_T = row.attack(view, progress=progress)
         judged_T = counted_T & (guess_T != UNNAMED)
         if judged_T.any():
-            # The share of right names, with Wilson's interval
+            # The share of correct names, with Wilson's interval
             is_right_J = guess_T[judged_T] == truth_T[judged_T]
             counted_truth_T = truth_T[counted_T]
             count, share, z = len(is_right_J), float(is_right_J.mean()), 1.959964
@@ -304,20 +309,20 @@ def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = 
 
 
 def _centred(matrix: Floats) -> Floats:
-    """Take the mean away and return the inner products of what is left."""
+    """Subtract the mean and return inner products."""
     mean = matrix.mean(axis=0)
     return np.asarray(matrix - mean - mean[:, None] + mean.mean())
 
 
 def _settled(view: HelperTexts, guess_T: Integers) -> tuple[Integers, float]:
-    """Move each filter to the text whose likeness to all the others fits best, sweep by sweep; return that and the misfit."""
+    """Move each filter to the text whose likeness to all others fits best, in several sweeps; return the texts and the misfit."""
     likeness_SS, likeness_TT, best = view.likeness_SS, view.likeness_TT, (guess_T, np.inf)
     size_S, size_T = np.diag(likeness_SS), np.diag(likeness_TT)
     others_TT = likeness_TT - np.diag(size_T)
     for _ in range(SWEEPS):
         likeness_ST = likeness_SS[:, guess_T]
         square_ST = np.square(likeness_ST)
-        # The sum of squared differences, but for a constant of each filter; without that to itself, for which its size stands
+        # The sum of squared differences, up to a constant per filter; the difference to itself is replaced by that of sizes
         misfit_ST = square_ST.sum(axis=1)[:, None] - square_ST - 2 * likeness_ST @ others_TT
         misfit_ST += np.square(size_S[:, None] - size_T)
         moved_T = np.asarray(misfit_ST.argmin(axis=0))

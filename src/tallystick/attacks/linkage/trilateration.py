@@ -11,13 +11,13 @@ from tallystick.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Trilateration:
-    """Fits a place to all noisy distances of a number at once, by least squares: noise averages out over the pairs.
+    """Fits a place to all noisy distances of a number at once, by least squares. Noise averages out over the pairs.
 
-    Not in the paper, whose theorem 2 bounds one exact guess. For the label party's view.
+    Not in the paper, whose theorem 2 bounds one exact guess. It reads the label party's view.
 
     Args:
-        numbers: how many to place at most, a random sample.
-        pairs: pairs of a number to use at most, a random sample.
+        numbers: greatest number of keys to place, a random sample.
+        pairs: greatest number of pairs to use for a key, a random sample.
     """
 
     numbers: int = 300

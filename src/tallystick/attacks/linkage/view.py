@@ -1,4 +1,4 @@
-"""Hold the views of a linkage by similarity, and an attacker's guessed places of keys.
+"""Define the views of a linkage by similarity, and the places of keys that an attacker guesses.
 
 Shapes: N rows of the label party, M of a feature party, K links, D dimensions, T targets.
 """
@@ -24,11 +24,11 @@ def quietly(completed: int, total: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DistanceModel:
-    """Measure of the helper, as every party knows it from the contract and the scale.
+    """The helper's distance and similarity, which every party knows from the contract and the scale.
 
     Args:
-        bits_per_unit_D: of Hamming distances, expected bits per unit of each dimension; None where distances are Euclidean.
-        window: t: a dimension's Hamming distance grows no more beyond twice this.
+        bits_per_unit_D: expected Hamming distance per unit of each dimension; None if distances are Euclidean.
+        window: t: a dimension's Hamming distance never exceeds twice this.
         mean, deviation, sigma: how distances became similarities (``SimilarityScale``).
     """
 
@@ -39,25 +39,25 @@ class DistanceModel:
     sigma: float
 
     def distance(self, first_PD: Floats, second_PD: Floats) -> Floats:
-        """Compute the distance that two keys are expected to have."""
+        """Compute the expected distance between two keys."""
         apart_PD = np.abs(first_PD - second_PD)
         if self.bits_per_unit_D is None:
             return np.asarray(np.sqrt((apart_PD**2).sum(axis=-1)))
         return np.asarray((self.bits_per_unit_D * np.minimum(apart_PD, 2 * self.window)).sum(axis=-1))
 
     def distance_of(self, similarity: Floats, *, shrink: bool) -> Floats:
-        """Compute the distance behind a noisy similarity: what it says, or shrunk to the mean as by a Gaussian prior."""
+        """Compute the distance that a noisy similarity implies. ``shrink`` moves it towards the mean, like a Gaussian prior."""
         standard = similarity * math.sqrt(1 + self.sigma**2)
         return np.asarray(-(standard / (1 + self.sigma**2 if shrink else 1)) * self.deviation - self.mean)
 
     def similarity(self, distance: Floats, noise: Floats) -> Floats:
-        """Compute the noisy similarity of a distance, ``noise`` being standard normal."""
+        """Compute the noisy similarity of a distance. ``noise`` is standard normal."""
         return np.asarray(((-distance - self.mean) / self.deviation + self.sigma * noise) / math.sqrt(1 + self.sigma**2))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelPartyView:
-    """View of the label party for locating a feature party's keys. The truth is in no view.
+    """View of the label party for locating a feature party's keys. No view holds the truth.
 
     Args:
         metric: how distances are measured.
@@ -95,7 +95,7 @@ class RanksView:
 
     Args:
         ranks_ND2: ranks of the keys.
-        low_D, bits_D, extent_D: the contract's range: least value, pivots, and the length that they cover.
+        low_D, bits_D, extent_D: the contract's range: its least value, its number of pivots, and its length.
     """
 
     seat: ClassVar[Seat] = "helper"
@@ -110,8 +110,8 @@ class FiltersView:
     """View of a helper that sees filters, for locating a party's keys.
 
     Args:
-        filters: a dimension's filters, packed, per dimension.
-        known_T: rows whose key the helper knows; without any, geometry has neither place nor direction.
+        filters: packed filters, per dimension.
+        known_T: rows whose key the helper knows; with none, the geometry has no position and no direction.
         known_TD: their keys.
     """
 
@@ -122,14 +122,14 @@ class FiltersView:
 
 
 LinkageView = LabelPartyView | FeaturePartyView | RanksView | FiltersView
-"""One seat's view of a linkage, and what it knows without it."""
+"""View of one role on a linkage, with what that party knows without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
     """Guessed places of keys: the targets that an attacker placed, and their places (T, D).
 
-    ``bound_T`` marks those of which it knows no more, in some dimension, than that they lie beyond where similarity saturates.
+    ``bound_T`` marks places that are only a bound: in some dimension the target lies so far away that similarity saturates.
     """
 
     targets_T: Integers
@@ -138,7 +138,7 @@ class Located:
 
 
 class LinkageAttack(Protocol[V_contra]):
-    """Reads a view and places targets. It sees nothing else."""
+    """Reads a view, and nothing else, and places targets."""
 
     def __call__(self, view: V_contra, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
         """Place targets of the view."""
@@ -146,7 +146,7 @@ class LinkageAttack(Protocol[V_contra]):
 
 
 def links_of(view: LabelPartyView) -> tuple[Integers, Integers, Integers]:
-    """List every link as (position, number, place among the position's links), by number."""
+    """List every link as (position, number, place among the position's links), ordered by number."""
     position_L, place_L = np.nonzero(view.numbers_NK >= 0)
     number_L = view.numbers_NK[position_L, place_L]
     order_L = np.argsort(number_L, kind="stable")

@@ -1,7 +1,7 @@
-"""Test whether what one party sends about a row agrees with the other's own label or columns of that row.
+"""Test whether one party's messages about a row agree with the other party's own label or columns for that row.
 
 Shapes: B rows of a step's batch, D cut width, N rows of the union, M rows that the label party has, A own columns as numbers,
-P parts that the embedding is predicted from.
+P inputs that predict the embedding.
 """
 
 from dataclasses import dataclass
@@ -22,17 +22,17 @@ _TURNS = 20  # rounds in which batches' signs settle
 
 @dataclass(frozen=True, kw_only=True)
 class LabelAgreement:
-    """Attack by how much likelier a row's mean embedding makes its label. A row made without its label makes it no likelier.
+    """Score a row by how much likelier its mean embedding makes its label. A row that was made without its label scores low.
 
-    Not in the paper. Needs no known row. A logistic regression from embeddings to labels is fitted to one half of the label
-    party's rows, imputed ones among them. It scores the other half by log p(y|f) - log p(y). If the regression were the truth, no
-    other score that reads one row's embedding and label would rank pairs (f, y) better against independent ones. So no
-    filling that ignores the label holds against it: the more the embeddings are worth, the more it finds. For the label party's
-    view; it scores no rows where the labels are not in the view.
+    Not in the paper. It needs no known row. A logistic regression from embeddings to labels is fitted to one half of the label
+    party's rows, imputed ones included. It scores the other half by log p(y|f) - log p(y). If the regression were exact, no score
+    of one row's embedding and label would separate real pairs (f, y) better from independent ones. So an imputation that ignores
+    the label does not stop this attack: the more useful the embeddings are, the more it finds. It reads the label party's view,
+    and scores no rows if the labels are not in it.
 
     Args:
-        most: rows of each half that it is fitted to, at least 1.
-        penalty: on squared weights, above 0.
+        most: greatest number of rows of each half to fit, at least 1.
+        penalty: factor of the squared weights, above 0.
     """
 
     most: int = 10_000
@@ -51,22 +51,22 @@ class LabelAgreement:
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
         """Say that it needs labels."""
-        return "it reads the labels of the party that receives, which are not in the view"
+        return "it needs the receiving party's labels, which are not in the view"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToldLabelAgreement:
-    """Attack by how much likelier a feature party's own columns make the label that gradients tell. An imputed label fits x less.
+    """Score a row by how well its label, read from gradients, fits the feature party's own columns. Imputed labels fit less well.
 
-    Not in the paper. Needs no known row. A row's label is on which side of its batches' main directions its gradients are on
-    average; then ``LabelAgreement``. So a label that is drawn once and never flips is told from a real one by as
-    much as the model behind the draw knew less than these columns tell. Where own columns are not in the view, as in the label
-    party's audit of what it sent, the embeddings that the feature party sent stand for them; its columns tell more. For the
-    feature party's view; it scores no rows where neither is in the view.
+    Not in the paper. It needs no known row. The label of a row is the side of its batches' main directions on which its gradients
+    lie on average. ``LabelAgreement`` then compares it with the columns. So a label that is drawn once and never changes differs
+    from a real one as far as the columns predict the label better than the model that drew it. If the own columns are not in the
+    view, as when the label party audits what it sent, the embeddings that the feature party sent replace them; the columns would
+    find more. It reads the feature party's view, and scores no rows if neither is in it.
 
     Args:
-        most: rows of each half that it is fitted to, at least 1.
-        penalty: on squared weights, above 0.
+        most: greatest number of rows of each half to fit, at least 1.
+        penalty: factor of the squared weights, above 0.
     """
 
     most: int = 20_000
@@ -77,8 +77,8 @@ class ToldLabelAgreement:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score each row once. ``generator`` draws the halves."""
-        # On which side of their batches' main directions a row's gradients are on average, the rarer being positive. Where labels
-        # are even a batch cannot tell which side is which: a step that goes against the other epochs' is turned.
+        # Take the side of the batches' main directions on which a row's gradients lie on average; the rarer side is positive. If
+        # labels are balanced, a batch does not show which side is which: a step that contradicts the other epochs is reversed.
         cosines = [oriented_cosine(step.received_BD) for step in view.steps]
         count_N = torch.zeros(view.rows, dtype=torch.float64)
         for step in view.steps:
@@ -112,12 +112,12 @@ class ToldLabelAgreement:
         return mean_over_run(view, score_N, count_N)
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
-        """Say that it needs something of the columns."""
-        return "it reads the columns of the party that receives, or its embeddings, which are not in the view"
+        """Say that it needs columns or embeddings."""
+        return "it needs the receiving party's columns or embeddings, which are not in the view"
 
 
 def _likelier_labels(x_MD: Tensor, positive_M: Tensor, most: int, penalty: float, generator: torch.Generator) -> Tensor:
-    """Compute how much likelier a row's x makes its label, by a regression that is fitted to the other half of the rows."""
+    """Compute how much likelier x makes each row's label, with a regression that is fitted to the other half of the rows."""
     score_M = torch.zeros(len(positive_M), dtype=torch.float64)
     for fitted, scored in _halves(len(positive_M), generator):
         some = fitted[:most]
@@ -130,18 +130,17 @@ def _likelier_labels(x_MD: Tensor, positive_M: Tensor, most: int, penalty: float
 
 @dataclass(frozen=True, kw_only=True)
 class OwnColumnAgreement:
-    """Attack by how much likelier the label party's own columns and label make a row's mean embedding. A made-up row's: not at
-    all.
+    """Score a row by how much likelier the label party's own columns and label make its mean embedding. Made-up rows score low.
 
-    Not in the paper. Needs no known row. A ridge regression from own columns, and labels where they are in the view, to
-    embeddings is fitted to one half of the label party's rows, imputed ones among them. It scores the other half by
-    log p(f|c, y) - log p(f), both normal. As for ``LabelAgreement`` this is the best ranking of pairs against independent ones
-    if the regression were the truth. A filling that does not know these columns cannot hold against it, and columns tell of
-    columns what a label does not. For the view of a label party with own columns; elsewhere it scores no rows.
+    Not in the paper. It needs no known row. A ridge regression from own columns, and labels if the view has them, to embeddings
+    is fitted to one half of the label party's rows, imputed ones included. It scores the other half by
+    log p(f|c, y) - log p(f), both normal. As for ``LabelAgreement``, no score would separate real pairs better if the regression
+    were exact. An imputation that does not know these columns does not stop this attack. Columns often predict the other side's
+    columns better than a label does. It reads the view of a label party with own columns; otherwise it scores no rows.
 
     Args:
-        most: rows of each half that it is fitted to, at least 1.
-        penalty: on squared weights, of inputs of deviation 1, above 0.
+        most: greatest number of rows of each half to fit, at least 1.
+        penalty: factor of the squared weights, for inputs of deviation 1, above 0.
     """
 
     most: int = 20_000
@@ -159,7 +158,7 @@ class OwnColumnAgreement:
         given_MP = torch.cat([standardised(part) for part in parts], dim=1)
         score_M = torch.zeros(len(given_MP), dtype=torch.float64)
         for fitted, scored in _halves(len(given_MP), generator):
-            # Twice the log of how much likelier the scored rows' embeddings are given their own parts, less a constant
+            # Twice the log of how much likelier the inputs make the scored rows' embeddings, minus a constant
             x_MD, fitted = pairs.x_MD, fitted[: self.most]
             mean_P, mean_D = given_MP[fitted].mean(dim=0), x_MD[fitted].mean(dim=0)
             a_FP, b_FD = given_MP[fitted] - mean_P, x_MD[fitted] - mean_D
@@ -172,11 +171,11 @@ class OwnColumnAgreement:
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
         """Say that it needs own columns."""
-        return "it reads the columns of the party that receives, which are not in the view"
+        return "it needs the receiving party's columns, which are not in the view"
 
 
 def _distance(x_SD: Tensor, of_FD: Tensor) -> Tensor:
-    """Compute the squared Mahalanobis distance from 0, by the covariance of other rows and a hundredth of a deviation more."""
+    """Compute the squared Mahalanobis distance from 0. The covariance is that of other rows, plus a small ridge."""
     width = of_FD.shape[1]
     covariance_DD = of_FD.T @ of_FD / max(len(of_FD), 1) + 1e-2 * torch.eye(width, dtype=of_FD.dtype)
     scaled_SD: Tensor = torch.linalg.solve(covariance_DD, x_SD.T).T
@@ -207,7 +206,7 @@ class _Pairs:
         return cls(rows_M=rows_M, x_MD=x_MD, label_M=label_N[rows_M] if labelled else None)
 
     def scores(self, view: View, score_M: Tensor | None) -> Scores:
-        """Return one score per row, or no scores if there is nothing to score by."""
+        """Return one score per row, or no scores if ``score_M`` is None."""
         score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
         if score_M is not None:
             score_N[self.rows_M], count_N[self.rows_M] = score_M, 1.0
@@ -215,7 +214,7 @@ class _Pairs:
 
 
 def _halves(rows: int, generator: torch.Generator) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Split rows at random in two halves, each fitted to and scored by the other."""
+    """Split rows at random into two halves; return both orders of (rows to fit, rows to score)."""
     one, other = torch.tensor_split(torch.randperm(rows, generator=generator), 2)
     return (one, other), (other, one)
 

@@ -1,4 +1,4 @@
-"""List the membership attacks by the view that they read: each is a file here and a row in this table."""
+"""List the membership attacks by the view that they read. Each attack has a file here and a row in this table."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

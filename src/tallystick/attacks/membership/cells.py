@@ -18,13 +18,13 @@ from tallystick.errors import ConfigError
 class UniqueCells:
     """Score a row by how rare its values are. A made-up row that copies cells of real rows has no unique value.
 
-    Not in the paper. Needs no known row, but every row's columns without error, which no view holds: who rebuilds them from
-    embeddings has them. Each value counts 1 / (rows that have it), and the sum over columns, or over pairs of them, is the score.
-    For the label party's view; it scores no rows if the columns are not given.
+    Not in the paper. It needs no known row, but the exact columns of every row. No view holds them; an attacker who rebuilds them
+    from embeddings has them. The score is the sum of 1 / (number of rows with this value) over columns, or over pairs of columns.
+    It reads the label party's view, and scores no rows if the columns are not given.
 
     Args:
-        together: columns whose values are looked at together, 1 or 2.
-        most: columns, or pairs of them, a random sample if there are more, at least 1.
+        together: number of columns whose values are combined, 1 or 2.
+        most: greatest number of columns, or of pairs, at least 1; if there are more, a random sample is taken.
     """
 
     together: int = 1
@@ -48,10 +48,10 @@ class UniqueCells:
             code_M, *others = (codes[column] for column in groups[place])
             for other_M in others:
                 code_M = np.unique(code_M * (other_M.max() + 1) + other_M, return_inverse=True)[1]
-            score_N[rows] += torch.from_numpy(1 / np.bincount(code_M)[code_M])  # the rows that have a row's values there
+            score_N[rows] += torch.from_numpy(1 / np.bincount(code_M)[code_M])  # count_M: the rows with the same values
         count_N[rows] = 1.0
         return mean_over_run(view, score_N, count_N)
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
         """Say that it needs columns."""
-        return f"it reads {self.together} or more columns of the party that sends, and has fewer"
+        return f"it needs at least {self.together} of the sending party's columns, and the view has fewer"

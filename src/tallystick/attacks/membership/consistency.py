@@ -15,10 +15,10 @@ from tallystick.attacks.view import Scores, View
 
 @dataclass(frozen=True, kw_only=True)
 class Consistency:
-    """Score a row by how similar its messages in consecutive epochs are. A row with fresh draws is dissimilar.
+    """Score a row by how similar its messages are in consecutive epochs. They differ for a row that is drawn anew each epoch.
 
-    Not in the paper. Aimed at sampled, random and Gaussian features with fresh draws (embeddings drift, synthetic rows jump), and
-    at fresh labels. A run of one epoch gives it nothing to see: it then scores no rows.
+    Not in the paper. Aimed at sampled, random and Gaussian features that are drawn anew, and at such labels. The embeddings of a
+    real row change slowly. In a run of one epoch it scores no rows.
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002

@@ -16,10 +16,10 @@ from tallystick.attacks.view import Scores, View
 
 @dataclass(frozen=True, kw_only=True)
 class GradientDirection:
-    """Direction of a row's cut gradient: a row whose gradient points the way of a label that is never imputed is real.
+    """Score a row by the direction of its cut gradient. A row whose direction belongs to a label that is never imputed is real.
 
-    Not in the paper. Perfect for its share: under majority labels every positive-looking gradient belongs to a shared row
-    (TPR = rate of positives at FPR 0), under minority every negative-looking one. For the feature party's view.
+    Not in the paper. It makes no mistake on such rows: with majority labels every positive-looking gradient belongs to a shared
+    row (TPR = rate of positives at FPR 0), with minority labels every negative-looking one. It reads the feature party's view.
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
@@ -29,11 +29,10 @@ class GradientDirection:
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionFlips:
-    """Score a row by whether its gradient changes sides between epochs. A real label never changes; a label with fresh draws
-    does.
+    """Score a row by whether its gradient changes sides between epochs. A real label never changes; one that is drawn anew does.
 
-    Not in the paper, whose attacks look at one batch at a time. Aimed at random-pred and random-pos with fresh draws.
-    A run of one epoch gives it nothing to see: it then scores no rows.
+    Not in the paper, whose attacks look at one batch at a time. Aimed at random-pred and random-pos labels that are drawn anew.
+    In a run of one epoch it scores no rows.
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
@@ -52,8 +51,8 @@ class DirectionFlips:
 def oriented_cosine(grad_BD: Tensor) -> Tensor:
     """Return the cosine of each gradient with the batch's main direction, oriented so that the rarer side of 0 is positive.
 
-    A cut gradient is (p - y) times the top model's slope at that row. Slopes are much alike, so the sign of the cosine tells
-    the labels apart; residuals of a fitted model add up to 0, so the rarer label has the longer gradients.
+    A cut gradient is (p - y) times the top model's slope at that row. The slopes are similar, so the sign of the cosine separates
+    the labels. The residuals of a fitted model add up to 0, so the rarer label has the longer gradients.
     """
     cosine_B = cosine_similarity(grad_BD.double(), top_direction(grad_BD)[None, :], dim=1)
     return cosine_B if (cosine_B > 0).double().mean() <= 0.5 else -cosine_B

@@ -17,13 +17,13 @@ from tallystick.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedDiscriminator:
-    """A small network trained to tell known real rows from known synthetic ones, applied to the rest and averaged per row.
+    """Train a small network to separate known real rows from known synthetic ones, and score the other rows with it.
 
-    Not in the paper. Its hints cost the attacker nothing: the other side certainly has the rows of the union that the
-    attacker lacks, and certainly lacks the dummy rows that the attacker planted (View.known_absent). Without planted rows it
-    learns known-present against unknown rows (positive-unlabelled learning, Elkan and Noto 2008), which ranks alike. A row is
-    scored by the mean over all its observations, so that more epochs tell more. The upper end of what the attacks here find;
-    still no bound on what another attacker could.
+    Not in the paper. The attacker gets its known rows for free: the other side certainly has the rows of the union that the
+    attacker lacks, and certainly lacks the dummy rows that the attacker planted (View.known_absent). Without planted rows the
+    network learns known-present against unknown rows (positive-unlabelled learning, Elkan and Noto 2008), which gives the same
+    ranking. The score of a row is the mean over all its observations, so more epochs find more. It is the strongest of these
+    attacks, but no bound on other attackers.
 
     Args:
         hidden: width of the one hidden layer.
@@ -58,7 +58,7 @@ class LearnedDiscriminator:
         ]
         x_SP = torch.cat(samples)
         y_S = torch.cat([torch.ones(len(samples[0])), torch.zeros(len(samples[1]))])
-        weight_S = torch.cat([torch.full((len(x),), 0.5 / len(x)) for x in samples])  # both classes have equal weight
+        weight_S = torch.cat([torch.full((len(x),), 0.5 / len(x)) for x in samples])  # both classes weigh the same
         network = nn.Sequential(nn.Linear(x_SP.shape[1], self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1))
         with torch.no_grad():
             for parameter in network.parameters():
@@ -76,11 +76,11 @@ class LearnedDiscriminator:
 
     def unmet(self, view: View) -> str:  # noqa: ARG002
         """Say that it needs rows to learn from."""
-        return "it learns from rows that the attacker knows, and there are too few to give it some and measure it on the others"
+        return "it learns from rows that the attacker knows, and there are too few to learn from some and measure on others"
 
 
 def _observations(view: View, wanted_N: Tensor) -> Tensor:
-    """Describe all observations of the wanted rows, a step at a time, since all at once may not fit in memory."""
+    """Describe all observations of the wanted rows, step by step, because all at once may not fit into memory."""
     return torch.cat([observation(step)[wanted_N[step.rows_B]] for step in view.steps])
 
 

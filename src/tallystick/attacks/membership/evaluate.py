@@ -1,10 +1,10 @@
 """Evaluate every membership attack on one party's view, for a report's membership section.
 
-Shapes: B rows of a step's batch, U rows of the union, N rows that some step shows.
+Shapes: B rows of a step's batch, U rows of the union, N rows that occur in a step.
 
-A side can attack itself without learning anything new: what it sent is the other side's view, and which rows it has is the truth.
-It does not know which rows the attacker has, so it marks all as the attacker's (``own_B`` true): rows that only it has count as
-real rows, as they are.
+A side can attack itself without learning anything new: its own messages are the other side's view, and its own row list is the
+truth. It does not know which rows the attacker has, so it marks all as the attacker's (``own_B`` true). Rows that only this side
+has then count as real rows, which they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,17 +53,17 @@ def evaluate_membership(
 
     Args:
         received: what the view's owner received: "cut_gradient" for the feature party, "cut_embedding" for the label party.
-        steps: its view, step by step; a step with a value that is not finite is left out, and that is said.
-        present_U: bool, the truth: does the side that sent have row u itself?
+        steps: its view, step by step; steps with a value that is not finite are left out, and the result says so.
+        present_U: bool, the truth: whether the sending side has row u itself.
         planted: rows of each kind that the attacker knows (it can plant dummy ids); at most a quarter of each kind.
         attacks: by name; by default all for that kind of view.
         own_UA: the columns of the view's owner, as numbers, if they are available.
-        sent: gives the columns that the other side embedded for rows (R,), as numbers (R, C), where an attacker that rebuilt them
-            is to be measured, too.
-        seed: of the told rows, of attacks that draw, and of the bootstrap.
+        sent: returns the columns of rows (R,) that the other side embedded, as numbers (R, C); needed to measure an attacker who
+            rebuilt them.
+        seed: seed of the known rows, of attacks that draw, and of the bootstrap.
 
     Returns:
-        metrics per attack, and why an attack had nothing to see (one epoch, or all rows of one kind).
+        metrics per attack, and why other attacks could not be measured (one epoch, or all rows of one kind).
     """
     attacks = MEMBERSHIP_ATTACKS[received] if attacks is None else attacks
     finite = [step for step in steps if bool(step.received_BD.float().square().isfinite().all())]
@@ -73,7 +73,7 @@ def evaluate_membership(
         unmeasured[lost] = "they hold NaN, infinite or huge values, as if training had diverged, and no attack read them"
     if not finite:
         return MembershipLeaks(found={}, not_measured=unmeasured | {", ".join(attacks): "no step is left that could be attacked"})
-    # The rows that the attacker knows, and the number that each row had
+    # Number the rows anew, and choose those that the attacker knows
     rng = np.random.default_rng([seed, 2])
     numbered_steps, numbers_N = renumbered(finite)
     present_N = present_U[numbers_N]
@@ -101,8 +101,8 @@ def evaluate_membership(
         else:
             if bool((present_N == present_N[0]).all()):
                 reasons[name] = (
-                    f"the sending side has {'every' if present_N[0] else 'no'} one of the recorded rows: there is nothing to "
-                    "tell apart"
+                    f"the sending side has {'all' if present_N[0] else 'none'} of the recorded rows: there are no two kinds of "
+                    "rows to distinguish"
                 )
             else:
                 unknown_N = view.known() == 0

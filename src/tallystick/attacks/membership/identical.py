@@ -15,20 +15,19 @@ from tallystick.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class IdenticalEmbeddings:
-    """Attack by whether another row nearby has (nearly) the same embedding. A synthetic row has its donor's.
+    """Score a row by the distance to the most similar embedding nearby. A synthetic row has (nearly) its donor's embedding.
 
-    FLORIST's fea-sampling feeds a real row's features for an absent one, so both have one embedding. In one batch it is the
-    same to the bit, and nearly so in batches a few steps apart. In any pass that does not train (validation, prediction) it is
-    the same to the bit over the whole union. Both rows of a pair look the same, so a donor is suspected with its copies. For
-    the label party's view.
+    FLORIST's fea-sampling uses a real row's features for an absent row, so both have the same embedding. Within a batch, and in
+    passes that do not train (validation, prediction), the two are equal to the bit; in batches a few steps apart, nearly so. Both
+    rows of a pair look alike, so the attack suspects the donor together with its copies. It reads the label party's view.
 
-    Rows are compared with those that lie next to them in the order of a few random projections: copies always do, and for
-    the rest an upper bound of the distance will do. This costs O(N log N) where all pairs would cost N^2.
+    Rows are compared with their neighbours in the order of a few random projections. Copies are always neighbours; for other rows
+    an upper bound of the distance is enough. This takes O(N log N) time instead of the N^2 of all pairs.
 
     Args:
-        pool: how many consecutive steps are compared with each other (1: only within a batch), at least 1.
-        projections: random directions, at least 1.
-        reach: neighbours on each side in each order, at least 1.
+        pool: number of consecutive steps that are compared with each other, at least 1 (only within a batch).
+        projections: number of random directions, at least 1.
+        reach: number of neighbours on each side in each order, at least 1.
     """
 
     pool: int = 1
@@ -55,7 +54,7 @@ class IdenticalEmbeddings:
                 for offset in range(1, min(self.reach, len(x_ND) - 1) + 1):
                     one, other = order_N[:-offset], order_N[offset:]
                     distance = torch.linalg.vector_norm(x_ND[one] - x_ND[other], dim=1)
-                    distance[rows_N[one] == rows_N[other]] = torch.inf  # a row seen twice is no copy of itself
+                    distance[rows_N[one] == rows_N[other]] = torch.inf  # a row that occurs twice is not its own copy
                     least_N[one] = torch.minimum(least_N[one], distance)
                     least_N[other] = torch.minimum(least_N[other], distance)
             greatest = least_N[least_N.isfinite()].max() if least_N.isfinite().any() else least_N.new_tensor(0.0)

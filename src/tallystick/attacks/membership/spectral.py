@@ -15,15 +15,15 @@ from tallystick.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralMembership:
-    """Distance from the batch's mean along its top singular direction, |<x - mean, v>|.
+    """Score a row by its distance from the batch's mean along the top singular direction, |<x - mean, v>|.
 
     FLORIST, appendix C (after Tran et al. 2018): x is the cut gradient for the feature party and [embedding; label] for the
     label party. The paper leaves the label's scale open; here the label column is centred and multiplied by ``label_scale``
     times the embeddings' root mean square deviation per column.
 
     Args:
-        signed: keep the sign of the projection: stronger where real and synthetic rows form two equally large clusters,
-            which the absolute value folds onto each other.
+        signed: keep the sign of the projection. This finds more where real and synthetic rows form two clusters of equal size,
+            which the absolute value maps onto each other.
         label_scale: weight of the label column, at least 0.
     """
 

@@ -16,15 +16,14 @@ _TINY = torch.finfo(torch.float32).tiny
 
 @dataclass(frozen=True, kw_only=True)
 class TwinEmbeddings:
-    """Score a row by how similar the most similar other row is during training. A synthetic row moves with its donor, even in
-    other batches.
+    """Score a row by its similarity to the most similar other row of any batch. A synthetic row is like its donor in all batches.
 
-    Not in the paper. Copies that never share a batch differ by what the bottom model learned between the two; standardising
-    each batch takes out most of that. Compares each row's last observation with everyone else's, by cosine. Aimed at sampled
-    features that keep their donor (drawn once). For the label party's view.
+    Not in the paper. Copies that never share a batch differ by what the bottom model learned between the two batches;
+    standardising each batch removes most of that. The attack compares the last observation of each row with those of all others,
+    by cosine. Aimed at sampled features that keep their donor (drawn once). It reads the label party's view.
 
     Args:
-        queries: rows to score, a random sample (each is compared with all rows), at least 1.
+        queries: number of rows to score, a random sample (each is compared with all rows), at least 1.
     """
 
     queries: int = 2000
