@@ -15,7 +15,7 @@ from tallystick.attacks.linkage.texts import (
     evaluate_texts,
 )
 from tallystick.attacks.linkage.view import DistanceModel
-from tallystick.audit.naming import grams_behind, texts_named_by_helper
+from tallystick.audit.named_keys import grams_behind, texts_named_by_helper
 from tallystick.errors import ConfigError
 from tallystick.network.channel import no_progress
 

@@ -16,7 +16,7 @@ from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of
 from tallystick.audit.linkage import LinkedSide, audit_linkage
-from tallystick.audit.locating import located_by_helper
+from tallystick.audit.located_keys import located_by_helper
 from tallystick.config.contract import parse_contract
 from tallystick.network.channel import no_progress
 from tallystick.run_folder.folder import RunFolder

@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.report.leaks import A_LITTLE, YES, feature_headline, leak_headline, linkage_headline, told_headline
+from tallystick.report.leaks import A_LITTLE, YES, feature_headline, gradients_headline, leak_headline, linkage_headline
 from tallystick.results import (
     AttackResult,
     Audit,
+    ColumnsFromGradients,
     FeatureAudit,
     LinkageSummary,
     LocatedKeys,
     MeanRebuilt,
     RebuiltColumn,
     RowGroup,
-    ToldColumns,
 )
 
 
@@ -91,9 +91,9 @@ def test_keys_are_located_by_whoever_knows_fewest_of_them() -> None:
     assert second.startswith("helper, knowing 10 keys,")
 
 
-def told(means: dict[int, tuple[float, float]], columns: dict[int, tuple[float, float]]) -> ToldColumns:
+def told(means: dict[int, tuple[float, float]], columns: dict[int, tuple[float, float]]) -> ColumnsFromGradients:
     """Figures with gradients and without, by known rows."""
-    return ToldColumns(
+    return ColumnsFromGradients(
         party="bank",
         by="shop",
         columns=[column(known, value) for known, (value, _) in columns.items()],
@@ -113,7 +113,7 @@ def told(means: dict[int, tuple[float, float]], columns: dict[int, tuple[float, 
     ],
 )
 def test_what_gradients_add_is_told_by_who_knows_fewest_rows(means, columns, who) -> None:
-    assert told_headline(told(means, columns)).startswith(f"Through cut gradients, yes: {who}")
+    assert gradients_headline(told(means, columns)).startswith(f"Through cut gradients, yes: {who}")
 
 
 def test_a_strong_attack_within_luck_does_not_hide_a_weaker_one_beyond_it() -> None:
@@ -148,7 +148,7 @@ def test_no_column_of_the_table_has_a_graver_verdict_than_the_headline(findings)
     line = feature_headline(FeatureAudit(party="shop", by="bank", columns=columns, means=means))
     assert line.startswith(f"Through cut embeddings, {begins}")
     nothing = [MeanRebuilt(known=known, value=0.0) for known in counts]
-    line = told_headline(ToldColumns(party="bank", by="shop", columns=columns, means=means, means_without=nothing))
+    line = gradients_headline(ColumnsFromGradients(party="bank", by="shop", columns=columns, means=means, means_without=nothing))
     assert line.startswith(f"Through cut gradients, {begins}")
 
 

@@ -36,7 +36,7 @@ from tallystick.watcher import Watcher
 
 AUXILIARY_LABELS = 40  # labels that few-label attacks know; one per class if there are more classes
 ALL = 0.999  # if an attack reaches this symmetric AUC, costlier ones are not run
-GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # are quick, and read one vector per row
+GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick attacks that read one vector per row
 EVALUATOR = AttackEvaluator(either_end=True, replicates=1)
 """A certain finding, such as a perfect separation, may be at the low end. No report shows an interval that needs replicates."""
 NO_START = "it simulates the top model's starting weights, which do not follow from the contract here"
@@ -148,7 +148,7 @@ def audit_labels(
 def _on_classes(
     recorded: RecordedLabels, outside: Mapping[str, LabelInferenceAttack], *, watcher: Watcher, known: int, seed: int
 ) -> tuple[list[results.AttackResult], list[results.LeakGrowth], list[str]]:
-    """Attack class labels in each feature party's seat. Return the leaks, how they grew, and what could not be measured."""
+    """Attack class labels in the role of each feature party. Return the leaks, their growth, and what could not be measured."""
     contract, label_N = recorded.contract, recorded.label_N
     attacks = _attacks(contract, outside, known)
     leaks: list[results.AttackResult] = []
@@ -158,7 +158,7 @@ def _on_classes(
         evaluation = LabelInferenceEvaluation(seat.view, label_N, whole=seat.whole, evaluator=EVALUATOR, seed=seed)
         leaks_of_seat: dict[str, results.AttackResult] = {}
         spared: list[str] = []
-        by = ""  # an attack on gradients found all labels and knew none beforehand: no other attack can find more
+        by = ""  # name of an attack on gradients that found all labels without knowing one: no other attack can find more
         for done, (name, row) in enumerate(sorted(attacks, key=lambda each: _costly(each[0], each[1], outside))):
             watcher.progress("attacks", number * len(attacks) + done, len(recorded.seats) * len(attacks))
             if by and row.reads == "cut_gradient" and _costly(name, row, outside):
@@ -338,7 +338,7 @@ def _view_in_words(row: LabelInferenceAttack, peer: str, *, runs: int = 1) -> st
 def attack_result(
     name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics, *, note: str = "", runs: int = 1
 ) -> results.AttackResult:
-    """Return what one attack found in a peer's seat, in the form that reports show."""
+    """Return the finding of one attack in the role of a peer, in the form that reports show."""
     return results.AttackResult(
         name=name,
         view=_view_in_words(row, peer, runs=runs),

@@ -1,7 +1,7 @@
 """Audit what a linkage by similarity gave away. The findings are attacks, a map, examples and distributions.
 
-It uses this party's own view alone: its own keys, the links that it received, and the places where an attack on these links
-puts the other side's keys. It sends nothing.
+It uses only this party's own view: its keys, the links that it received, and the places where an attack on these links puts the
+other side's keys. It sends nothing.
 
 Shapes: N positions, M numbers, K links, D dimensions, T targets.
 """
@@ -22,7 +22,7 @@ from tallystick.alignment.similarity import seen_by_helper
 from tallystick.alignment.terms import SimilarityConfig
 from tallystick.attacks.findings import NamedKeys
 from tallystick.attacks.linkage.view import Located
-from tallystick.audit.locating import (
+from tallystick.audit.located_keys import (
     Attacked,
     attack_on_feature_party,
     attack_on_label_party,
@@ -32,7 +32,7 @@ from tallystick.audit.locating import (
     scales_of,
     sent_keys,
 )
-from tallystick.audit.naming import (
+from tallystick.audit.named_keys import (
     MOST_LINKED,
     texts_named_by_feature_party,
     texts_named_by_helper,
@@ -46,9 +46,9 @@ from tallystick.run_folder.folder import RunFolder
 NOTE = "linkage"
 BINS = 20
 ON_THE_MAP = 40
-"""Keys of the other side on a map, with the links to them."""
+"""Number of the other side's keys on a map, with the links to them."""
 LINKS_OF_ONE = 6
-"""Links on the map for each of these keys."""
+"""Number of links on the map for each of these keys."""
 OTHERS_ON_THE_MAP = 400
 EXAMPLES = 6
 
@@ -61,9 +61,9 @@ class LinkedSide:
         contract: of the run.
         party: this party's name.
         folder: the folder of the keys' noise.
-        keys: this party's own.
-        alignment: the links that it was sent.
-        progress: called as attacks go by.
+        keys: this party's own keys.
+        alignment: the links that it received.
+        progress: called as attacks proceed.
     """
 
     contract: Contract
@@ -113,7 +113,7 @@ def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> results.LinkageS
                 links = alignment.candidates[peer]
                 attacked, located = attack_on_label_party(truth_ND, sent_ND, links, terms, peer=peer, party=side.party)
                 if links.scale is not None and links.scale.sigma:
-                    # the similarities before the helper's noise, computed from the places that the attack found
+                    # Compute the similarities before the helper's noise from the places that the attack found
                     metric = metric_of(terms, links.scale)
                     place_M = np.full(links.rows, -1)
                     place_M[located.targets_T] = np.arange(len(located.targets_T))
@@ -271,8 +271,8 @@ def _map(
 
 
 def _examples(keys: SimilarKeys, alignment: Alignment, *, party: str) -> list[results.LinkExample]:
-    """Show own texts and what they are linked to. The label party sees numbers and similarities, a feature party its own rows
-    that share links.
+    """Show own texts with their links. The label party sees numbers and similarities, a feature party its own rows that share
+    links.
     """
     texts = [" · ".join(column[row] for column in keys.texts) for row in range(len(keys))]
     examples = []

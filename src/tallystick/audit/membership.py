@@ -13,8 +13,8 @@ from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.view import Received, StepView
 
-MEMBERSHIP_EPOCHS = 2  # the first steps: attacks compare two messages about the same row
-LATER_EPOCHS = 6  # spread over the rest of training: a label drawn from the model may change at any time
+MEMBERSHIP_EPOCHS = 2  # number of first epochs to record, because attacks compare two messages about the same row
+LATER_EPOCHS = 6  # number of later epochs, spread over training, because a label drawn from the model may change at any time
 REBUILT = "the columns that were embedded, if they were rebuilt without error"
 OUT_OF_REACH: Mapping[Received, Mapping[str, str]] = {
     "cut_embedding": {
@@ -26,7 +26,7 @@ OUT_OF_REACH: Mapping[Received, Mapping[str, str]] = {
         "embeddings; on click data, boosting of own columns found .010 to .014 more about settled labels",
     },
 }
-"""Attacks that need data that no run records at home."""
+"""Attacks that need data which a run does not record."""
 
 
 def audit_membership(

@@ -35,9 +35,9 @@ from tallystick.tables.encoder import Encoder, feature_columns
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
 COLUMNS = "columns.safetensors"
-LEAST_ROWS = 10  # that all audited runs must share
-MOST_COLUMNS = 100  # that are attacked one by one: of the columns in the model, and of the other columns
-MOST_NUMBERS = 32  # numbers of each vector
+LEAST_ROWS = 10  # all audited runs must share at least this many rows
+MOST_COLUMNS = 100  # limit of attacked columns, for the columns in the model and for the other columns
+MOST_NUMBERS = 32  # limit of attacked numbers of a vector
 ALL_TOGETHER = "known-start: solves for all columns of a row together, but of this many columns only some are attacked"
 
 
@@ -47,10 +47,10 @@ class Truth:
 
     Args:
         rows_R: int64, positions, or numbers if rows have candidates.
-        used: what the bottom model read.
+        used: columns that the bottom model reads.
         unused: the table's other columns. They were not sent, but an attacker may infer them.
         first_R: bool, whether the row was in the first batch.
-        notes: which columns cannot be judged, and why.
+        notes: says which columns cannot be judged, and why.
     """
 
     rows_R: Tensor
@@ -86,7 +86,7 @@ class Truth:
 def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tensor) -> Truth:
     """Encode this party's columns at the recorded rows that it has. ``first_B`` are the rows of the first batch."""
     rows_R = rows_R[dataset.is_own(rows_R)]
-    # A row at several positions counts once: else one copy could be known while another is attacked.
+    # A row at several positions counts once; otherwise one copy could be known while another is attacked.
     rows_R = rows_R[torch.from_numpy(np.unique(own.alignment.own_rows[rows_R.numpy()], return_index=True)[1]).sort().values]
     here_R = rows_R.to(dataset.train_N.device)  # a recording is read to the CPU, the columns are on the party's training device
     features, encoder = dataset.columns_of(here_R), dataset.known_encoder
@@ -237,11 +237,11 @@ class RecordedGroup:
     """Rows of one part of the split whose embeddings crossed outside training steps.
 
     Args:
-        part: of the split.
-        columns: this party's own, row by row.
+        part: part of the split.
+        columns: this party's own columns, row by row.
         sent: the embeddings of these rows; with ``contrast_BCD`` where columns were shuffled.
-        passes: how many messages about each row are kept.
-        crossed: the most times that a row was sent.
+        passes: number of messages about each row that are kept.
+        crossed: greatest number of times that a row was sent.
     """
 
     part: Part
@@ -257,10 +257,10 @@ class RecordedColumns:
 
     Args:
         contract: of the run.
-        party: whose columns these are.
+        party: owner of the columns.
         truth: the columns at the attacked rows.
-        views: what this run sent about these rows; then what all runs together sent, if there are others.
-        rows: how many rows were recorded. If there are many, only some are attacked.
+        views: embeddings of these rows that this run sent; then those of all runs together, if there are others.
+        rows: number of recorded rows. If there are many, only some are attacked.
         epochs: the epochs that the sums hold.
         first: the first batch, if the starting weights are public and the first epoch's embeddings were recorded.
         groups: the rows that crossed outside training steps.
@@ -313,7 +313,7 @@ class RecordedColumns:
             encoder = kept_encoder(folder)
             if encoder is None or set(encoder.numeric_names) <= set(truth.used.numeric):
                 first = first_batch(contract, party, encoder, first_B, look_RD[first_B])
-            else:  # it solves for all columns of a row together, in time that grows with the cube of their number
+            else:  # this attack solves for all columns of a row together, in time that grows with the cube of their number
                 truth = dataclasses.replace(truth, notes=(*truth.notes, ALL_TOGETHER))
         groups, absent = _groups(folder, contract, run_id)
         return cls(
@@ -341,7 +341,7 @@ def _last_sums(folder: RunFolder, contract: Contract, run_id: str) -> RowSums:
 
 
 def _embeddings(sums: RowSums, rows_R: Tensor) -> SentEmbeddings:
-    """Return what was sent about these rows. All of them were recorded."""
+    """Return the sent embeddings of these rows. All of them were recorded."""
     (step,) = sums.view().steps
     place_N = torch.full((int(step.rows_B.max()) + 1,), -1, dtype=torch.int64)
     place_N[step.rows_B] = torch.arange(len(step.rows_B))
@@ -376,8 +376,9 @@ def _groups(folder: RunFolder, contract: Contract, run_id: str) -> tuple[tuple[R
 
 
 def _contrast(folder: RunFolder, columns: ColumnValues, contrast_NPD: Tensor) -> Tensor:
-    """Return how much shuffling changed the embeddings, by column. A number and its missing mark were shuffled together, other
-    columns not at all.
+    """Return by how much shuffling each column changed the embeddings.
+
+    A number and its mark for missing values were shuffled together. The change is 0 for columns that were not shuffled.
     """
     encoder = kept_encoder(folder)
     assert encoder is not None, "a party whose columns were measured has an encoder"

@@ -111,8 +111,8 @@ class RecordedLabels:
         label_N: the true labels.
         own_N: bool, whether this side has a row at the position.
         seats: one for each feature party.
-        trained: how many epochs the run took; None if it was not finished.
-        runs: how many runs are attacked.
+        trained: number of epochs of the run; None if it was not finished.
+        runs: number of attacked runs.
     """
 
     contract: Contract
@@ -137,7 +137,7 @@ class RecordedLabels:
                 view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), kept.own_N), classes=0)
                 seats.append(RecordedSeat(peer=peer, view=view))
                 continue
-            # what an attacker had about own rows at the end of each kept epoch, or of the last
+            # An attacker's sums about this side's rows at the end of each kept epoch, or of the last one
             row_store = sums_of(store)
             sums, views_by_epoch = None, []
             epochs = row_store.epochs()
@@ -174,10 +174,10 @@ class RecordedLabels:
         )
 
     def each_label(self) -> "dict[str, RecordedLabels]":
-        """Return what attacks on each label read, as if it were the only label. A single label has no name.
+        """Return the inputs of attacks on each label as if it were the only label. A single label has no name.
 
-        These have no public starting weights, because the model predicts all labels together. They know how many labels there
-        are, and how many of them are rarer.
+        They have no public starting weights, because the model predicts all labels together. They have the number of labels, and
+        the number of rarer ones.
         """
         if self.contract.target.type != "multilabel":
             return {"": self}
@@ -210,9 +210,9 @@ def _store(folder: RunFolder, contract: Contract, run_id: str, peer: str) -> Vie
 
 
 def flip_of(contract: Contract) -> float | None:
-    """Return the chance that the contract replaces one of two labels by the other, or None if it replaces none.
+    """Return the probability that the contract replaces one of two labels by the other, or None if it replaces none.
 
-    It also holds for each of several labels, because half of the other patterns have the other value.
+    The same probability holds for each of several labels, because half of the other patterns have the other value.
     """
     epsilons = [defense.epsilon for defense in contract.defenses().labels if isinstance(defense, LabelDP)]
     if not epsilons or contract.target.type not in ("binary", "multilabel"):

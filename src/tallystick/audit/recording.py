@@ -49,7 +49,7 @@ LABEL_EPOCHS = 5  # spread over the whole training: the longer it lasts, the mor
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedRun:
-    """One party's side of a run, as far as its audits need it.
+    """The part of one party's run that its audits need.
 
     Args:
         contract: of the run.
@@ -101,7 +101,7 @@ class AuditedRun:
 
     @property
     def kept_epochs(self) -> tuple[int, int]:
-        """Return how many of the first epochs and how many later ones are kept for the audits. Either may be 0."""
+        """Return the number of first epochs and of later ones that are kept for the audits. Either may be 0."""
         # A quick audit reads only sums over the training; attacks on numbers read the first steps.
         labels = self.audits_numbers or (self.audits_labels and self.contract.audit is True)
         hides = self.membership is not None
@@ -165,7 +165,7 @@ def recorders(
         if not run.audits_columns:
             observer = by_example
         else:
-            # An embedding is that of one row of this party, however many examples used it.
+            # An embedding belongs to one row of this party, no matter how many examples used it.
             sums, rows = sums_of(store, "cut_embedding"), partial(dataset.cut_numbers, peer=number)
             positions = rows(schedule.train_N)
             positions = positions[dataset.is_own(positions)]

@@ -16,6 +16,7 @@ from tallystick import results
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.attacks.view import Received
 from tallystick.audit.columns import audit_columns, with_releases
+from tallystick.audit.columns_from_gradients import NUMBERS, SIMILAR, audit_columns_from_gradients
 from tallystick.audit.known_initial_weights import first_positions
 from tallystick.audit.labels import AUXILIARY_LABELS, audit_labels, unattacked
 from tallystick.audit.membership import audit_membership
@@ -24,7 +25,6 @@ from tallystick.audit.recorded_columns import COLUMNS, RecordedColumns, Truth, f
 from tallystick.audit.recorded_labels import RecordedLabels, sums_of
 from tallystick.audit.recording import GRADIENTS, AuditedRun, pass_stores
 from tallystick.audit.shared_head import audit_shared_head
-from tallystick.audit.told_columns import NUMBERS, SIMILAR, audit_told_columns
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError
 from tallystick.msgspec_threads import prepared
@@ -58,13 +58,13 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
         watcher.say("no step was recorded, so there is nothing to audit")
         return Audited(membership=_membership(run, watcher))
     leakage = features = None
-    told_columns: list[results.ToldColumns] = []
+    from_gradients: list[results.ColumnsFromGradients] = []
     with during():
         membership = _membership(run, watcher)
         if run.audits_labels:
             known_labels = max(AUXILIARY_LABELS, contract.target.classes)
             leakage = audit_labels(RecordedLabels.load(folder, contract), watcher=watcher, auxiliary_labels=known_labels)
-            told_columns = _told_by_label_party(run, own, watcher)
+            from_gradients = _label_party_columns(run, own, watcher)
         if run.audits_columns:
             (store,) = run.stores
             sums = sums_of(store, "cut_embedding")
@@ -82,10 +82,10 @@ def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callab
             columns_audit = audit_columns(RecordedColumns.load(folder, contract), watcher=watcher, engine=engine, every=False)
             features = with_releases(columns_audit, folder, contract)
             if run.sums_received_gradients:
-                told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher)
+                from_gradients = audit_columns_from_gradients(folder, contract, role="feature", watcher=watcher)
     if not (run.audits_labels or run.audits_columns):
         folder.forget_views()  # only an audit of labels or columns can be repeated later
-    audited = Audited(membership=membership, leakage=leakage, features=features, told=told_columns)
+    audited = Audited(membership=membership, leakage=leakage, features=features, told=from_gradients)
     keep_audited(folder, audited)
     return audited
 
@@ -112,8 +112,8 @@ def _membership(run: AuditedRun, watcher: Watcher) -> results.Audit | None:
     return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=watcher.say, sent=sent_columns)
 
 
-def _told_by_label_party(run: AuditedRun, own: OwnRows, watcher: Watcher) -> list[results.ToldColumns]:
-    """Attack the label party's own columns in each feature party's seat, if it has any and sums of gradients were kept.
+def _label_party_columns(run: AuditedRun, own: OwnRows, watcher: Watcher) -> list[results.ColumnsFromGradients]:
+    """Attack the label party's own columns in the role of each feature party, if it has any and sums of gradients were kept.
 
     Weights of rows count as a column.
     """
@@ -121,7 +121,7 @@ def _told_by_label_party(run: AuditedRun, own: OwnRows, watcher: Watcher) -> lis
     has_any = run.dataset.encoder is not None or weight_N is not None
     if (run.audits_numbers or similar) and has_any:
         by = " or ".join(run.contract.feature_parties)
-        return [results.ToldColumns(party=run.party, by=by, not_measured=[SIMILAR if similar else NUMBERS])]
+        return [results.ColumnsFromGradients(party=run.party, by=by, not_measured=[SIMILAR if similar else NUMBERS])]
     stores = [sums_of(store) for store in run.stores]
     if not has_any or not all(store.epochs() for store in stores):
         return []
@@ -133,7 +133,7 @@ def _told_by_label_party(run: AuditedRun, own: OwnRows, watcher: Watcher) -> lis
     if weight_N is not None:
         truth = truth.with_number(f"weight {own.party.weight}", weight_N.cpu()[truth.rows_R])
     save_columns(run.folder, run.contract, run.party, truth, run_id=run.run_id, part=GRADIENTS)
-    return audit_told_columns(run.folder, run.contract, role="label", watcher=watcher)
+    return audit_columns_from_gradients(run.folder, run.contract, role="label", watcher=watcher)
 
 
 def audit_recorded(
@@ -153,14 +153,14 @@ def audit_recorded(
     Args:
         path: a run folder whose contract has an audit.
         watcher: shown the progress.
-        auxiliary_labels: how many labels few-label attacks know, at least one per class.
-        known_rows: how many rows' columns attacks on columns know; several numbers are tried in turn.
+        auxiliary_labels: number of labels that few-label attacks know, at least one per class.
+        known_rows: number of rows whose columns attacks on columns know; several numbers are tried in turn.
         also: this party's folders of other runs on the same rows, to attack together with this one.
 
     Raises ConfigError if this is no run folder, or if ``known_rows`` leaves no row to attack; DataError if its view is empty,
     damaged or of another contract or run.
     """
-    contract_of(path)  # which says what else than a run folder was given
+    contract_of(path)  # raises an error that names what was given instead of a run folder
     folder = RunFolder.open(path)
     contract = folder.contract()
     folder.require_rows()
@@ -176,15 +176,17 @@ def audit_recorded(
                     f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left for the measurement"
                 )
             features = with_releases(audit_columns(recorded, watcher=watcher, known=known_rows), folder, contract)
-            told_columns = audit_told_columns(folder, contract, role="feature", watcher=watcher)
-            audited = Audited(features=features, told=told_columns)
+            told = audit_columns_from_gradients(folder, contract, role="feature", watcher=watcher)
+            audited = Audited(features=features, told=told)
         else:
             if (leakage := unattacked(contract)) is None:
                 labels = RecordedLabels.load(folder, contract, also=other_runs)
                 leakage = audit_labels(labels, watcher=watcher, auxiliary_labels=auxiliary_labels)
             has_gradients = (folder.views / file_of(GRADIENTS)).exists()
-            told_columns = audit_told_columns(folder, contract, role="label", watcher=watcher) if has_gradients else []
-            audited = Audited(leakage=leakage, told=told_columns)
+            from_gradients = (
+                audit_columns_from_gradients(folder, contract, role="label", watcher=watcher) if has_gradients else []
+            )
+            audited = Audited(leakage=leakage, told=from_gradients)
         new: dict[str, Any] = {name: value for name in audited.__struct_fields__ if (value := getattr(audited, name)) is not None}
         if (before := audited_before(folder)) is not None:
             keep_audited(folder, msgspec.structs.replace(before, **new))

@@ -68,7 +68,7 @@ def record_features(
     Args:
         folder: of the run.
         contract: of the run.
-        party: this one.
+        party: this party's name.
         own: this party's rows.
         dataset: the same rows, encoded.
         features_at: returns the head's features of the rows at some positions, (K, D).

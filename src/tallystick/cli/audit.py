@@ -87,7 +87,14 @@ def _recorded(
 ) -> None:
     """Audit a recorded run again, and show the findings."""
     from tallystick.audit.run import audit_recorded
-    from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage, show_told, told_values
+    from tallystick.cli.leakage import (
+        feature_values,
+        gradients_values,
+        leakage_values,
+        show_features,
+        show_gradients,
+        show_leakage,
+    )
     from tallystick.report.compare import read_run
     from tallystick.report.leaks import promise
 
@@ -99,7 +106,7 @@ def _recorded(
     if audited.features is not None:
         values |= {"features": feature_values(audited.features)}
     if audited.told:
-        values |= {"told": [told_values(each) for each in audited.told]}
+        values |= {"told": [gradients_values(each) for each in audited.told]}
 
     def show(console: Console) -> None:
         if audited.leakage is not None:
@@ -109,8 +116,8 @@ def _recorded(
                 console.print(bounds, markup=False)
         if audited.features is not None:
             show_features(console, audited.features)
-        for told_columns in audited.told:
-            show_told(console, told_columns)
+        for from_gradients in audited.told:
+            show_gradients(console, from_gradients)
         if report.exists():
             console.print(f"report: {report} (this audit has replaced the former one)", markup=False)
 

@@ -236,7 +236,7 @@ def _run(
 
 def key_figures(result: "Result") -> dict[str, object]:
     """Return the numbers that programs usually need first. The whole result is in result.json."""
-    from tallystick.cli.leakage import feature_values, leakage_values, told_values
+    from tallystick.cli.leakage import feature_values, gradients_values, leakage_values
 
     evaluation = result.evaluation
     figures: dict[str, object] = {
@@ -271,7 +271,7 @@ def key_figures(result: "Result") -> dict[str, object]:
     if result.sections.features:
         figures["features"] = [feature_values(audit) for audit in result.sections.features]
     if result.sections.told:
-        figures["told"] = [told_values(told) for told in result.sections.told]
+        figures["told"] = [gradients_values(told) for told in result.sections.told]
     return figures
 
 

@@ -12,11 +12,11 @@ from tallystick.report.leaks import (
     column_promise,
     columns_by_name,
     feature_headline,
+    gradients_headline,
     leak_headline,
     row_groups,
-    told_headline,
 )
-from tallystick.results import Audit, FeatureAudit, ToldColumns
+from tallystick.results import Audit, ColumnsFromGradients, FeatureAudit
 
 
 def leakage_values(audit: Audit) -> dict[str, Any]:
@@ -99,17 +99,17 @@ def show_features(console: Console, audit: FeatureAudit) -> None:
         console.print(f"not measured: {line}", markup=False)
 
 
-def told_values(told_columns: ToldColumns) -> dict[str, Any]:
+def gradients_values(from_gradients: ColumnsFromGradients) -> dict[str, Any]:
     """Return what gradients reveal about columns as plain values for JSON."""
-    plain: dict[str, Any] = msgspec.to_builtins(told_columns)
-    return {"headline": told_headline(told_columns), **plain}
+    plain: dict[str, Any] = msgspec.to_builtins(from_gradients)
+    return {"headline": gradients_headline(from_gradients), **plain}
 
 
-def show_told(console: Console, told_columns: ToldColumns) -> None:
+def show_gradients(console: Console, from_gradients: ColumnsFromGradients) -> None:
     """Print in one line what cut gradients reveal about a party's columns, and what could not be measured."""
-    console.print(told_headline(told_columns), markup=False, style="bold")
-    console.print(told_columns.summary, markup=False)
-    for line in told_columns.not_measured:
+    console.print(gradients_headline(from_gradients), markup=False, style="bold")
+    console.print(from_gradients.summary, markup=False)
+    for line in from_gradients.not_measured:
         console.print(f"not measured: {line}", markup=False)
 
 

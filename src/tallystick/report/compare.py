@@ -13,7 +13,7 @@ from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS, Metric
 from tallystick.report import formats
-from tallystick.report.leaks import leak_headline, of_form, promise, strength, told_apart
+from tallystick.report.leaks import leak_headline, of_form, promise, reported_auc, strength
 from tallystick.report.templating import render_template, script_json, write_page
 from tallystick.results import Result, read_result
 from tallystick.storage import ORIGIN, Origin, check_digest, check_sealed, refuse_pipe, unsealed
@@ -202,7 +202,7 @@ def _since(result: Result) -> str:
 def _leak(result: Result) -> float | None:
     attacks = [attack for attack in result.label_audit.attacks if not attack.upper_bound]
     worst = max(attacks, key=strength, default=None)
-    return None if worst is None or worst.auc is None else told_apart(worst)[0]
+    return None if worst is None or worst.auc is None else reported_auc(worst)[0]
 
 
 def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:

@@ -9,6 +9,7 @@ from tallystick.report.summary import party_names
 from tallystick.results import (
     AttackResult,
     Audit,
+    ColumnsFromGradients,
     FeatureAudit,
     LinkageSummary,
     LocatedKeys,
@@ -17,7 +18,6 @@ from tallystick.results import (
     RebuiltColumn,
     Result,
     RowGroup,
-    ToldColumns,
     above_guess,
 )
 
@@ -102,22 +102,23 @@ def strength(attack: AttackResult) -> float:
         return (attack.spearman - attack.spearman_chance) / (2 * max(1 - attack.spearman_chance, 1e-9))
     if attack.auc is None:
         return -math.inf
-    value, chance, _ = told_apart(attack)
+    value, chance, _ = reported_auc(attack)
     return above_guess(value, chance)
 
 
-def told_apart(attack: AttackResult) -> tuple[float, float, float | None]:
-    """Return an AUC, that of a guess, and the interval's low end, with scores as given or in the better direction, if
-    noticeable.
+def reported_auc(attack: AttackResult) -> tuple[float, float, float | None]:
+    """Return the AUC to report, the AUC of a guess, and the low end of the interval.
+
+    Scores count in the better direction if that makes a noticeable difference, otherwise as given.
     """
-    assert attack.auc is not None, "classes are told apart with an AUC"
-    if turned_round(attack):
-        assert attack.symmetric_auc is not None, "as it is turned round"
+    assert attack.auc is not None, "an attack on classes has an AUC"
+    if is_reversed(attack):
+        assert attack.symmetric_auc is not None, "the scores are reversed"
         return attack.symmetric_auc, attack.symmetric_chance, attack.symmetric_low
     return attack.auc, attack.chance, attack.low
 
 
-def turned_round(attack: AttackResult) -> bool:
+def is_reversed(attack: AttackResult) -> bool:
     """Tell whether an attack finds noticeably more if the direction of its scores is known, which is one bit."""
     if attack.auc is None or attack.symmetric_auc is None:
         return False
@@ -137,13 +138,13 @@ def leak_headline(audit: Audit) -> list[str]:
             unaided = next((each for each in attacks if each.view.endswith("knowing no label")), attacks[0])
             without = ""
             if unaided is not attacks[0] and strength(unaided) >= MUCH and unaided.spearman is None:
-                way = ", told the direction of its scores" if turned_round(unaided) else ""
-                without = f" Without knowing any label: AUC {number(told_apart(unaided)[0], digits=3)} ({unaided.title}{way})."
+                way = ", told the direction of its scores" if is_reversed(unaided) else ""
+                without = f" Without knowing any label: AUC {number(reported_auc(unaided)[0], digits=3)} ({unaided.title}{way})."
             alone = next((each for each in attacks if each.reads == "cut gradients"), None)
             by_gradients = ""
             # A strongest attack on both kinds of views may take its finding from embeddings
             if attacks[0].reads == "cut gradients and cut embeddings" and alone is not None and alone.auc is not None:
-                by_gradients = f" Through gradients alone: AUC {number(told_apart(alone)[0], digits=3)} ({alone.title})."
+                by_gradients = f" Through gradients alone: AUC {number(reported_auc(alone)[0], digits=3)} ({alone.title})."
             sentence = _leak_through(kind, attacks[0], attack_count=count) + by_gradients + without
             # A reader must not take the strongest attack's figure for everything that leaked
             beyond = ""
@@ -151,7 +152,7 @@ def leak_headline(audit: Audit) -> list[str]:
             if strength(probe) >= strength(attacks[0]) + NOTED and probe.auc is not None:
                 _, _, knowing = probe.view.partition(", knowing ")
                 where = " from both together" if probe.reads == "cut gradients and cut embeddings" else ""
-                reached = number(told_apart(probe)[0], digits=3)
+                reached = number(reported_auc(probe)[0], digits=3)
                 beyond = f" More can be found{where}: AUC {reached} by somebody who knows {knowing} ({probe.title})."
             lines.append(sentence + beyond)
         elif audit.not_measured:
@@ -194,8 +195,8 @@ def of_form(audit: Audit | FeatureAudit | None) -> str:
 def _read_with(attack: AttackResult) -> str:
     if attack.spearman is not None:
         return f"{_ranking(attack)} ({attack.title}, {attack.view.partition(', ')[2].rpartition(', ')[2]})."
-    value, chance, _ = told_apart(attack)
-    knowing = attack.view.partition(", knowing ")[2] + (WHICH_WAY if turned_round(attack) else "")
+    value, chance, _ = reported_auc(attack)
+    knowing = attack.view.partition(", knowing ")[2] + (WHICH_WAY if is_reversed(attack) else "")
     how = f"{attack.title}, knowing {knowing}" if knowing else attack.title
     return f"the classes, with AUC {number(value, digits=3)}, where a guess gives {number(chance, digits=3)} ({how})."
 
@@ -208,7 +209,7 @@ def feature_headline(audit: FeatureAudit) -> str:
     measured = [group for group in row_groups(audit) if group.means]
     if not measured:
         return f"Whether {audit.by} could rebuild columns of {audit.party} was not measured, so nothing is known about it."
-    measured_means = [(group, mean, _most_told(group, mean)) for group in measured for mean in group.means]
+    measured_means = [(group, mean, _best_rebuilt(group, mean)) for group in measured for mean in group.means]
     group, mean, column = least_knowing(
         measured_means,
         figures=lambda each: (each[1].value, each[2].value),
@@ -231,22 +232,22 @@ def feature_headline(audit: FeatureAudit) -> str:
     )
 
 
-def told_headline(told_columns: ToldColumns) -> str:
-    """Say first how much more cut gradients reveal about a party's columns than is known without them.
+def gradients_headline(audit: ColumnsFromGradients) -> str:
+    """Say how much more of a party's columns can be rebuilt with cut gradients than without them.
 
     The largest gain counts. Among gains within .02 of it, the one whose attacker needs to know fewest rows is chosen.
     """
-    both = [(mean, other) for mean in told_columns.means for other in told_columns.means_without if mean.known == other.known]
+    both = [(mean, other) for mean in audit.means for other in audit.means_without if mean.known == other.known]
     if not both:
-        return f"Through cut gradients: whether {told_columns.by} could rebuild columns of {told_columns.party} was not measured."
-    before = {(each.name, each.known): each.value for each in told_columns.without}
+        return f"Through cut gradients: whether {audit.by} could rebuild columns of {audit.party} was not measured."
+    before = {(each.name, each.known): each.value for each in audit.without}
 
     def gained(column: RebuiltColumn) -> float:
         return column.value - max(0.0, before.get((column.name, column.known), 0.0))
 
     gains = []
     for mean, other in both:
-        of_count = [each for each in told_columns.columns if each.known == mean.known]
+        of_count = [each for each in audit.columns if each.known == mean.known]
         column = max(of_count, key=lambda each: (_verdict_on_column(gained(each), each.luck), gained(each)))
         gains.append((mean, other, column, gained(column)))
     mean, other, column, gain = least_knowing(
@@ -260,18 +261,20 @@ def told_headline(told_columns: ToldColumns) -> str:
         f"{number(mean.value, digits=3)} of the columns of other rows on average, {number(other.value, digits=3)} without "
         f"gradients; most for {column.name!r}: {number(column.value, digits=3)}, and {number(unaided, digits=3)} without"
     )
-    who = f"{told_columns.by}, knowing the columns of {mean.known} rows,"
+    who = f"{audit.by}, knowing the columns of {mean.known} rows,"
     if _verdict_on_column(gain, column.luck) == YES:
         return f"Through cut gradients, yes: {who} can rebuild {figures}."
     if _verdict_on_column(gain, column.luck) == A_LITTLE:
         return f"Through cut gradients, a little: {who} can rebuild {figures}."
-    return f"Through cut gradients, no attack here found more of {told_columns.party}'s columns than without: {who} {figures}."
+    return f"Through cut gradients, no attack here found more of {audit.party}'s columns than without: {who} {figures}."
 
 
-def told_by_name(told_columns: ToldColumns) -> list[tuple[str, dict[int, RebuiltColumn], dict[int, RebuiltColumn]]]:
+def columns_with_and_without(
+    audit: ColumnsFromGradients,
+) -> list[tuple[str, dict[int, RebuiltColumn], dict[int, RebuiltColumn]]]:
     """List each column with its figures by number of known rows, with gradients and without, the most revealed first."""
     by_name: dict[str, tuple[dict[int, RebuiltColumn], dict[int, RebuiltColumn]]] = {}
-    for place, columns in enumerate((told_columns.columns, told_columns.without)):
+    for place, columns in enumerate((audit.columns, audit.without)):
         for column in columns:
             by_name.setdefault(column.name, ({}, {}))[place][column.known] = column
     ordered = sorted(by_name.items(), key=lambda item: -max((each.value for each in item[1][0].values()), default=0.0))
@@ -283,7 +286,7 @@ def row_groups(audit: FeatureAudit) -> list[RowGroup]:
     return [RowGroup(rows=TRAINING_ROWS, attacked=0, crossed=0, columns=audit.columns, means=audit.means), *audit.groups]
 
 
-def _most_told(group: RowGroup, mean: MeanRebuilt) -> RebuiltColumn:
+def _best_rebuilt(group: RowGroup, mean: MeanRebuilt) -> RebuiltColumn:
     """Return the column that is rebuilt best with this many known rows; one beyond luck if there is one."""
     every = [each for each in group.columns if each.known == mean.known]
     return max([each for each in every if each.value > each.luck] or every, key=lambda each: each.value)
@@ -479,7 +482,7 @@ def _beyond_luck(attack: AttackResult, *, attack_count: int, risk: float) -> boo
     if attack.spearman is None and attack.auc is None:
         return False
     ranks = attack.spearman is not None  # in either direction
-    value, chance, low = (attack.spearman, 0.0, attack.spearman_low) if attack.spearman is not None else told_apart(attack)
+    value, chance, low = (attack.spearman, 0.0, attack.spearman_low) if attack.spearman is not None else reported_auc(attack)
     ends = 2 if ranks or attack.symmetric_auc is not None else 1
     if low is None:
         return value > chance
@@ -503,11 +506,11 @@ def _leak_through(kind: str, attack: AttackResult, *, attack_count: int) -> str:
             return f"Through cut {kind}, a little: {who} can rank {_ranking(attack)} ({how})."
         none = f"Through cut {kind}, no attack here found more than a guess would"
         return f"{none}: the strongest, by {who} ranks {_ranking(attack)} ({how})."
-    value, chance, _ = told_apart(attack)
+    value, chance, _ = reported_auc(attack)
     seat, _, knowing = attack.view.partition(", knowing ")
     if seat.endswith(" and cut embeddings"):  # its whole finding may come from embeddings
         kind = "gradients and embeddings together"
-    knowing += WHICH_WAY if turned_round(attack) else ""
+    knowing += WHICH_WAY if is_reversed(attack) else ""
     who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")
     how = f"{attack.title}: {plain(attack.name)}" if plain(attack.name) else attack.title
     reached = f"AUC {number(value, digits=3)}; a guess gives {number(chance, digits=3)} ({how})"

@@ -4,6 +4,7 @@ from tallystick.attacks.findings import AttackResult, CutReads, LocatedKeys, Nam
 from tallystick.results.leaks import (
     Audit,
     Audited,
+    ColumnsFromGradients,
     FeatureAudit,
     Leak,
     LeakGrowth,
@@ -14,7 +15,6 @@ from tallystick.results.leaks import (
     RowGroup,
     SimilarityHistogram,
     Sweep,
-    ToldColumns,
     Trial,
 )
 from tallystick.results.merging import merge
@@ -59,6 +59,7 @@ __all__ = [
     "Audited",
     "ColumnFall",
     "ColumnSummary",
+    "ColumnsFromGradients",
     "ContractInfo",
     "CutReads",
     "DataSummary",
@@ -90,7 +91,6 @@ __all__ = [
     "Shared",
     "SimilarityHistogram",
     "Sweep",
-    "ToldColumns",
     "TrainingSummary",
     "Trial",
     "TunedTrial",

@@ -79,7 +79,7 @@ class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return max((mean.value for means in every for mean in means if mean.known == known), default=None)
 
 
-class ToldColumns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ColumnsFromGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Hold the measured disclosure of another party's columns by cut gradients, as the columns' owner found at home.
 
     Args:
@@ -195,4 +195,4 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     membership: Audit | None = None
     leakage: Audit | None = None
     features: FeatureAudit | None = None
-    told: list[ToldColumns] = []
+    told: list[ColumnsFromGradients] = []

@@ -16,7 +16,7 @@ from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.msgspec_threads import prepared
 from tallystick.reading import Role
-from tallystick.results.leaks import Audit, FeatureAudit, LinkageSummary, Sweep, ToldColumns
+from tallystick.results.leaks import Audit, ColumnsFromGradients, FeatureAudit, LinkageSummary, Sweep
 from tallystick.results.parts import (
     AlignmentSummary,
     ContractInfo,
@@ -52,7 +52,7 @@ class Sections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     leakage: Audit | None = None
     linkage: LinkageSummary | None = None
     features: list[FeatureAudit] = []  # one per feature party whose result this is
-    told: list[ToldColumns] = []  # what gradients reveal about this party's columns, or about each one's
+    told: list[ColumnsFromGradients] = []  # what gradients reveal about this party's columns, or about each one's
     sweep: Sweep | None = None
     tuning: Tuning | None = None
     privacy: PrivacySummary | None = None

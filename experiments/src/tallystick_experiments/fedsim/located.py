@@ -24,8 +24,8 @@ from tallystick.alignment.terms import SimilarityConfig
 from tallystick.attacks.findings import LocatedKeys
 from tallystick.attacks.linkage.evaluate import evaluate_linkage
 from tallystick.attacks.linkage.view import FeaturePartyView, LabelPartyView
-from tallystick.audit import locating as audit
-from tallystick.audit.locating import metric_of, places_of, units_of
+from tallystick.audit import located_keys as audit
+from tallystick.audit.located_keys import metric_of, places_of, units_of
 from tallystick.errors import DataError
 from tallystick_experiments.catalogue.pairs import Pair, read_hdb
 from tallystick_experiments.fedsim.runs import LinkedPair, SplitKind, linked_pair, split_rows

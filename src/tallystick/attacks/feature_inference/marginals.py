@@ -78,8 +78,8 @@ class MarginalMatching:
         """Guess every row's columns. ``generator`` draws the random starts. Raises DataError for a view without marginals."""
         if view.marginals is None:
             raise DataError("feature attack: the view has no distributions of columns, and this attack needs them")
-        told_values = view.marginals.quantile_QF.shape[1] + sum(max(len(share_C) - 1, 0) for share_C in view.marginals.shares)
-        x_ND, most = inputs(view, self.reads, own_columns=False), min(self.components, told_values)
+        unknowns = view.marginals.quantile_QF.shape[1] + sum(max(len(share_C) - 1, 0) for share_C in view.marginals.shares)
+        x_ND, most = inputs(view, self.reads, own_columns=False), min(self.components, unknowns)
         if self.reads == "course":
             x_ND = x_ND[:, :most]
         centred_ND = x_ND - x_ND.mean(dim=0)

@@ -1,12 +1,12 @@
-"""Audit what cut gradients reveal about other parties' columns. The party whose columns they are measures it.
+"""Audit what cut gradients reveal about other parties' columns. The owner of the columns measures it.
 
 A gradient depends on p - y, and on which units of the top model are active. Both depend on all parties' columns. So a feature
 party can learn something from it about the label party's columns, and about another feature party's.
 
-- The label party has its own columns and what it sent, and attacks in each feature party's seat. It lacks that party's columns,
-  so the cut embeddings stand in for them. The attacker is given the true label, so that a finding is about columns and not
-  about the label.
-- No party has both a feature party's columns and what another feature party received. So its own gradients stand in for the
+- The label party has its own columns and the gradients that it sent, and attacks in the role of each feature party. It lacks
+  that party's columns, so the cut embeddings replace them. The attacker gets the true label, so that a finding is about columns
+  and not about the label.
+- No party has both a feature party's columns and the gradients of another feature party. So its own gradients replace the
   other's: these depend on the same score and the same units, through other weights.
 
 Shapes: N attacked rows, D cut width, C classes, I inputs.
@@ -40,22 +40,22 @@ from tallystick.run_folder.recorder import ViewStore
 from tallystick.training.objective import label_columns
 from tallystick.watcher import Watcher
 
-TOLD_ROWS, QUICK_TOLD_ROWS = 2_000, 1_000  # attacked, at most
+MOST_ROWS, QUICK_ROWS = 2_000, 1_000  # greatest number of attacked rows
 KNOWN, QUICK_KNOWN = (20, 200, 1000), (20, 200)
 TURNED = FeatureInferenceAttack(
     attack=AveragedKernels(),
     description="smooth curves from gradients that are turned to one side, from their lengths and from own embeddings",
 )
 ATTACKS = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel")}
-ATTACKS_ASIDE = {name: ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel")}
+ATTACKS_WITHOUT = {name: ATTACKS[name] for name in ("ridge", "ridge-mean", "kernel")}
 """On credit-card data, a curve with a block of columns for each class found no more than one without."""
-COMPONENTS = 8  # of the cut embeddings, which a feature party has anyway
-OWN_COMPONENTS = 64  # of these, with kernels
-LENGTHS, CLASSES, OWN = 0.2, 0.2, 0.5  # how much these count beside the gradients' directions
-PLANS = 2  # with these inputs and with others: in each, something may be found by luck
-MOST_DEVIATIONS = 5.0  # of the logarithm of a gradient's length
+COMPONENTS = 8  # number of components of the cut embeddings, which a feature party has anyway
+OWN_COMPONENTS = 64  # number of them with kernels
+LENGTHS, CLASSES, OWN = 0.2, 0.2, 0.5  # weights of these inputs, relative to the directions of gradients
+PLANS = 2  # number of plans, each with its own inputs; in each, luck may find something
+MOST_DEVIATIONS = 5.0  # the logarithm of a gradient's length is cut at this many deviations
 MOST_INPUTS = 2_048
-ASIDE = "without gradients"
+WITHOUT_GRADIENTS = "without gradients"
 SIMILAR = "what cut gradients reveal about own columns: not attacked, because rows are linked by similarity"
 NUMBERS = (
     "what cut gradients reveal about own columns: not attacked, because no sums of gradients are recorded if the target "
@@ -63,9 +63,9 @@ NUMBERS = (
 )
 
 
-def audit_told_columns(
+def audit_columns_from_gradients(
     folder: RunFolder, contract: Contract, *, role: Literal["label", "feature"], watcher: Watcher
-) -> list[results.ToldColumns]:
+) -> list[results.ColumnsFromGradients]:
     """Attack this party's columns by cut gradients, and compare with its own columns.
 
     Threat model: an honest-but-curious feature party that keeps every gradient and knows some rows' columns from elsewhere. No
@@ -77,11 +77,11 @@ def audit_told_columns(
         notes.append(f"{len(unused)} columns that the model does not use: gradients depend on them only as far as labels do")
     if not (truth.used.numeric or truth.used.categorical):
         by = " or ".join(name for name in contract.feature_parties if name != party)
-        return [results.ToldColumns(party=party, by=by, not_measured=notes)] if notes else []
+        return [results.ColumnsFromGradients(party=party, by=by, not_measured=notes)] if notes else []
     watcher.say("attacking own columns through cut gradients, as a feature party could")
     peers = contract.feature_parties if role == "label" else (contract.label_party,)
-    most = QUICK_TOLD_ROWS if contract.audit == "quick" else TOLD_ROWS
-    told_columns = []
+    most = QUICK_ROWS if contract.audit == "quick" else MOST_ROWS
+    from_gradients = []
     for peer in peers:
         store = ViewStore(folder=folder.views / peer, contract=contract.hash, origin=folder.origin, run_id=run_id)
         rows = sums_of(store) if role == "label" else gradient_sums(store)
@@ -102,28 +102,29 @@ def audit_told_columns(
             own_ND, by = here.sent_BD, peer
             who = f"{peer}, which has its own columns and knows every label,"
         else:
-            # the side of the gradients' line on which a row lies: the label that a feature party can infer
+            # The label that a feature party can infer: the side of the gradients' main direction on which a row lies
             centred_BD = here.received_BD.double() - here.received_BD.double().mean(dim=0)
             along_B = centred_BD @ top_direction(centred_BD)
             cut = two_means_cut(along_B)
             classes_NC, own_ND = one_hot((along_B > (cut or 0.0)).long(), 2).float(), None
             by = " or ".join(name for name in contract.feature_parties if name != party)
             who = f"{by} (assuming gradients like those of {party}, and without its own columns)"
-        told = _told(contract, party, by, who, here, own_ND, classes_NC, columns)
-        told_columns.append(replace(told, not_measured=[*told.not_measured, *notes]))
-    return told_columns
+        rebuilt = _rebuilt_columns(contract, party, by, who, here, own_ND, classes_NC, columns)
+        from_gradients.append(replace(rebuilt, not_measured=[*rebuilt.not_measured, *notes]))
+    return from_gradients
 
 
 def _by_class(x_ND: Tensor, classes_NC: Tensor) -> Tensor:
-    """Build a block of columns for each class, 0 in rows of other classes, so that each class is fitted separately. Numbers get
-    one block.
+    """Make a block of columns for each class, 0 in rows of other classes, so that each class is fitted separately.
+
+    If that makes too many columns, return them unchanged.
     """
     if x_ND.shape[1] * classes_NC.shape[1] > MOST_INPUTS:
         return x_ND
     return (classes_NC[:, :, None] * x_ND[:, None]).flatten(1)
 
 
-def _told(
+def _rebuilt_columns(
     contract: Contract,
     party: str,
     by: str,
@@ -132,10 +133,10 @@ def _told(
     own_ND: Tensor | None,
     classes_NC: Tensor,
     columns: ColumnValues,
-) -> results.ToldColumns:
-    """Return how well columns are rebuilt with gradients and without.
+) -> results.ColumnsFromGradients:
+    """Measure how well columns are rebuilt with gradients and without.
 
-    An attacker may ignore gradients, so the first is never less.
+    An attacker may ignore gradients, so the figure with gradients is never less than the one without.
     """
     quick = contract.audit == "quick"
     known_counts = [count for count in (QUICK_KNOWN if quick else KNOWN) if len(columns) >= 2 * count]
@@ -143,7 +144,7 @@ def _told(
     leaks: list[FeatureLeaks] = []
     for gradients in (step, None):
         try:
-            attacks = ATTACKS if gradients is not None else ATTACKS_ASIDE
+            attacks = ATTACKS if gradients is not None else ATTACKS_WITHOUT
             none_N0 = classes_NC[:, :0]
             if gradients is None:
                 own = own_ND if own_ND is not None else none_N0
@@ -167,8 +168,8 @@ def _told(
             notes.append(f"columns of {party} by {by}: {error}")
             leaks.append(FeatureLeaks(columns=()))
     with_gradients, without = leaks
-    with_gradients = stronger(with_gradients, [without], how=ASIDE)
-    return results.ToldColumns(
+    with_gradients = stronger(with_gradients, [without], how=WITHOUT_GRADIENTS)
+    return results.ColumnsFromGradients(
         party=party,
         by=by,
         summary=f"How well could {who} rebuild columns of {party} from cut gradients? Measured by {party} alone, on "

@@ -14,11 +14,11 @@ from torch.nn.functional import one_hot
 from tallystick.attacks.feature_inference.averaged_kernels import AveragedKernels
 from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.view import StepView
-from tallystick.audit import told_columns
+from tallystick.audit import columns_from_gradients
 from tallystick.audit.run import audit_recorded
-from tallystick.audit.told_columns import NUMBERS
+from tallystick.audit.columns_from_gradients import NUMBERS
 from tallystick.errors import ConfigError
-from tallystick.report.leaks import told_headline
+from tallystick.report.leaks import gradients_headline
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 
@@ -68,8 +68,8 @@ def test_gradients_tell_each_feature_party_of_the_label_partys_columns(run):
     assert gain(told["club"], "x") > 0.03
     for each in told.values():
         assert gain(each, "noise") < 0.1
-        assert told_headline(each).startswith("Through cut gradients, ")
-    assert told_headline(told["shop"]).startswith("Through cut gradients, yes: shop, knowing the columns of 200 rows,")
+        assert gradients_headline(each).startswith("Through cut gradients, ")
+    assert gradients_headline(told["shop"]).startswith("Through cut gradients, yes: shop, knowing the columns of 200 rows,")
 
 
 def test_and_of_another_feature_partys(run):
@@ -135,7 +135,7 @@ def test_what_is_not_sent_or_not_measured_is_said(tmp_path, monkeypatch, changes
     assert bool(told) is found
     if found:
         assert told[0].not_measured == [NUMBERS]
-        assert told_headline(told[0]).endswith("was not measured.")
+        assert gradients_headline(told[0]).endswith("was not measured.")
     assert msgspec.to_builtins(told) is not None
 
 
@@ -167,19 +167,19 @@ def planted(seed, *, tells=True, rows=1200):
 def test_gradients_turned_to_one_side_tell_columns_although_labels_are_replaced(seed):
     """Beside a curve for each class, for which a replaced label turns the direction round."""
     step, classes_NC, truth = planted(seed)
-    turned_ND = told_columns._turned(step, classes_NC, None)
-    found = told_columns._found(turned_ND, turned_ND, truth, (200,), {"turned": told_columns.TURNED}).mean(200)
+    turned_ND = columns_from_gradients._turned(step, classes_NC, None)
+    found = columns_from_gradients._found(turned_ND, turned_ND, truth, (200,), {"turned": columns_from_gradients.TURNED}).mean(200)
     unit_ND = step.received_BD / torch.linalg.vector_norm(step.received_BD, dim=1, keepdim=True)
-    by_class_ND = torch.cat([told_columns._by_class(unit_ND, classes_NC), classes_NC, step.length_B[:, None]], dim=1)
-    assert found > told_columns._found(by_class_ND, by_class_ND, truth, (200,), told_columns.ATTACKS).mean(200) + 0.05
+    by_class_ND = torch.cat([columns_from_gradients._by_class(unit_ND, classes_NC), classes_NC, step.length_B[:, None]], dim=1)
+    assert found > columns_from_gradients._found(by_class_ND, by_class_ND, truth, (200,), columns_from_gradients.ATTACKS).mean(200) + 0.05
     assert found > 0.7
 
 
 def test_gradients_that_tell_nothing_of_columns_give_nothing():
     step, classes_NC, truth = planted(3, tells=False)
-    turned_ND = told_columns._turned(step, classes_NC, torch.zeros(len(truth), 3))
-    assert told_columns._found(turned_ND, turned_ND, truth, (200,), {"turned": told_columns.TURNED}).mean(200) < 0.05
-    silent_ND = told_columns._turned(step.only(step.own_B), torch.zeros(len(truth), 3), None)
+    turned_ND = columns_from_gradients._turned(step, classes_NC, torch.zeros(len(truth), 3))
+    assert columns_from_gradients._found(turned_ND, turned_ND, truth, (200,), {"turned": columns_from_gradients.TURNED}).mean(200) < 0.05
+    silent_ND = columns_from_gradients._turned(step.only(step.own_B), torch.zeros(len(truth), 3), None)
     assert bool(torch.isfinite(silent_ND).all()), "of three classes, none of which occurs"
     with pytest.raises(ConfigError, match="averaged kernels: bandwidths="):
         AveragedKernels(bandwidths=())

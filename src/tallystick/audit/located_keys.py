@@ -1,10 +1,10 @@
 """Measure how well each party of a linkage by similarity could locate the keys of the others.
 
-No party has both an attacker's view and the truth. So each party stands in for the attacker, with the other side's keys as far
-as it can locate them itself. The feature party places the label party's rows by its own links, measures the distances to its
-true keys, adds the run's noise, and attacks itself as the label party could. The label party places the feature party's keys by
-trilateration, and attacks its own positions from there, by the true links. What a helper could locate is measured on what this
-party sent it.
+No party has both an attacker's view and the truth. So each party plays the attacker, and uses the other side's keys as far as it
+can locate them itself. The feature party places the label party's rows by its own links, measures the distances to its true
+keys, adds the run's noise, and attacks itself as the label party could. The label party places the feature party's keys by
+trilateration, and attacks its own positions from there, by the true links. For a helper, each party attacks the keys that it
+sent to it.
 
 Shapes: N positions, M numbers, K links, D dimensions.
 """
@@ -38,7 +38,7 @@ from tallystick.network.channel import Progress, no_progress
 from tallystick.run_folder.folder import RunFolder
 
 KNOWN = 10
-"""Keys that a helper knows, of those that a filter-geometry attack places."""
+"""Number of keys that a helper knows among those that a filter-geometry attack places."""
 AUDIT_SECRET = b"a secret of the audit's own, like the run's"
 
 
@@ -59,13 +59,13 @@ class KeyUnits:
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """An attack's places on one side's true keys.
+    """An attack on one side's keys, with the true keys.
 
     Args:
-        view: what was attacked.
+        view: the attacked view.
         truth_ND: the true keys of its targets.
-        attacker, located: who could attack, and whose keys are located.
-        stand_in: names what replaced the data that only the other side has.
+        attacker, located: the party that could attack, and the party whose keys are located.
+        stand_in: says what replaced the data that only the other side has.
     """
 
     view: LinkageView
@@ -127,7 +127,7 @@ def units_of(terms: SimilarityConfig) -> tuple[Floats, str]:
 
 
 def scales_of(terms: SimilarityConfig) -> list[KeyUnits]:
-    """Return which dimensions are measured together: places in metres, and other dimensions that share a unit."""
+    """Group the dimensions that are measured together: places in metres, and other dimensions that share a unit."""
     weighted = terms.helper_sees == "clear"
     groups: dict[str, dict[int, float]] = {}
     for place, d in enumerate(terms.numbers):
@@ -182,9 +182,9 @@ def located_by_helper(
 def attack_on_feature_party(
     truth_MD: Floats, sent_MD: Floats, candidates: Candidates, terms: SimilarityConfig, *, label_party: str, party: str
 ) -> tuple[Attacked, Located]:
-    """Locate a feature party's keys as the label party could, and the label party's rows as that feature party places them.
+    """Locate a feature party's keys as the label party could. The label party's rows are where this feature party places them.
 
-    Give true keys and sent keys, both by number.
+    Arguments are the true keys and the sent keys, both by number.
     """
     rng = np.random.default_rng([0, 4])
     metric = metric_of(terms, candidates.scale)
@@ -218,9 +218,9 @@ def attack_on_feature_party(
 def attack_on_label_party(
     truth_ND: Floats, sent_ND: Floats, candidates: Candidates, terms: SimilarityConfig, *, peer: str, party: str
 ) -> tuple[Attacked | None, Located]:
-    """Locate the label party's keys as a feature party could, and the feature party's rows as the label party places them.
+    """Locate the label party's keys as a feature party could. The feature party's rows are where the label party places them.
 
-    Give true keys and sent keys, both by position. Return None if too few keys can be placed to stand in for the feature party.
+    Arguments are the true keys and the sent keys, both by position. Return None if too few keys can be placed.
     """
     assert candidates.similarity_NK is not None, "the label party learns similarities"
     metric = metric_of(terms, candidates.scale)
@@ -234,7 +234,7 @@ def attack_on_label_party(
     count = len(located.targets_T)
     if count < 3:
         return None, located
-    # Only located keys stand in for the feature party's: links to others are left out of the view.
+    # Only located keys can replace the feature party's, so links to other keys are left out of the view.
     new_number = np.full(candidates.rows + 1, PAD)
     new_number[located.targets_T] = np.arange(count)
     played = FeaturePartyView(metric=metric, own_MD=located.place_TD, numbers_NK=new_number[candidates.numbers_NK])

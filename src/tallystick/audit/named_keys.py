@@ -1,7 +1,7 @@
 """Measure how many keys each party of a linkage by text could name.
 
-The attacker's list of texts is this party's own keys, all of them and no others: the best list that it could have. As in
-``locating.py``, each party stands in for the attacker, with what it could itself find out about the other side.
+The attacker's list of texts holds exactly this party's own keys, which is the best list that it could have. As in
+``located_keys.py``, each party plays the attacker, and uses what it can find out itself about the other side.
 
 Shapes: N positions, M numbers, K links, S listed keys, T targets.
 """
@@ -27,13 +27,13 @@ from tallystick.attacks.linkage.texts import (
     TextView,
     evaluate_texts,
 )
-from tallystick.audit.locating import AUDIT_SECRET, metric_of
+from tallystick.audit.located_keys import AUDIT_SECRET, metric_of
 from tallystick.network.channel import Progress
 
 MOST_KEYS = 1500
-"""The most listed keys, and the most attacked ones. All pairs are compared."""
+"""Greatest number of listed keys, and of attacked keys. All pairs are compared."""
 MOST_LINKED = 10_000
-"""The most rows of the other side that replace a feature party's. Each is compared with all listed keys."""
+"""Greatest number of rows that replace a feature party's. Each is compared with all listed keys."""
 
 
 def texts_named_by_helper(
@@ -60,7 +60,7 @@ def texts_named_by_helper(
         for place, some in enumerate(of_text):
             has_SG[place, some] = 1
         likeness_SS += np.asarray(has_SG @ has_SG.T, dtype=np.float64)
-    order_S = rng.permutation(len(listed))  # of the list, so that its order says nothing about the filters' order
+    order_S = rng.permutation(len(listed))  # shuffle the list, so that its order says nothing about the filters' order
     place_T = np.argsort(order_S)
     view = HelperTexts(likeness_SS=likeness_SS[np.ix_(order_S, order_S)], likeness_TT=likeness_TT)
     return _measured(view, place_T, attacker=helper, located=party, progress=progress)
@@ -76,13 +76,13 @@ def texts_named_by_label_party(
     label_party: str,
     progress: Progress,
 ) -> list[NamedKeys]:
-    """Name a feature party's keys as the label party could by similarities. The feature party measures it."""
+    """Name a feature party's keys as the label party could from similarities. The feature party measures this."""
     rng = np.random.default_rng([0, 7])
     linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
     sample_T = np.sort(rng.permutation(linked)[:MOST_KEYS])
     numbers_NK = candidates.numbers_NK[sample_T]
     targets_T, number_NK = _renumbered(numbers_NK)
-    some = rng.integers(0, (numbers_NK != PAD).sum(axis=1))  # nobody here knows which of a row's links is spelt most like it
+    some = rng.integers(0, (numbers_NK != PAD).sum(axis=1))  # this side does not know which link is spelt most like the row
     played = rows_M[numbers_NK[np.arange(len(sample_T)), some]]
     truth = rows_M[targets_T]
     listed = _distinct(keys, rng, first=truth)
@@ -115,9 +115,10 @@ def texts_named_by_feature_party(
     peer: str,
     progress: Progress,
 ) -> list[NamedKeys]:
-    """Name the label party's keys as a feature party could by its links. The label party measures it.
+    """Name the label party's keys as a feature party could from its links. The label party measures this.
 
-    Do so for at most ``MOST_LINKED`` numbers. A part of them would not do: the nearest text could be missing.
+    With more than ``MOST_LINKED`` numbers it is not measured. A sample of them would not do, because the nearest text could be
+    missing.
     """
     rng = np.random.default_rng([0, 8])
     linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
@@ -148,7 +149,7 @@ def _measured(
 
 
 def _apart(keys: SimilarKeys, own: Integers, others: Integers, terms: SimilarityConfig) -> Floats:
-    """Measure distances as the helper does, with this secret. An attacker knows the secret of the run."""
+    """Measure distances as the helper does, under the audit's secret. A real attacker knows the run's secret."""
     whole = terms.model_copy(update={"block": 0})
     own_keys, other_keys = (encode_keys(_rows(keys, rows), whole, AUDIT_SECRET) for rows in (own, others))
     return block_distance(own_keys, other_keys, whole, slice(0, len(own)))
@@ -159,7 +160,7 @@ def _rows(keys: SimilarKeys, rows: Integers) -> SimilarKeys:
 
 
 def _distinct(keys: SimilarKeys, rng: np.random.Generator, *, first: Integers | None = None) -> Integers:
-    """List rows of distinct texts, in no order: those of ``first``, then others, up to the limit."""
+    """List rows of distinct texts, in random order: those of ``first``, then others, up to the limit."""
     rows = rng.permutation(len(keys))
     rows = rows if first is None else np.concatenate((first, rows))
     by_text = {_text(keys, int(row)): int(row) for row in rows[::-1]}
