@@ -652,7 +652,7 @@ def test_the_simulator_says_what_it_needs() -> None:
     view = FeatureView(
         last_ND=cut_ND, mean_ND=cut_ND, looks_NE=cut_ND, known_K=torch.arange(2), columns_K=truth.rows(torch.arange(2))
     )
-    with pytest.raises(DataError, match="no other people's rows"):
+    with pytest.raises(DataError, match="no rows of other people"):
         SimulatorDecoding()(view, generator=torch.Generator().manual_seed(0))
     for people, needs in ((99, "needs 100 other people to learn from, and has 99"), (100, "no column of other people varies")):
         same = truth.rows(torch.zeros(people, dtype=torch.int64))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from tallystick.attacks.membership.agreement import LabelAgreement, OwnColumnAgreement, ToldLabelAgreement
+from tallystick.attacks.membership.agreement import InferredLabelAgreement, LabelAgreement, OwnColumnAgreement
 from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.consistency import Consistency
 from tallystick.attacks.membership.direction import DirectionFlips, GradientDirection
@@ -184,11 +184,11 @@ def test_labels_that_never_flip_are_told_by_what_agrees_with_embeddings_or_own_c
     unshown = replace(view, steps=tuple(replace(step, sent_BD=None) for step in view.steps))
     assert evaluated(DirectionFlips(), view).symmetric_auc.mean < 0.53
     for told in (view, replace(unshown, own_NA=COLUMNS)):
-        assert evaluated(ToldLabelAgreement(), told).auc.mean > 0.62
-    assert evaluated(ToldLabelAgreement(), null).symmetric_auc.mean < 0.56  # 600 rows: the standard error of an AUC is .024
+        assert evaluated(InferredLabelAgreement(), told).auc.mean > 0.62
+    assert evaluated(InferredLabelAgreement(), null).symmetric_auc.mean < 0.56  # 600 rows: the standard error of an AUC is .024
     leaks = evaluate_membership("cut_gradient", unshown.steps, truth())
     assert "agreement" not in leaks.found
-    assert any("agreement" in names and "or its embeddings" in why for names, why in leaks.not_measured.items())
+    assert any("agreement" in names and "columns or embeddings" in why for names, why in leaks.not_measured.items())
 
 
 @pytest.mark.parametrize(("known", "least", "most"), [("the row's own", 0.97, 1.0), ("some other row's", 0.5, 0.56)])
@@ -213,7 +213,7 @@ def test_without_own_columns_their_agreement_is_not_measured_and_that_is_said() 
     for own_UA in (None, torch.empty(ROWS, 0)):
         leaks = evaluate_membership("cut_embedding", view_of(told).steps, truth(), own_UA=own_UA)
         assert "agreement-own" not in leaks.found
-        assert leaks.not_measured["agreement-own"].startswith("it reads the columns of the party that receives")
+        assert leaks.not_measured["agreement-own"].startswith("it needs the receiving party's columns")
     constant = evaluate_membership("cut_embedding", view_of(fresh_donors).steps, truth(), own_UA=torch.ones(ROWS, 3))
     assert constant.found["agreement-own"].symmetric_auc.mean < 0.56
     with pytest.raises(DataError, match="own columns of 5 rows for a view of 600"):

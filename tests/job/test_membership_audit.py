@@ -123,7 +123,7 @@ def test_a_run_of_one_epoch_says_so_in_both_seats_and_in_the_report():
     wanted = [
         "flips, consistency, in shop's seat: it compares epochs",
         "consistency, in bank's seat: it compares epochs",
-        "agreement, in bank's seat: it reads the labels",
+        "agreement, in bank's seat: it needs the receiving party's labels",
         "one pass, in bank's seat: it compares embeddings of the whole union",
     ]
     assert [len(lines(membership, words)) for words in wanted] == [1] * 4

@@ -55,7 +55,7 @@ class LabelAgreement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToldLabelAgreement:
+class InferredLabelAgreement:
     """Score a row by how well its label, read from gradients, fits the feature party's own columns. Imputed labels fit less well.
 
     Not in the paper. It needs no known row. The label of a row is the side of its batches' main directions on which its gradients

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tallystick.attacks.membership.agreement import LabelAgreement, OwnColumnAgreement, ToldLabelAgreement
+from tallystick.attacks.membership.agreement import InferredLabelAgreement, LabelAgreement, OwnColumnAgreement
 from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.consistency import Consistency
 from tallystick.attacks.membership.direction import DirectionFlips, GradientDirection
@@ -20,7 +20,7 @@ MEMBERSHIP_ATTACKS: Mapping[Received, Mapping[str, Attack]] = MappingProxyType(
             "direction": GradientDirection(),
             "flips": DirectionFlips(),
             "consistency": Consistency(),
-            "agreement": ToldLabelAgreement(),
+            "agreement": InferredLabelAgreement(),
             "learned": LearnedDiscriminator(),
         },
         "cut_embedding": {
