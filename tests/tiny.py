@@ -34,7 +34,7 @@ from tallystick.attacks.linkage.trilateration import Trilateration
 from tallystick.attacks.membership import evaluate as membership
 from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
 from tallystick.audit import columns as audit_of_columns
-from tallystick.audit import locating
+from tallystick.audit import located_keys
 from tallystick.cli.main import main
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
@@ -180,8 +180,8 @@ def few_places(patch, most=60):
     for row in LINKAGE_ATTACKS.values():
         for bound in {"positions", "numbers"} & set(vars(row.attack)):
             patch.setitem(vars(row.attack), bound, most)
-    patch.setattr(locating, "Cells", partial(Cells, positions=most))
-    patch.setattr(locating, "Trilateration", partial(Trilateration, numbers=most))
+    patch.setattr(located_keys, "Cells", partial(Cells, positions=most))
+    patch.setattr(located_keys, "Trilateration", partial(Trilateration, numbers=most))
 
 
 def _remembered(work, most):

@@ -151,7 +151,7 @@ def test_init_shows_the_key_as_the_text_that_a_run_reads(tmp_path):
     done = call("init", tmp_path / "new", "--role", "feature", "--table", tmp_path / "rows.csv", "--json")
     columns = json.loads(done.stdout.splitlines()[-1])["columns"]
     assert "customer: String, such as 00123, 00456" in columns
-    assert [line for line in columns if "zero or a plus in front" in line and "'postcode'" in line]
+    assert [line for line in columns if "leading zero or plus sign" in line and "'postcode'" in line]
     assert not [line for line in columns if "'customer'" in line]
 
 

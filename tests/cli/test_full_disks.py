@@ -104,7 +104,7 @@ def test_a_full_disk_is_named_with_the_path_and_the_command_can_be_tried_again(c
     with full_disk():
         line = said_by(arguments)
     assert str(tmp_path) in line
-    assert "free some space" in line or "there is no room for a copy of the table; make some" in line
+    assert "free some space" in line or "the disk has no space for a copy of the table; free some" in line
     assert files_of(tmp_path) == before
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0, again.output

@@ -127,7 +127,7 @@ def test_a_later_table_in_another_unit_is_scored_and_said_by_whoever_scores_it(s
     made(scored, "unit", onnx=False)
     later = scored.home / "unit.parquet"
     pl.read_parquet(scored.home / "table.parquet").with_columns(pl.col("x") * 1000 + 9000).write_parquet(later)
-    doubt = "column 'x': in 500 of 500 rows its number lies beyond those of the training"
+    doubt = "column 'x': in 500 of 500 rows its number is outside the training's range"
     alone = score_by_student(scored.home / "unit", scored.files[1], table=later, output=scored.home / "unit-alone.csv")
     assert [each[: len(doubt)] for each in alone["doubts"]] == [doubt]
     watchers, tables = {name: Listening() for name in PARTIES}, {"bank": later, "shop": None}

@@ -55,7 +55,9 @@ def test_a_count_that_is_none_stops_the_run_before_anything_is_sent(counted, tmp
     from tallystick.errors import TallystickError
 
     frames = counted | {"bank": counted["bank"].with_columns(y=pl.when(pl.col("y") == 0).then(-1).otherwise(pl.col("y")))}
-    with pytest.raises(TallystickError, match=r"label column .y.: no counts in .* rows; target.type = count needs whole numbers"):
+    with pytest.raises(
+        TallystickError, match=r"label column .y.: not a count in .* rows; target.type = count needs whole numbers"
+    ):
         run(tmp_path, frames)
 
 

@@ -75,7 +75,7 @@ def test_every_row_of_a_common_key_takes_part(method):
     assert rows_of(first) == common["id"].n_unique() < 0.4 * common.height
     assert rows_of(every) == common.height
     assert every.evaluation["joint"]["auc"]["value"] > 0.9
-    note = next(note for note in first.data.notes if "stand in more than one row" in note)
+    note = next(note for note in first.data.notes if "occur in more than one row" in note)
     assert f"{given['bank'].height - given['bank']['id'].n_unique()} of {given['bank'].height} rows are left out" in note
     assert "alignment.duplicates: all" in note
 
@@ -202,7 +202,7 @@ def test_repeated_keys_of_a_feature_party_are_settled_by_its_own_file_or_refused
     given = tables()
     visits = pl.concat([given["shop"].with_columns(seen=pl.lit(day), x=pl.col("x") - 5 + day) for day in (5, 3, 4)])
     given["shop"] = visits
-    with pytest.raises(IdError, match=r"270 keys stand in more than one row; .* repeats: \{latest: COLUMN\}"):
+    with pytest.raises(IdError, match=r"270 keys occur in more than one row; .* repeats: \{latest: COLUMN\}"):
         run(given)
     parties = columns(PARTIES)
     parties["shop"] |= {"repeats": {"latest": "seen"}}

@@ -97,7 +97,7 @@ def test_weights_times_and_too_few_rows(lay_out_job):
     job.change("bank", weight="weight", time="day")
     said = both_say(job)
     assert "weight column 'weight': missing, negative or infinite in 190" in said
-    assert "time column 'day' has 1 distinct times in 190 rows: none are left for one of training, validation, test" in said
+    assert "time column 'day' has 1 distinct times in 190 rows: no rows are left for one of training, validation, test" in said
     few = {name: frame.sort("id")[:2] for name, frame in tables(PARTIES, rows=200).items()}
     assert "2 ids fall into the validation part" in both_say(lay_out_job(PARTIES, frames=few), "shop")
 

@@ -258,8 +258,8 @@ def keys_of(frame, *, terms=None, columns=None, nulls="drop"):
     [
         ([103.5, float("nan")], "key lon .column lon.: NaN or infinite in 1 .* rows"),
         ([103.5, float("inf")], "NaN or infinite"),
-        ([103.5, 11_568_000.0], "outside 103 to 104 in 1 .* is it the same unit"),
-        (["103.5", "east"], "no number in 1 .* of unit degree"),
+        ([103.5, 11_568_000.0], "outside the contract's range, 103 to 104, in 1 .* check the unit"),
+        (["103.5", "east"], "not a number in 1 .* of unit degree"),
         ([None, None], "all 2 rows are null or empty"),
     ],
 )

@@ -171,7 +171,7 @@ def test_rows_that_take_no_part_are_in_the_report():
     frames["shop"] = pl.concat([frames["shop"], frames["shop"][:2], frames["shop"][:1].with_columns(id=None)])
     notes = run(frames=frames, training__epochs=1).data.notes
     assert f"shop: 1 of {frames['shop'].height} rows have no key" in notes
-    assert any(note.startswith("shop: 2 keys stand in more than one row; 2 of ") and "are left out" in note for note in notes)
+    assert any(note.startswith("shop: 2 keys occur in more than one row; 2 of ") and "are left out" in note for note in notes)
     assert not [note for note in notes if note.startswith("bank:")]
 
 

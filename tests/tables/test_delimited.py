@@ -55,7 +55,7 @@ def test_encodings_that_are_certain_need_no_key(tmp_path: Path, codec: str) -> N
 def test_other_encodings_are_named_and_the_error_says_how(tmp_path: Path, content: str, name: str) -> None:
     raw = content.encode("windows-1252")
     raw = gzip.compress(raw, 1) if name.endswith(".gz") else raw
-    with pytest.raises(DataError, match=r"is not utf-8 text; name its encoding .* such as `encoding: windows-1252`"):
+    with pytest.raises(DataError, match=r"is not text in utf-8; name its encoding .* such as `encoding: windows-1252`"):
         read(tmp_path, raw, path=name)
     found = read(tmp_path, raw, path=name, encoding="windows-1252")
     assert ",".join(map(str, found.row(-1))) == content.splitlines()[-1]
@@ -96,7 +96,7 @@ def test_decimal_commas_that_are_certain_need_no_key(tmp_path: Path, lines: str,
 
 def test_decimal_commas_that_are_not_certain_are_asked_for(tmp_path: Path) -> None:
     lines = "x;y\n1,234;a\n5,678;b\n"
-    with pytest.raises(DataError, match=r"column 'x' has commas that may be decimal signs or part thousands; say which"):
+    with pytest.raises(DataError, match=r"column 'x' has commas that may be decimal signs or thousands separators; say which"):
         read(tmp_path, lines)
     assert read(tmp_path, lines, decimal=",")["x"].to_list() == [1.234, 5.678]
     assert read(tmp_path, lines, decimal=".")["x"].to_list() == [1234, 5678]
@@ -287,7 +287,7 @@ def test_points_that_may_part_thousands_are_asked_about(tmp_path):
         with pytest.raises(DataError, match="the points may part thousands"):
             read_table(TableConfig(path=place))
     place.write_text("id;amount\n1;8.505\n2;410\n3;?\n")
-    with pytest.raises(DataError, match=r"column 'amount' has numbers such as 8\.505 beside ones such as 410"):
+    with pytest.raises(DataError, match=r"column 'amount' has numbers such as 8\.505 and such as 410"):
         read_table(TableConfig(path=place))
     for sign, wanted in ((",", [8505, 410, None]), (".", [8.505, 410, None])):
         assert read_table(TableConfig(path=place, decimal=sign)).get_column("amount").to_list() == wanted
@@ -303,7 +303,7 @@ def test_points_behind_which_all_numbers_have_three_digits_are_said(tmp_path, re
     place.write_text(f"id;amount\n1;801.200\n2;35.000\n{rest}")
     table = read_table(TableConfig(path=place))
     assert table.get_column("amount").to_list()[:2] == [801.2, 35]
-    note = next(note for note in table.notes if "three digits behind a point" in note)
+    note = next(note for note in table.notes if "three digits after a point" in note)
     assert "column 'amount'" in note
     assert '`decimal: ","`' in note
     for sign, wanted in ((",", [801200, 35000]), (".", [801.2, 35])):
@@ -347,17 +347,17 @@ def test_what_programs_write_around_a_table_is_no_column_of_it(tmp_path, text, s
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b",id,a\nred,x,1\nblue,y,2\n", "column 1 of the header has no name, and holds values"),
-        (b",id,a\n9,x,1\n2,y,2\n", "column 1 of the header has no name, and holds values"),
-        (b"id,a\nx,1\ny,2\n\0\0\0\0", "holds NUL bytes"),
-        (gzip.compress(b"id,a\nx,1\ny,2\n\0\0", mtime=0), "holds NUL bytes"),
-        (b"id,a\nx,r\0d\ny,red\n", "holds NUL bytes"),
-        ("id,a\nx,1\ny,2\n".encode("utf-16-be"), "holds NUL bytes.*`encoding: utf-16-be"),
-        ("id,a\nx,1\ny,2\n".encode("utf-16-le"), "holds NUL bytes.*`encoding: utf-16-le"),
+        (b",id,a\nred,x,1\nblue,y,2\n", "column 1 has values but no name in the header"),
+        (b",id,a\n9,x,1\n2,y,2\n", "column 1 has values but no name in the header"),
+        (b"id,a\nx,1\ny,2\n\0\0\0\0", "contains NUL bytes"),
+        (gzip.compress(b"id,a\nx,1\ny,2\n\0\0", mtime=0), "contains NUL bytes"),
+        (b"id,a\nx,r\0d\ny,red\n", "contains NUL bytes"),
+        ("id,a\nx,1\ny,2\n".encode("utf-16-be"), "contains NUL bytes.*`encoding: utf-16-be"),
+        ("id,a\nx,1\ny,2\n".encode("utf-16-le"), "contains NUL bytes.*`encoding: utf-16-le"),
         (b"\n\nid,a\nx,1\ny,2\n", "begins with an empty line"),
-        (b"id,a\rx,1\ry,2\nz,3\n", "some lines end in a carriage return alone"),
-        (b"id,a\r\r\nx,1\r\r\ny,2\r\r\n", "some lines end in a carriage return alone"),
-        (b"id,a\nx,1\nid,a\ny,2\n", r"its header stands among its rows again, in 1 \(row 1,"),
+        (b"id,a\rx,1\ry,2\nz,3\n", "some lines end in a carriage return and others"),
+        (b"id,a\r\r\nx,1\r\r\ny,2\r\r\n", "some lines end in a carriage return and others"),
+        (b"id,a\nx,1\nid,a\ny,2\n", r"its header occurs again in 1 \(row 1,"),
         (b"\xef\xbb\xbfid,a\nx,1\n\xef\xbb\xbfid,a\ny,2\n\xef\xbb\xbfid,a\n", r"again, in 2 \(row 1, 3,"),
         (b"2019,id,\n1,x,\n2019,id,\n2,y,\n", r"again, in 1 \(row 1,"),
         (b"id,a\nx,1\nID,A\ny,2\n", r"again, in 1 \(row 1,"),
@@ -413,7 +413,7 @@ def test_text_of_utf_8_that_is_named_otherwise_is_said(tmp_path, codec, said):
     for written, is_said in (("utf-8", said), (codec, False)):
         (tmp_path / "t.csv").write_bytes(text.encode(written))
         frame = read_table(TableConfig(path=tmp_path / "t.csv", encoding=codec))
-        assert [True for note in frame.notes if f"reads as UTF-8, and table.encoding is {codec}" in note] == [True] * is_said
+        assert [True for note in frame.notes if f"is valid UTF-8, but table.encoding is {codec}" in note] == [True] * is_said
 
 
 @pytest.mark.parametrize("row", ["code,kg,text", "#types,numeric,categorical", ",m,"])
@@ -423,9 +423,7 @@ def test_a_row_of_units_below_the_header_is_said(tmp_path, row):
     for first, said in ((f"{row}\n", True), ("", False)):
         (tmp_path / "t.csv").write_text(f"id,a,kind\n{first}{lines}")
         notes = read_table(TableConfig(path=tmp_path / "t.csv"), text=("id",)).notes
-        assert [True for note in notes if note.startswith("only the first row has no value like the others in column 'a'")] == [
-            True
-        ] * said
+        assert [True for note in notes if note.startswith("the first row differs from all others in column 'a'")] == [True] * said
 
 
 MANY = [f"{number * 1.37:.2f}" for number in range(1, 31)]
@@ -486,10 +484,8 @@ def test_check_names_words_that_it_takes_for_missing_and_both_ways_to_keep_them_
         assert not notes
         return
     (note,) = notes
-    assert (
-        f"beside many numbers or times: {words} in column 'x'; where they are values, keep them by table.missing_in: {{x: []}}"
-        in note
-    )
+    said = f"are numbers or times: {words} in column 'x'; if they are values, keep them by table.missing_in: {{x: []}}"
+    assert said in note
     for kept in ({"table": ", missing_in: {x: []}"}, {"features": "{numeric: [w], categorical: [x]}"}):
         assert not checked(**kept)
         assert read_party_table(load_party(tmp_path / "party.yaml")).get_column("x").to_list() == cells
@@ -550,7 +546,7 @@ def test_a_fraction_behind_a_zero_is_no_part_of_thousands(tmp_path):
 
 @pytest.mark.parametrize("cell", [r'"a\"b"', 'a"b', '"a"b'])
 def test_quotes_that_would_swallow_lines_are_refused_by_line(tmp_path, cell):
-    with pytest.raises(DataError, match=r"t\.csv: (line \d+: its quotes cannot be read|a quote stands within a cell)"):
+    with pytest.raises(DataError, match=r"t\.csv: (line \d+: its quotes cannot be read|a cell without quotes around it)"):
         column_of(tmp_path, [cell] * 6 + ["plain"])
     assert column_of(tmp_path, ['"a\nb"', '"a ""b"""'])[0].to_list() == ["a\nb", 'a "b"']
 
@@ -666,7 +662,9 @@ def test_numbers_that_may_be_codes_are_said(tmp_path, others):
     )
     frame = read_table(table)
     assert frame.get_column("a").to_list()[:2] == [120_000, 300_000]
-    assert ["12E4 for 120000" in note and "column 'a';" in note for note in frame.notes if "120000" in note] == [True]
+    assert [
+        "12E4 are read as numbers, here 120000" in note and "column 'a';" in note for note in frame.notes if "120000" in note
+    ] == [True]
     assert read_table(table, text=("a",)).get_column("a").to_list()[:2] == ["12E4", "3e5"]
     (tmp_path / "t.csv").write_text("id,a\nx,1.2e5\ny,3e+05\nz,1e-05\n4,2e5\n")  # a fraction says that they are numbers
     assert not read_table(table).notes
@@ -700,7 +698,9 @@ def test_a_column_whose_name_only_looks_like_the_one_that_is_asked_for_is_named_
 
 def test_categories_that_differ_in_spaces_case_or_codes_alone_are_said():
     column = pl.Series("city", ["Bonn", "Bonn ", " bonn", "K\u00f6ln", "Ko\u0308ln", None, "Bern"])
-    assert text_warning(column).startswith("column 'city': 3 of its 6 different cells differ from another one in spaces, case")
+    assert text_warning(column).startswith(
+        "column 'city': 3 of its 6 distinct cells differ from another one only in spaces, case"
+    )
     assert text_warning(pl.Series("city", ["Bonn", "Bern", None])) is None
 
 
@@ -708,7 +708,7 @@ def test_categories_that_differ_in_spaces_case_or_codes_alone_are_said():
 def test_categories_in_quotes_that_a_csv_does_not_know_are_said(cell):
     column = pl.Series("city", ["Bonn", cell, "Bern", "5'", '5"', "'s-Hertogenbosch"])
     assert text_warning(column).startswith(
-        "column 'city': 1 of its 6 different cells differ from another one in spaces, case, quotes"
+        "column 'city': 1 of its 6 distinct cells differ from another one only in spaces, case, quotes"
     )
 
 
@@ -773,8 +773,8 @@ def test_commas_that_part_otherwise_are_no_number(tmp_path, cell):
 XLSX = b"PK\x03\x04\x14\x00\x06\x00\xff\xfe\x80"
 OTHER_KINDS = {
     "a workbook": (XLSX, "a workbook or another packed file"),
-    "an old workbook": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "a workbook of an old kind"),
-    "a packed workbook": (gzip.compress(XLSX), "packed, and holds no text but a workbook"),
+    "an old workbook": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(99), "an old workbook"),
+    "a packed workbook": (gzip.compress(XLSX), "packed, and holds a workbook"),
     "Parquet": (b"PAR1\x15\x04\xff\xfe\x80", "is a Parquet file"),
     "packed Parquet": (gzip.compress(b"PAR1\x15\x04\xff\xfe\x80"), "packed, and holds a Parquet file"),
     "Arrow": (b"ARROW1\0\0" + bytes(99), "an Arrow file"),
@@ -808,13 +808,16 @@ def test_a_header_that_only_looks_like_another_kind_is_read(tmp_path, header):
 @pytest.mark.parametrize(
     ("spelt", "mend"),
     [
-        ("{0:02}/12/2024", 'say how they are written, by `dates: {{x: "%d/%m/%Y"}}` in the party file'),
-        ("12/{0}/24", 'say how they are written, by `dates: {{x: "%m/%d/%y"}}` in the party file'),
+        ("{0:02}/12/2024", 'name their format by `dates: {{x: "%d/%m/%Y"}}` in the party file'),
+        ("12/{0}/24", 'name their format by `dates: {{x: "%m/%d/%y"}}` in the party file'),
         ("{0}-Jan-2024 {1}:05 PM", '`dates: {{x: "%d-%b-%Y %I:%M %p"}}`'),
-        ("{1}/{1}/20{0:02}", 'by `dates: {{x: "%d/%m/%Y"}}` or by `dates: {{x: "%m/%d/%Y"}}` in the party file: all fit both'),
+        (
+            "{1}/{1}/20{0:02}",
+            'by `dates: {{x: "%d/%m/%Y"}}` or by `dates: {{x: "%m/%d/%Y"}}` in the party file (all cells fit both)',
+        ),
         ("2024-{0:03}", '`dates: {{x: "%Y-%j"}}`'),
         ("202401{0:02}T12000{1}", '`dates: {{x: "%Y%m%dT%H%M%S"}}`'),
-        ("2024-W{0:02}", "write all in one way, and name it in the party file"),
+        ("2024-W{0:02}", "write all in one format, and name it in the party file"),
     ],
 )
 def test_dates_are_proposed_as_they_are_written(tmp_path, spelt, mend):

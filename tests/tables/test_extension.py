@@ -124,7 +124,7 @@ def test_columns_that_are_new_are_left_out_and_said(found, tmp_path):
     [
         ({"features": {"numeric": ["x"], "categorical": ["kind", "city"]}}, "column 'skewed' is a numeric input"),
         ({"features": {**FEATURES, "categorical": ["kind"]}}, "column 'city' is a categorical input"),
-        ({"sequences": {"words": {"length": 4}}}, "sequences.words: the run to start from read it otherwise"),
+        ({"sequences": {"words": {"length": 4}}}, "sequences.words: the run to start from read it in another way"),
     ],
 )
 def test_columns_that_are_gone_or_read_otherwise_are_refused(found, tmp_path, changes, said):

@@ -95,7 +95,7 @@ def _varint(number):
 
 def test_a_footer_that_announces_more_rows_than_fit_is_refused_before_one_is_read(tmp_path):
     """336 million rows were read before, to 2.8 GiB in 73 seconds."""
-    with pytest.raises(DataError, match=r"announces 1,099,511,627,776 rows, over the .* that this machine's memory"):
+    with pytest.raises(DataError, match=r"announces 1,099,511,627,776 rows, over the .* that fit into this machine's memory"):
         _read(_announcing(tmp_path / "table.parquet", 2**40))
 
 

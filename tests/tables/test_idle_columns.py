@@ -180,7 +180,7 @@ def test_a_store_of_rows_passes_over_what_it_does_not_ask_for(address):
 
 
 CSV = {
-    "points that may part thousands": ["8.505", "410", "7"],
+    "points that may be thousands separators": ["8.505", "410", "7"],
     "commas that may be either": ["1,234", "2,345", "7,000"],
     "other numbers than the rest": ["1,5", "2,5", "3,25"],
     "huge whole numbers": ["1" * 400, "2", "3"],

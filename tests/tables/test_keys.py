@@ -72,8 +72,8 @@ def test_check_says_what_becomes_of_zeros_behind_a_point() -> None:
     text = pl.DataFrame({"k": ["1.50", "2.25"]})
     whole = pl.DataFrame({"k": [Decimal("1.00"), Decimal("2.00")]})
     said = [spelling_hints(frame, columns={"k": "k"}, alignment=alignment()) for frame in (decimals, text, whole)]
-    assert "key 'k': a fraction has no zeros at its end here, so 1.50 is 1.5, and text 1.50 is another key" in said[0]
-    assert any(line.startswith("key 'k': 50.0% of this side's values end in a zero behind a point") for line in said[1])
+    assert "key 'k': numbers lose zeros at the end of a fraction, so 1.50 is 1.5; text 1.50 is another key" in said[0]
+    assert any(line.startswith("key 'k': 50.0% of this side's values are fractions that end in a zero") for line in said[1])
     assert not any("1.50" in line for line in said[2])
 
 
@@ -220,8 +220,8 @@ def test_first_rule_matches_a_slow_reference(values: list[str | None]) -> None:
     [
         ([None, ""], {}, "all 2 rows are null or empty"),
         (["a", None], {"nulls": "error"}, r"null or empty in 1 \(row 1, counted from 0\) rows"),
-        (["a", "b", "a"], {"duplicates": "error"}, r"1 keys stand in more than one row: 2 \(row 0, 2, counted"),
-        (["a", "a"], {"duplicates": "drop"}, "every key stands in more than one row"),
+        (["a", "b", "a"], {"duplicates": "error"}, r"1 keys occur in more than one row: 2 \(row 0, 2, counted"),
+        (["a", "a"], {"duplicates": "drop"}, "every key occurs in more than one row"),
         (["a", "b"], {"max_rows": 1}, "the table has 2 rows, over alignment.max_rows = 1"),
     ],
 )

@@ -28,23 +28,23 @@ LATER = {
     "the same rows": ({}, None),
     "later days": ({"day": pl.col("day") + pl.duration(days=900)}, None),
     "some beyond": ({"plain": pl.when(pl.int_range(pl.len()) < 25).then(55.0).otherwise("plain")}, None),
-    "another unit": ({"plain": pl.col("plain") * 100 + 10}, "column 'plain': in 60 of 60 rows its number lies beyond"),
-    "another unit, ranked": ({"skewed": -pl.col("skewed")}, "column 'skewed': in 60 of 60 rows its number lies beyond"),
+    "another unit": ({"plain": pl.col("plain") * 100 + 10}, "column 'plain': in 60 of 60 rows its number is outside"),
+    "another unit, ranked": ({"skewed": -pl.col("skewed")}, "column 'skewed': in 60 of 60 rows its number is outside"),
     "another spelling": (
         {"kind": pl.col("kind").str.to_uppercase()},
         "column 'kind': in 60 of 60 rows a cell differs from a category",
     ),
     "points between thousands": (
         {"whole": pl.col("whole").cast(pl.String).str.replace(r"(\d{3})$", ".$1")},
-        "column 'whole': its numbers were whole in the training, and have fractions in 60 of 60 rows",
+        "column 'whole': its numbers were whole in training, and have fractions in 60 of 60 rows",
     ),
     "other codes of a letter": (
         {"kind": pl.col("kind").str.normalize("NFD")},
-        "column 'kind': in 20 of 60 rows a cell differs from a category of the training in spaces, case, quotes, zeros in",
+        "column 'kind': in 20 of 60 rows a cell differs from a category of the training only in spaces, case, quotes, leading",
     ),
     "a space behind": (
         {"kind": pl.when(pl.int_range(pl.len()) < 6).then(pl.col("kind") + " ").otherwise("kind")},
-        "column 'kind': in 6 of 60 rows a cell differs from a category of the training in spaces, case, quotes, zeros in",
+        "column 'kind': in 6 of 60 rows a cell differs from a category of the training only in spaces, case, quotes, leading",
     ),
     "other words": ({"kind": pl.lit("pink")}, "column 'kind': in 60 rows no cell is a category of the training"),
     "new words in most rows": (
@@ -63,7 +63,7 @@ LATER = {
     "no number": ({"plain": pl.lit(None, pl.Float64)}, "column 'plain' is missing in all of 60 rows"),
     "no number in some rows": (
         {"plain": pl.when(pl.int_range(pl.len()) % 5 > 0).then("plain")},
-        "column 'plain': its number is missing in 12 of 60 rows, and was in none of the training; these count as the mean",
+        "column 'plain': its number is missing in 12 of 60 rows, but was never missing in training; missing numbers are replaced",
     ),
     "no number in few rows": ({"plain": pl.when(pl.int_range(pl.len()) % 20 > 0).then("plain")}, None),
     "text that was read twice": (
@@ -72,21 +72,21 @@ LATER = {
     ),
     "no word in some rows": (
         {"kind": pl.when(pl.int_range(pl.len()) % 5 > 0).then("kind")},
-        "column 'kind': its cell is missing in 12 of 60 rows, and was in none of the training",
+        "column 'kind': its cell is missing in 12 of 60 rows, but was never missing in training",
     ),
     "no word in few rows": ({"kind": pl.when(pl.int_range(pl.len()) % 20 > 0).then("kind")}, None),
     "a mark for missing": (
         {"kind": pl.when(pl.int_range(pl.len()) % 20 > 0).then("kind").otherwise(pl.lit("?"))},
-        "column 'kind': in 3 of 60 rows its cell is '?', which may mean a missing one, and counts as a word that is new or rare",
+        "column 'kind': in 3 of 60 rows its cell is '?', which may mean a missing cell but counts as a new or rare word",
     ),
     "other quotes": (
         {"kind": "\u201c" + pl.col("kind") + "\u201d"},
-        "column 'kind': in 60 of 60 rows a cell differs from a category of the training in spaces, case, quotes",
+        "column 'kind': in 60 of 60 rows a cell differs from a category of the training only in spaces, case, quotes",
     ),
     "no word": ({"kind": pl.lit(None, pl.String)}, "column 'kind' is missing in all of 60 rows"),
     "a word among numbers": (
         {"plain": pl.when(pl.int_range(pl.len()) == 3).then(pl.lit("viel")).otherwise(pl.col("plain").cast(pl.String))},
-        "words taken for missing cells, because they stand beside many numbers or times: 'viel' in column 'plain'",
+        "words that count as missing cells, because all other cells of the column are numbers or times: 'viel' in column 'plain'",
     ),
 }
 

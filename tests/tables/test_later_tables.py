@@ -100,11 +100,15 @@ REFUSED = {
         "trained on dates, and this table has numbers",
     ),
     "a time of day where a number was": ([1.0, 2.5], [time(1), time(2)], "trained on numbers, and this table has times"),
-    "text where a number was": ([1.0, 2.5], ["1.0", "?"], "trained on numbers, and this table has text that is none in 1 (row 1"),
+    "text where a number was": (
+        [1.0, 2.5],
+        ["1.0", "?"],
+        "trained on numbers, and this table has text that is not of this kind in 1 (row 1",
+    ),
     "a number where a postcode was": (
         ["01067", "01069"],
         [1067, 1069],
-        "trained on text, and this table has numbers, which do not keep",
+        "trained on text, and this table has numbers, which lose the spelling",
     ),
     "a number where colours were": (["red", "green"], [1, 2], "trained on text, and this table has numbers, which no category"),
     "true and false where yes and no were": (
@@ -175,7 +179,7 @@ def test_a_run_that_starts_from_another_reads_days_as_days():
 def test_text_that_looks_like_numbers_is_said_with_the_mend(tmp_path, cells):
     party = party_of(csv(tmp_path / "t.csv", "x", cells))
     frame = read_party_table(party)
-    said = "column 'x': most of its different cells look like numbers"
+    said = "column 'x': most of its distinct cells look like numbers"
     encoder = Encoder.of_party(frame, party, np.arange(frame.height), numbers="plain")
     assert any(note.startswith(said) for note in encoder.notes)
     assert any(line.startswith(said) for line in profile(frame, party).warnings)
@@ -277,7 +281,7 @@ def test_true_and_false_spelt_in_several_ways_are_said(words, ways):
 def test_dates_that_a_spreadsheet_made_of_ranges_or_codes_are_said(made_of, cells, tmp_path):
     column = pl.Series("x", cells * 3)
     said = text_warning(column)
-    assert (said is not None and f"a spreadsheet makes of {made_of}" in said) == (made_of is not None), said
+    assert (said is not None and f"a spreadsheet made of {made_of}" in said) == (made_of is not None), said
     frame = pl.DataFrame({"id": cells, "y": range(len(cells))})
     party = party_of(tmp_path / "t.csv")
     told = [
@@ -308,7 +312,7 @@ def test_a_category_that_is_spelt_in_another_way_later_is_said(trained, later, t
     encoder = Encoder.of_party(first, party, np.arange(40), numbers="plain")
     assert later_doubts(first, encoder) == []
     (line,) = later_doubts(first.with_columns(x=pl.col("x").replace(trained, later)), encoder)
-    assert "in 4 of 40 rows a cell differs from a category of the training in spaces, case, quotes, zeros in front" in line
+    assert "in 4 of 40 rows a cell differs from a category of the training only in spaces, case, quotes, leading zeros" in line
 
 
 @pytest.mark.parametrize(
@@ -375,7 +379,7 @@ def test_dates_are_read_as_the_party_file_says_they_are_written(tmp_path, ending
     values = {"party": "a", "table": {"path": f"t.{ending}"}, "keys": {"id": "id"}, "dates": {"since": "%d.%m.%Y"}}
     read = read_party_table(parse_party(values, folder=tmp_path)).get_column("since")
     assert read.to_list() == [date(2023, 12, 31), date(2024, 3, 5), None]
-    with pytest.raises(DataError, match=r"dates.since = '%m.%d.%Y': cells are written differently in 1 \(row 0"):
+    with pytest.raises(DataError, match=r"dates.since = '%m.%d.%Y': cells have another format in 1 \(row 0"):
         read_party_table(parse_party({**values, "dates": {"since": "%m.%d.%Y"}}, folder=tmp_path))
     with pytest.raises(DataError, match=r"dates\.sinse: is not in the table"):
         read_party_table(parse_party({**values, "dates": {"sinse": "%d.%m.%Y"}}, folder=tmp_path))

@@ -107,7 +107,7 @@ def test_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pl.LazyFrame, "sink_parquet", full)
-    with pytest.raises(StorageError, match=r"no room for a copy of the table.*TMPDIR"):
+    with pytest.raises(StorageError, match=r"no space for a copy of the table.*TMPDIR"):
         store(FRAME.lazy())
 
 

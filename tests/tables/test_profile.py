@@ -70,10 +70,10 @@ def test_warnings_name_what_looks_wrong() -> None:
     warnings = profile(FRAME, party(), CONTRACT).warnings
     assert warnings == (
         "1 of 6 rows have no key",
-        "1 keys stand in more than one row; 1 of 6 rows are left out: the first row of a key counts "
+        "1 keys occur in more than one row; 1 of 6 rows are left out: the first row of a key counts "
         "(alignment.duplicates = first); agree on alignment.duplicates: all to use every row",
         "column 'x' has 1 infinite numbers; make them null or clip them",
-        "column 'name' has a category of its own in every row; it identifies rows and cannot help",
+        "column 'name' has a different category in every row; it identifies rows and cannot help",
         "column 'leak' all but equals the label; is it known before the label is? (leakage)",
         "column 'fixed' is constant; it will be left out",
         "column 'empty' is missing in 100% of rows",
@@ -225,7 +225,9 @@ def test_dates_of_digits_alone_are_asked_about_and_the_mend_reads_them(cells: li
         values = values.cast(pl.Int64).cast(kind)
         mends = [] if cells[0] == "01022024" else mends
     frame = pl.DataFrame({"id": range(len(cells)), "y": [row % 2 for row in range(len(cells))]}).with_columns(values)
-    told = [line for line in profile(frame, party(), CONTRACT).warnings if "'since'" in line and "dates of digits alone" in line]
+    told = [
+        line for line in profile(frame, party(), CONTRACT).warnings if "'since'" in line and "dates without separators" in line
+    ]
     assert len(told) == bool(mends)
     for mend in mends:
         assert mend in told[0]
@@ -236,9 +238,9 @@ def test_dates_of_digits_alone_are_asked_about_and_the_mend_reads_them(cells: li
     if mends:
         listed = {"numeric": ["since"]} if kind != pl.String else {"categorical": ["since"]}
         lines = profile(frame, party(features=listed), CONTRACT).warnings
-        assert not [line for line in lines if "dates of digits alone" in line]
+        assert not [line for line in lines if "dates without separators" in line]
         timed = profile(frame, party(time="since"), CONTRACT).warnings
-        assert [line for line in timed if "dates of digits alone" in line]
+        assert [line for line in timed if "dates without separators" in line]
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_what_was_cut_and_left_out_is_said() -> None:
     (note,) = fit(empty, SequenceConfig()).notes
     assert "'clicked' is empty on all training rows and was left out" in note
     encoder = fit(pl.DataFrame({"clicked": [["a"], ["b"]]}), SequenceConfig(), encoding=EncodingConfig(min_count=2))
-    assert encoder.notes == ("sequence 'clicked': no item occurs 2 times in the training rows, and it was left out",)
+    assert encoder.notes == ("sequence 'clicked' was left out: no item occurs 2 times in the training rows",)
     assert not encoder.feature_shape.tables
 
 
@@ -148,7 +148,7 @@ def test_a_separator_in_no_cell_of_the_table_is_refused_and_in_none_of_some_rows
 def test_a_column_of_lists_that_is_not_named_as_a_sequence_is_refused(tmp_path: Path) -> None:
     frame = pl.DataFrame({"id": [1, 2], "clicked": [["a"], ["b"]], "spent": [1.0, 2.0]})
     values: dict[str, Any] = {"party": "shop", "keys": {"id": "id"}}
-    with pytest.raises(FeatureError, match=r"'clicked' holds lists .*name it under vectors if"):
+    with pytest.raises(FeatureError, match=r"'clicked' holds lists .*list it under vectors if"):
         feature_columns(frame, parse_party(values, folder=tmp_path))
     named = parse_party(values | {"features": {"categorical": ["clicked"]}}, folder=tmp_path)
     with pytest.raises(FeatureError, match=r"'clicked' holds lists .*list it under sequences or vectors instead"):

@@ -86,7 +86,7 @@ def test_rows_that_came_later_fall_into_the_parts_of_the_first_ones() -> None:
     ("times", "message"),
     [
         ([1, None, 3], r"missing in 1 \(row 1, counted"),
-        ([5, 5, 5, 5, 5, 5], "1 distinct times in 6 rows: none are left for one of training, validation"),
+        ([5, 5, 5, 5, 5, 5], "1 distinct times in 6 rows: no rows are left for one of training, validation"),
     ],
 )
 def test_unusable_times(times: list[int | None], message: str) -> None:

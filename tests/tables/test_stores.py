@@ -101,7 +101,7 @@ def test_a_table_in_a_store_is_the_table_in_a_file(server, path):
         ("part*/part-0.parquet", "only the last part may be a pattern; name the folder before it"),
         ("mixed", "s3://rows/mixed: holds a.csv and b.parquet; the files of one table must be of one kind"),
         ("damaged.parquet", "s3://rows/damaged.parquet: cannot be read: ArrowInvalid"),
-        ("other.csv", "s3://rows/other.csv: is not utf-8 text; name its encoding under table in the party file"),
+        ("other.csv", "s3://rows/other.csv: is not text in utf-8; name its encoding under table in the party file"),
     ],
 )
 def test_what_cannot_be_read_is_named_by_its_address(server, path, words):
@@ -260,7 +260,7 @@ def test_what_arrow_cannot_read_of_a_delta_table_is_refused(delta):
 
 def test_a_version_goes_with_a_delta_table_only(tmp_path):
     ROWS.write_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match=r"is no Delta table, and table\.version goes with one only"):
+    with pytest.raises(DataError, match=r"is not a Delta table; table\.version is only for Delta tables"):
         read_table(TableConfig(path=tmp_path / "rows.parquet", version=1))
 
 

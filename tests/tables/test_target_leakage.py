@@ -51,7 +51,9 @@ def test_an_order_that_tells_is_measured_by_the_area_under_its_curve(by: float, 
     expected = auc(LABEL, values)
     expected = max(expected, 1 - expected)
     label = pl.Series(np.where(LABEL == 1, "no", "yes")) if words else pl.Series(LABEL)
-    assert telling(pl.Series(values), label) == (f"tells the label alone, with AUC {expected:.4f}" if expected >= 0.99 else None)
+    assert telling(pl.Series(values), label) == (
+        f"predicts the label by itself, with AUC {expected:.4f}" if expected >= 0.99 else None
+    )
 
 
 def test_few_rows_tell_nothing_by_their_order() -> None:
@@ -61,7 +63,7 @@ def test_few_rows_tell_nothing_by_their_order() -> None:
     assert telling(pl.concat([values - 1, values]), pl.concat([label, label])) is not None
 
 
-@pytest.mark.parametrize(("by", "words"), [(8.0, "tells the label alone"), (0.0, None)])
+@pytest.mark.parametrize(("by", "words"), [(8.0, "predicts the label by itself"), (0.0, None)])
 def test_of_many_rows_some_are_looked_at(monkeypatch: pytest.MonkeyPatch, by: float, words: str | None) -> None:
     monkeypatch.setattr("tallystick.tables.target_leakage.MOST_ROWS", ROWS // 4)
     found = telling(pl.Series("x", shifted(by)), pl.Series("y", LABEL))

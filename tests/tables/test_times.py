@@ -209,5 +209,5 @@ def test_times_that_no_calendar_here_holds_are_refused_by_name(tmp_path, cast, b
 )
 def test_a_year_of_other_digits_than_its_format_has_is_refused_by_its_row(words, cells):
     """A year 20 under %Y is no year 0020, and 1012021 has lost the zero in front."""
-    with pytest.raises(DataError, match=r"dates\.born = .*: cells are written differently in 1 \(row 1, counted from 0\) rows"):
+    with pytest.raises(DataError, match=r"dates\.born = .*: cells have another format in 1 \(row 1, counted from 0\) rows"):
         with_dates(pl.DataFrame({"born": cells}), {"born": words})

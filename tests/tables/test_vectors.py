@@ -100,7 +100,7 @@ def test_listed_features_have_the_vectors_beside_them(tmp_path):
         ([[1.0, 2.0], [1.0]], "holds 2 numbers in its first cell and another count in 1 (row 1, counted from 0) rows"),
         ([[1.0, float("nan")], [1.0, 2.0]], "missing, NaN or infinite in 1 (row 0, counted from 0) rows"),
         ([[1.0, None], [1.0, 2.0]], "missing, NaN or infinite in 1 (row 0, counted from 0) rows"),
-        (["[1, 2]", "one"], "cells that are no list of numbers; a vector's cell is a list or text such as [0.5, -1]"),
+        (["[1, 2]", "one"], "a cell that is not a list of numbers; write a list, or text such as [0.5, -1]"),
         ([["a"], ["b"]], "has type List(String)"),
         ([1.0, 2.0], "has type Float64"),
         (pl.Series([[], []], dtype=pl.List(pl.Float64)), "holds 0 numbers a cell; 1 to 4096"),
@@ -122,7 +122,7 @@ def test_absent_and_taken_names_and_vectors_of_another_width(tmp_path):
     encoder = fitted(with_vectors(frame, ["v"]), tmp_path)
     narrower = frame.with_columns(pl.col("v").arr.to_list().list.head(3))
     error = error_of(encoder.encode, with_vectors(narrower, ["v"]))
-    assert "held 5 numbers a cell in training, and holds 3 here" in str(error)
+    assert "had 5 numbers per cell in training, and has 3 here" in str(error)
     same = frame.with_columns(v=pl.lit([1.0, 2.0], dtype=pl.List(pl.Float64)))
     notes = fitted(with_vectors(same, ["v"]), tmp_path).notes
     assert "vectors: column 'v' is the same in all training rows and was left out" in notes
@@ -130,7 +130,7 @@ def test_absent_and_taken_names_and_vectors_of_another_width(tmp_path):
     assert isinstance(error, ConfigError)
     assert 'vectors: column "v" is also a key column' in str(error)
     assert "each column once" in str(error_of(lambda: party(tmp_path, vectors=["v", "v"])))
-    assert "which are neither numbers nor categories; name it under vectors" in str(
+    assert "which are neither numbers nor categories; list it under vectors" in str(
         error_of(lambda: Encoder.of_party(frame, party(tmp_path, vectors=[]), np.arange(9), numbers="auto"))
     )
 

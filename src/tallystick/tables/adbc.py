@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WHOLE_TABLE = {"adbc.sqlite.query.batch_rows": str(2_000_000_000)}
-"""SQLite has a type for each cell. Its driver takes a column's type from the first batch and refuses a later cell of another
-type, so all rows are one batch.
+"""SQLite has a type for each cell. Its driver takes a column's type from the first batch, and refuses a later cell of another
+type. So all rows are read in one batch.
 """
 
 
@@ -72,7 +72,7 @@ def lasting_connection(driver: str, options: Mapping[str, str]) -> Any:
     package = f"adbc_driver_{driver}"
     library = importlib.resources.files(package).joinpath(f"lib{package}.so")  # under this name on every system
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some drivers have no transactions, and say so
+        warnings.simplefilter("ignore")  # some drivers warn that they have no transactions
         return dbapi.connect(driver=str(library) if library.is_file() else package, db_kwargs=dict(options))
 
 
@@ -119,8 +119,8 @@ def read_sqlite(file: Path, query: str) -> "pa.Table":
 
 
 def is_rounded(column: Any) -> bool:
-    """Tell whether text has numbers such as 1.250000e+00: SQLite's driver writes fractions in a column with text so, with seven
-    digits.
+    """Tell whether text has numbers such as 1.250000e+00. SQLite's driver writes fractions like this, with seven digits, in a
+    column that also has text.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -7,12 +7,11 @@ MAX_BINS = 128
 
 
 def bin_edges(values_N: NDArray[np.floating], *, bins: int = MAX_BINS) -> tuple[float, ...]:
-    """Choose the edges of at most ``bins`` bins, ascending and distinct: heavy values are edges of their own, the rest have equal
-    shares.
+    """Choose the edges of at most ``bins`` bins, ascending and distinct. Frequent values are edges; other bins share the rest.
 
     Gorishniy, Rubachev and Babenko (2022), "On embeddings for numerical features in tabular deep learning", section 3.2.1, take
-    quantiles. Here a value that holds as many rows as a bin would is an edge, and the other edges are quantiles of the remaining
-    rows. With no more than T + 1 distinct values each is an edge.
+    quantiles. Here a value with as many rows as a bin should have is an edge, and the other edges are quantiles of the remaining
+    rows. If there are at most T + 1 distinct values, each is an edge.
 
     Args:
         values_N: finite numbers of the training rows.

@@ -1,9 +1,9 @@
-"""Choose which values of a column get a code of their own, by the training rows, and encode cells.
+"""Choose the values of a column that get a code of their own, from the training rows, and encode cells.
 
 Code 0 is missing. Code 1 is every category that is unseen in training, rarer than ``encoding.min_count``, or beyond
-``encoding.max_categories``. Codes from 2 are the categories by falling frequency. Values are compared as text, spelt as keys
-are. A column keeps having new values if at least one training row in a hundred has a value that no other has (Good 1953). There
-``min_count: auto`` asks for more rows, because a network memorises categories of a few rows.
+``encoding.max_categories``. Codes from 2 on are the categories in descending order of frequency. Values are compared as text,
+spelt like keys. If at least one training row in a hundred has a value that no other row has, later rows will also bring new
+values (Good 1953). For such a column ``min_count: auto`` asks for more rows, because a network memorises rare categories.
 
 Shapes: N rows.
 """
@@ -20,8 +20,8 @@ from tallystick.tables.column_formats import Form
 from tallystick.tables.text import as_text
 
 MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
-UNSEEN_SHARE = 0.01  # from this share of rows with an unseen category, encoding.min_count = auto asks for more rows of a category
-ENCODED_AT_A_TIME = 2**18  # rows whose cells are written as text at a time
+UNSEEN_SHARE = 0.01  # from this share of unique values on, encoding.min_count = auto asks for more rows of a category
+ENCODED_AT_A_TIME = 2**18  # number of cells that are converted to text at a time
 
 
 class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,9 +69,9 @@ def kept_categories(counts: pl.DataFrame, encoding: EncodingConfig, *, cells: in
     if encoding.min_count != "auto":
         least = encoding.min_count
     else:
-        # Never one row: the code of rare and unseen categories is trained by the rare ones. Where a row in a hundred would
-        # bring a category that was never seen (Good, 1953: as many as stand in one training row alone), the seen ones are
-        # learnt by heart, and so more rows are asked of a code.
+        # Ask for more than one row, because rare categories train the code of rare and unseen ones. If one row in a hundred
+        # would bring an unseen category (Good, 1953: the share of values with a single training row), the network memorises
+        # the seen ones, so ask for more rows per code.
         is_open = (counts.get_column("len") == 1).sum() >= UNSEEN_SHARE * cells
         least = min(max(cells // 1000, 4), 20) if is_open else usual_count(cells)
     common = (
@@ -98,10 +98,10 @@ def fit_categorical(
 
 
 def usual_count(rows: int) -> int:
-    """Return how many rows a category needs under ``min_count: auto``, in a column that does not keep having new values."""
+    """Return how many rows a category needs under ``min_count: auto``, in a column without new values in later rows."""
     return min(max(rows // 5000, 4), 10)
 
 
 def cells_at_a_time(column: pl.Series) -> Iterator[pl.Series]:
-    """Yield a column in parts of as many cells as are written as text at a time."""
+    """Yield a column in parts of ``ENCODED_AT_A_TIME`` cells."""
     return (column[start : start + ENCODED_AT_A_TIME] for start in range(0, max(len(column), 1), ENCODED_AT_A_TIME))

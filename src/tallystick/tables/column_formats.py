@@ -1,6 +1,4 @@
-"""Remember the form in which training read a feature column's cells. Cells of later tables are converted to this form, or
-refused.
-"""
+"""Define the form in which training read a feature column's cells, and convert cells of later tables to it, or refuse them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -34,7 +32,7 @@ TYPES: Mapping[Form, pl.DataType] = {
     "duration": pl.Duration("us"),
 }
 """The type of each form, for cells that come without one."""
-MOST_DIGITS = 38  # of a whole number of any type
+MOST_DIGITS = 38  # greatest number of digits of a whole number of any type
 
 
 def form_of(kind: pl.DataType, *, use: Literal["numeric", "categorical"]) -> Form:
@@ -57,8 +55,8 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
 
     Args:
         column: cells of a later table.
-        form: in which the training read them.
-        categories: of a column of text. They show whether cells of another type are spelt as they were.
+        form: form in which training read them.
+        categories: categories of a column of text. They show whether cells of another type are spelt as before.
 
     Raises FeatureError, naming the column, the trained and the present form, for cells that do not fit, and for times beyond
     the years 1 to 9999.
@@ -72,8 +70,8 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
     if kind.is_nested() or kind in (pl.Binary, pl.Object):
         raise _refusal(column, form, f"cells of type {kind}")
     if form == "text":
-        # A postcode 01067 that comes as the number 1067 would be an unseen category, and so would a number among colours:
-        # some category has to be of this type, and each that could be is spelt in this way too.
+        # A postcode 01067 that now comes as the number 1067 would become an unseen category, and so would a number among
+        # colours. So at least one category must be of this type, and all categories of this type must be spelt like this.
         form_here = form_of(column.dtype, use="categorical")
         known_values = pl.Series(categories, dtype=pl.String)
         read = (
@@ -85,7 +83,7 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
         if len(known_values) and not len(spelt):
             raise _refusal(column, "text", f"{WORDS[form_here]}, which no category of training is")
         if (spelt != known_values.filter(read.is_not_null())).any():
-            raise _refusal(column, "text", f"{WORDS[form_here]}, which do not keep how it was written (such as zeros in front)")
+            raise _refusal(column, "text", f"{WORDS[form_here]}, which lose the spelling of the text (such as leading zeros)")
         return as_text(column)
     form_here = form_of(kind, use="categorical")
     if form_here == "text":
@@ -94,12 +92,12 @@ def as_form(column: pl.Series, form: Form, *, categories: Sequence[str] = ()) ->
         converted = _FROM_TEXT[form](text) if form in _FROM_TEXT else None
         wrong = text.is_not_null() if converted is None else converted.is_null() & text.is_not_null()
         if converted is None or wrong.any():
-            what = f"text that is none in {rows_listed(wrong)} of {len(column)} rows"
+            what = f"text that is not of this kind in {rows_listed(wrong)} of {len(column)} rows"
             hints: dict[Form, str] = {
                 "number": " (see table.decimal, if it is the sign before a fraction)",
                 "boolean": " (which are true and false, or 1 and 0)",
-                "date": " (see dates, if they are written in another way)",
-                "moment": " (see dates, if they are written in another way)",
+                "date": " (see dates, if they have another format)",
+                "moment": " (see dates, if they have another format)",
             }
             raise _refusal(column, form, what, hint=hints.get(form, ""))
         return converted.alias(column.name)

@@ -1,9 +1,9 @@
 """Read the columns of a party's training rows one at a time, so that only one column of a large table is in memory.
 
-An encoder is fitted on these, with the same bits for a table in memory and in a file: numbers come in the order of the training
-rows, and cells that are counted need no order.
+An encoder is fitted on these columns, with the same bits for a table in memory and for one in a file: numbers come in the order
+of the training rows, and cells that are only counted need no order.
 
-Shapes: M training rows, S distinct rows of the table, as they lie.
+Shapes: M training rows, S distinct rows of the table, in storage order.
 """
 
 from collections.abc import Iterator
@@ -55,16 +55,16 @@ class TrainingColumns:
                 values_S[first : first + piece.height] = numbers_of(piece, name)
                 first += piece.height
         except DataError:
-            numbers_of(self.frame, name)  # this counts the wrong cells of all rows
+            numbers_of(self.frame, name)  # raises an error that counts the wrong cells of all rows
             raise
         return values_S[self._place_M]
 
     def cells(self, name: str) -> Iterator[pl.Series]:
-        """Yield a column's cells in parts, in any order, each cell as often as its row is a training row."""
+        """Yield a column's cells in parts, in any order, each cell as often as its row occurs among the training rows."""
         if not self._is_large:
             yield require_column(self.frame, name, use="feature").gather(self.rows)
             return
-        # How often each of the S rows is a training row
+        # Count how often each of the S rows occurs among the training rows
         times_S: NDArray[np.integer] = np.zeros(self._ordered.height, dtype=np.uint8)
         times_S[self._place_M] = 1
         if np.count_nonzero(times_S) < len(self._place_M):

@@ -1,6 +1,6 @@
 """Replace unique values: draw numbers within narrow bins, and pool rare codes.
 
-Shapes: N rows it is fitted on, B rows of a batch, F numeric columns, G columns of codes, T bins of a column, C codes.
+Shapes: N fitted rows, B rows of a batch, F numeric columns, G columns of codes, T bins of a column, C codes.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from torch import Tensor
 from tallystick.tables.categories import UNSEEN
 from tallystick.tables.features import Features
 
-BINS = 128  # of a numeric column, or fewer
-LEAST_ROWS = 8  # of a bin
-LEAST_CODES = 10  # rows that have a code that stays
+BINS = 128  # greatest number of bins of a numeric column
+LEAST_ROWS = 8  # least number of rows of a bin
+LEAST_CODES = 10  # a code with fewer rows is replaced
 
 
 class NumberBins(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,12 +31,13 @@ class NumberBins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
-    """Common values, which replace values of a few rows in a party's encoded columns. They are fitted on its rows.
+    """Common values, which replace rare values in a party's encoded columns. They are fitted on the party's rows.
 
-    Made-up rows copy cells of real rows, and that can give them away: a number that only one row has was not copied. So each
-    row, real or made up, gets a number drawn within the bin of its own. A bin has a 128th of the rows, and at least 8. A number
-    that so many rows have stays. If fewer rows lie between two such numbers, they get one of them. A code of fewer than 10 rows
-    becomes the code of unseen categories. No formal guarantee: combinations of several columns stay as they are.
+    Made-up rows copy cells of real rows, and this can give them away: a number that only one row has was not copied. So each
+    number, in real and made-up rows, is replaced by one drawn at random from its bin. A bin has a 128th of the rows, and at least
+    8. A number that so many rows share stays unchanged. If fewer rows lie between two such numbers, they get one of the two. A
+    code of fewer than 10 rows becomes the code of unseen categories. No formal guarantee: combinations of several columns stay as
+    they are.
     """
 
     numbers: tuple[NumberBins, ...]
@@ -57,7 +58,7 @@ class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
                 while before_V[heavy] - before_V[first] >= least:
                     begins.append(first)
                     first = int(np.searchsorted(before_V, before_V[first] + least))
-                begins.append(heavy)  # the rows left below it begin no bin, so they belong to the one before
+                begins.append(heavy)  # the few rows below it do not begin a bin, so they belong to the one before
                 first = heavy + 1
             begins_T = np.array(begins[:-1] or [0])
             starts_T, heavy_T = value_V[begins_T], heavy_V[begins_T]
@@ -80,7 +81,7 @@ class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Blur:
-    """Common values for batches. A row has one number for all columns; ``offset_F`` makes the columns differ."""
+    """Common values for batches. One random number per row serves all columns; ``offset_F`` makes the columns differ."""
 
     starts_FT: Tensor
     lows_FT: Tensor

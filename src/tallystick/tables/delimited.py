@@ -48,10 +48,10 @@ DOUBTFUL = (
     *(*MARKS, "TBD", "tbd", "TBA", "UNKNOWN", "MISSING", "Not available", "not available", "n.v.", "n/v", "N/V", "k. A."),
     *("n. a.", "keine Angabe", "unbekannt", "Unbekannt", "desconocido", "Desconocido", "inconnu", "Inconnu", "sconosciuto"),
 )  # fmt: skip
-"""Words that may mean a missing cell in a column of words. There they stay values until the party file says what they mean."""
+"""Words that may mean a missing cell in a column of words. They stay values there, unless the party file says otherwise."""
 FEWEST_VALUES, MOST_WORDS, MOST_OF_WORDS = 20, 5, 0.5
-"""Other words count as such marks in a column of this many different numbers or times: a few words, in less than half of it,
-unless the party file names the words of this column.
+"""In a column of at least this many different numbers or times, a few other words in less than half of the cells count as marks
+of a missing cell, too, unless the party file names the words of this column.
 """
 A_WORD = r"^[^0-9]{2,}$"  # "A" among numbers may be one of several codes
 UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")  # pandas' name for a column without a name
@@ -171,10 +171,10 @@ def read_delimited(
         for file in plain if has_breaks else ():
             _check_quotes(file.text, separator, file.path)
         short = tuple(
-            f"{file.path}: {line} instead of {len(file.names)}, and others may, too; their last columns count as missing, "
-            "because Excel leaves empty cells out; an incompletely written file looks the same"
+            f"{file.path}: {line} instead of {len(file.names)}, and so may others; their last columns count as missing, "
+            "because Excel leaves out empty cells; but a file that was not written to the end looks the same"
             for file in plain
-            if table.get_column(file.names[-1]).null_count()  # otherwise no line can be short
+            if table.get_column(file.names[-1]).null_count()  # otherwise no line is short
             and (line := file.line_of(separator, lambda cells: cells < len(file.names))) is not None  # noqa: B023
         )
         cells = {name: look for name, look in looks.items() if name not in text and name not in of_excel}
@@ -246,23 +246,23 @@ def read_delimited(
     if below_header:
         columns = ", ".join(map(repr, below_header))
         notes.append(
-            f"only the first row has no value like the others in column {columns}, as a row of units or types below the "
-            "header does; remove it, or each different cell in it becomes a category"
+            f"the first row differs from all others in column {columns}, like a row of units or types below the header; "
+            "remove it, or each of its cells becomes a category"
         )
     if exponents:
         columns = ", ".join(map(repr, exponents))
         notes.append(
-            f"cells of digits and an E, such as 12E4 for 120000, are read as numbers in column {columns}; list a column of codes "
+            f"cells such as 12E4 are read as numbers, here 120000, in column {columns}; if they are codes, list the column "
             "under features.categorical"
         )
     if of_excel:
         columns = ", ".join(map(repr, sorted(of_excel)))
-        notes.append(f'cells such as ="01067", as Excel writes text, are read as the text in the quotes in column {columns}')
+        notes.append(f'cells such as ="01067" (text as Excel writes it) are read as the text in quotes in column {columns}')
     if codes:
         columns = ", ".join(map(repr, codes))
         notes.append(
-            f"cells of digits with a zero or a plus in front, such as 01067 or +493012345, are read as numbers in column "
-            f"{columns}; list a column of codes under features.categorical"
+            f"cells of digits with a leading zero or plus sign, such as 01067 or +493012345, are read as numbers in column "
+            f"{columns}; if they are codes, list the column under features.categorical"
         )
     if versions:
         columns = ", ".join(map(repr, versions))
@@ -277,7 +277,7 @@ def read_delimited(
 
 @dataclass(frozen=True, kw_only=True)
 class _Look:
-    """The types as which a text column's cells can be read, and its words that mark a missing cell."""
+    """The types that a text column can be read as, and its words that mark a missing cell."""
 
     readings: frozenset[str]
     marks: tuple[str, ...]  # if it is not read as text
@@ -303,7 +303,7 @@ def _looked(column: pl.Series, form: TableConfig) -> _Look:
     cells = _unmarked(stripped, marks)
     others: tuple[str, ...] = ()
     if "boolean" not in readings and column.name not in form.missing_in:
-        # Words that can only mark a missing cell: a few among many different values with digits
+        # A few words among many different values with digits can only mark missing cells
         is_word = cells.str.contains(A_WORD) & ~cells.str.contains(rf"^[+-]?{_INFINITE}$")
         found_words = cells.filter(is_word).unique().to_list()
         many_values = cells.filter(~is_word).n_unique() >= FEWEST_VALUES
@@ -379,10 +379,9 @@ def _marks_notes(
     doubtful: dict[str, tuple[str, ...]],
     form: TableConfig,
 ) -> tuple[str, ...]:
-    """Say which words counted as missing: in columns of ``numbers``, among them those of ``own``, which only their column
-    marks, and in text.
+    """Say which words counted as missing cells, in columns of ``numbers`` and in columns of text.
 
-    Words of ``doubtful`` stay categories of their columns.
+    Words of ``own`` count only in their own column. Words of ``doubtful`` stay categories of their columns.
     """
     notes = []
     known = {name: rest for name, marks in numbers.items() if (rest := tuple(sorted(set(marks) - set(own.get(name, ())))))}
@@ -393,22 +392,22 @@ def _marks_notes(
         )
     if own:
         notes.append(
-            f"words taken for missing cells, because they stand beside many numbers or times: {_listed(own)}; where they are "
-            f"values, keep them by table.missing_in: {{{next(iter(own))}: []}}, or list the column under features.categorical; "
-            "where they are not, name them under table.missing"
+            f"words that count as missing cells, because all other cells of the column are numbers or times: {_listed(own)}; if "
+            f"they are values, keep them by table.missing_in: {{{next(iter(own))}: []}}, or list the column under "
+            "features.categorical; if they are not, name them under table.missing"
         )
     if words and form.missing is None:
         first = next(iter(words))
         notes.append(
-            f"text cells that count as missing: {_listed(words)}; where one is a value, list the words for a missing "
+            f"text cells that count as missing: {_listed(words)}; if one of them is a value, list the words for a missing "
             f"cell of its column, such as table.missing_in: {{{first}: []}}"
         )
     if doubtful:
         first, marks = next(iter(doubtful.items()))
         listed = ", ".join(map(repr, marks))
         notes.append(
-            f"text cells that stay values but may mean a missing cell: {_listed(doubtful)}; if they do, say so by "
-            f"table.missing_in: {{{first}: [{listed}]}}, and where they do not, by table.missing_in: {{{first}: []}}"
+            f"text cells that stay values but may mean a missing cell: {_listed(doubtful)}; if they do, write "
+            f"table.missing_in: {{{first}: [{listed}]}}; if they do not, write table.missing_in: {{{first}: []}}"
         )
     return tuple(notes)
 
@@ -434,7 +433,7 @@ def _without_counts(table: LazyTable, plain: "_Plain", path: Path, asks_for: Cal
             left_out[name] = "only counts rows"
         elif name in plain.unnamed and asks_for(name):
             raise DataError(
-                f"{path}: {name} of the header has no name, and holds values; name it there, or remove it (in pandas: "
+                f"{path}: {name} has values but no name in the header; give it a name, or remove it (in pandas: "
                 "to_csv(..., index=False); in R: row.names = FALSE)"
             )
     if not left_out:
@@ -476,15 +475,15 @@ class _Plain:
         first = re.match(r"([^\r\n]*)\r(?!\n)", head)
         if first is not None and not breaks_by_return and first[1].count('"') % 2 == 0:
             raise DataError(
-                f"{path}: some lines end in a carriage return alone and others in a line feed, as if a program had written "
-                "both; write it again with one of them"
+                f"{path}: some lines end in a carriage return and others in a line feed; write the file again with one kind "
+                "of line ending"
             )
         doubt = ""
         if "utf" not in codec and not head.isascii():
             with suppress(UnicodeError):
                 codecs.getincrementaldecoder("utf-8")().decode(head.encode(codec))
                 doubt = (
-                    f"{path}: its text reads as UTF-8, and table.encoding is {form.encoding}; leave that out if Ã¼ should be ü"
+                    f"{path}: its text is valid UTF-8, but table.encoding is {form.encoding}; remove that key if Ã¼ should be ü"
                 )
         if codec == UTF_8 and is_plain and not is_gzipped(path) and not breaks_by_return:
             with path.open("rb") as file:
@@ -517,7 +516,7 @@ class _Plain:
         )
 
     def read(self, separator: str, text: Collection[str], folder: Path | None, long: tuple[str, ...] = ()) -> LazyTable:
-        """Read the file. Whole numbers too long for any integer type (columns ``long``) become floating point."""
+        """Read the file. Whole numbers in columns ``long``, which exceed every integer type, become floating point."""
         scanned = self.scan(separator, text, long)
         try:
             return store(scanned, folder)
@@ -534,14 +533,14 @@ class _Plain:
                 raise DataError(f"{self.path}: {line}, and the header {len(self.names)}; {self._too_long(separator)}") from None
             if "malformed" in str(error):
                 raise DataError(
-                    f'{self.path}: a quote stands within a cell that is not in quotes; write such a cell as "a ""b"" c"'
+                    f'{self.path}: a cell without quotes around it contains a quote; write such a cell as "a ""b"" c"'
                 ) from None
             if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
                 raise _other_encoding(self.path, self.codec) from None
             raise
 
     def line_of(self, separator: str, is_such: Callable[[int], bool]) -> str | None:
-        """Describe the first line whose number of cells is wrong. An empty line has no cell, and is a row."""
+        """Describe the first line whose number of cells is wrong. An empty line is a row without cells."""
         with self.text.open(encoding="utf-8", errors="replace", newline="") as lines:
             reader = csv.reader(lines, delimiter=separator)
             for cells in reader:
@@ -550,7 +549,7 @@ class _Plain:
         return None
 
     def _too_long(self, separator: str) -> str:
-        """Say what to do about lines with more cells than the header has names, judging by the first lines."""
+        """Say what to do about lines with more cells than the header has names. The first lines show the reason."""
         with self.text.open(encoding="utf-8", errors="replace", newline="") as stream:
             lines = list(itertools.islice(_lines(stream, self.path), SAMPLE_LINES))
         if any(re.search(rf"""(^|{re.escape(separator)})(\s+"|')""", line) for line in lines):
@@ -569,9 +568,9 @@ def _no_header(separator: str) -> str:
 
 
 def _check_quotes(text: Path, separator: str, path: Path) -> None:
-    """Raise DataError, naming the line, if quotes break the format, for example behind a backslash.
+    """Raise DataError, naming the line, if quotes break the format, for example after a backslash.
 
-    Polars takes all lines up to the next quote for one cell then.
+    Otherwise Polars would read all lines up to the next quote as one cell.
     """
     with text.open(encoding="utf-8", errors="replace", newline="") as lines:
         reader = csv.reader(lines, delimiter=separator, strict=True)
@@ -589,8 +588,8 @@ def _refuse_nul(is_there: bool, path: Path) -> None:
         with _binary(path) as stream:
             codec = "utf-16-be" if stream.read(1) == b"\0" else "utf-16-le"
         raise DataError(
-            f"{path}: holds NUL bytes, as a file has whose writing was cut off: write it again; or one in UTF-16 without its "
-            f"mark: name that under table in the party file, as `encoding: {codec}`"
+            f"{path}: contains NUL bytes. If its writing was interrupted, write it again. If it is UTF-16 without a byte-order "
+            f"mark, name the encoding under table in the party file: `encoding: {codec}`"
         )
 
 
@@ -614,8 +613,8 @@ def _refuse_headers(table: LazyTable, plain: "_Plain", path: Path) -> None:
         ]
         if any(repeated):
             raise DataError(
-                f"{path}: its header stands among its rows again, in {rows_listed(rows)} rows, as if files had been joined; "
-                "remove these rows, or name a folder with the files"
+                f"{path}: its header occurs again in {rows_listed(rows)} rows, as if files had been joined; remove these rows, "
+                "or name a folder with the single files"
             )
 
 
@@ -631,9 +630,10 @@ def _with_names(header: Sequence[str]) -> tuple[list[str], set[str]]:
 
 
 def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: Path) -> tuple[LazyTable, set[str]]:
-    """Read all files as one table, and return the columns too that became text because they are text in one of the files.
+    """Read all files as one table. Also return the columns that became text because they are text in one of the files.
 
-    A column that is text in one file is text in all: a number made text again would have lost its spelling.
+    A column that is text in one file is read as text in all, because a number that is converted back to text has lost its
+    spelling.
     """
     if len(files) == 1:
         return files[0].read(separator, text, None), set()
@@ -645,8 +645,8 @@ def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: P
                 kinds.setdefault(name, set()).add(kind == pl.String)
     if mixed := {name for name, kind_of_column in kinds.items() if len(kind_of_column) == 2} - text:
         tables = [file.read(separator, text | mixed, folder) for file in files]
-    # One below the other, in the first's columns and then in those that it lacks; a column without a value, which is read as
-    # text, takes the others' type
+    # Stack the files. The columns are those of the first file, then those that it lacks. A column without a value is read as
+    # text, and takes the type that it has in the other files.
     names = dict.fromkeys(name for table in tables for name in table.columns)
     parts = []
     for table in tables:
@@ -672,7 +672,7 @@ def _binary(path: Path) -> BinaryIO:
 
 @contextmanager
 def _open(path: Path, encoding: str | None) -> Iterator[TextIO]:
-    """Open a file as text. If it is in another encoding, raises DataError, which says what to write into the party file."""
+    """Open a file as text. Raises DataError with what to write into the party file if the encoding is another one."""
     codec = _codec(path, encoding)
     try:
         with _binary(path) as raw, io.TextIOWrapper(raw, encoding=codec, newline="") as stream:
@@ -692,7 +692,7 @@ def _separator_line(stream: TextIO) -> str | None:
 def _other_encoding(path: Path, codec: str) -> DataError:
     name = "utf-8" if codec == UTF_8 else codec
     return DataError(
-        f"{path}: is not {name} text; name its encoding under table in the party file, such as `encoding: windows-1252`"
+        f"{path}: is not text in {name}; name its encoding under table in the party file, such as `encoding: windows-1252`"
     )
 
 
@@ -713,8 +713,8 @@ def _header(path: Path, encoding: str | None, separator: str) -> list[str]:
 
 
 def _lines(stream: TextIO, path: Path) -> Iterator[str]:
-    """Yield the first lines, up to the longest allowed length: a few compressed kilobytes may contain a line that fills the
-    memory.
+    """Yield the first lines. Raises DataError for a line that is too long, because a few compressed kilobytes may contain a
+    line that fills the memory.
     """
     while line := stream.readline(MOST_CHARACTERS):
         if len(line) == MOST_CHARACTERS and not line.endswith(("\n", "\r")):
@@ -727,8 +727,9 @@ def _lines(stream: TextIO, path: Path) -> Iterator[str]:
 def _separator(path: Path, encoding: str | None) -> str:
     """Find the separator that splits the header into names, and most of the first lines into as many cells.
 
-    A line without its last cells does not count against it. If several fit as many lines, prefer the one with more columns,
-    then that of the file's ending. Raises DataError if none splits the header, but one splits the lines below.
+    A line that lacks its last cells does not count against it. If several separators fit equally many lines, prefer the one
+    with more columns, then the one of the file's ending. Raises DataError if no separator splits the header, but one splits the
+    lines below.
     """
     usual = "\t" if ".tsv" in path.name.lower() else ","
     with _open(path, encoding) as stream:
@@ -754,7 +755,7 @@ def _separator(path: Path, encoding: str | None) -> str:
 
 
 def _matches(column: pl.Series, pattern: str) -> bool:
-    """Tell whether there is a value and all values match. A few cells are checked first."""
+    """Tell whether there is at least one value and all values match. A few cells are checked first, which is faster."""
     values = column.drop_nulls()
     return len(values) > 0 and bool(values.head(SAMPLE_CELLS).str.contains(pattern).all() and values.str.contains(pattern).all())
 
@@ -768,10 +769,10 @@ def _decimal(
     separator: str,
     folder: Path,
 ) -> tuple[Literal[",", "."] | None, str]:
-    """Return the decimal sign, judging by columns that can be read in one way only, or None if no column decides.
+    """Find the decimal sign from columns that can be read in one way only. Return None if no column decides.
 
-    Unused columns (``idle_cells``) are checked if no other column decides, and never stop the reading. If no column decides,
-    and all numbers of a column look like 801.200, a note is returned with it, else an empty text.
+    Unused columns (``idle_cells``) are checked if no other column decides, and never cause an error. If no column decides and all
+    numbers of a column look like 801.200, also return a note about it, otherwise an empty text.
 
     Raises DataError if columns contradict each other, or if a column with a sign can be read in two ways.
     """
@@ -794,12 +795,12 @@ def _decimal(
     elif either and not certain_comma and not certain_point:
         if (told := _told_by(idle_cells)) is not None:
             return told, ""
-        problem = f"{min(either)!r} has commas that may be decimal signs or part thousands"
+        problem = f"{min(either)!r} has commas that may be decimal signs or thousands separators"
     elif certain_comma or certain_point:
         return ("," if certain_comma else "."), ""
     else:
-        # The columns in which some numbers have three digits behind a point and others have no point, and whether some number
-        # has another count of digits there, so that the point is the decimal sign
+        # Find the columns in which some numbers have three digits after a point and others have no point. If some number has
+        # another count of digits after the point, the point is the decimal sign.
         mixing, all_pointed, is_point = set[str](), set[str](), False
         table_of_text = _read_all(files, separator, text | thousands, folder)[0] if thousands else table
         for name in thousands:
@@ -815,17 +816,17 @@ def _decimal(
         if not mixing:
             columns = ", ".join(map(repr, sorted(all_pointed)))
             doubt = (
-                f"all numbers of column {columns} have three digits behind a point, and no column tells "
-                "that the point parts thousands: 801.200 is read as 801.2; say which under table in the party file, "
+                f"all numbers of column {columns} have three digits after a point, so the point may be a decimal sign or a "
+                "thousands separator: 801.200 is read as 801.2; write under table in the party file "
                 '`decimal: "."`, or `decimal: ","` for 801200'
             )
             return None, (doubt if all_pointed else "")
-        problem = f"{min(mixing)!r} has numbers such as 8.505 beside ones such as 410; the points may part thousands"
+        problem = f"{min(mixing)!r} has numbers such as 8.505 and such as 410, so the points may be thousands separators"
     raise DataError(f'{path}: column {problem}; say which under table in the party file: `decimal: ","` or `decimal: "."`')
 
 
 def _told_by(idle_cells: Iterable[_Look]) -> Literal[",", "."] | None:
-    """Return the decimal sign of the columns that have only one, or None if none has, or they contradict."""
+    """Return the decimal sign that some columns show, or None if no column shows one or columns contradict each other."""
     signs = {
         frozenset(look.readings & {",", "."}) for look in idle_cells if look.has_comma or look.has_point
     }  # a column of text has none
@@ -868,7 +869,7 @@ def _typed(column: pl.Series, look: _Look, decimal: str) -> pl.Expr | None:
         zoned = _moments(text).str.replace("Z$", "+0000").str.replace(r"([+-]\d{2}):?(\d{2})?$", "$1$2")
         zoned = zoned.str.replace(r"([+-]\d{2})$", "${1}00")
         reading = zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
-    # 2023-02-30 is no date: such a column stays text.
+    # 2023-02-30 is not a date, so such a column stays text.
     if reading is None or column.to_frame().select(reading.is_null() & text.is_not_null()).to_series().any():
         return None
     return reading

@@ -22,7 +22,7 @@ LOG = "_delta_log"
 
 
 def is_delta(place: Path | Store) -> bool:
-    """Tell whether a folder holds a Delta table, whose files may not all belong to it, and whose columns may be in no file."""
+    """Tell whether a folder holds a Delta table. Some of its files may not belong to it, and some columns may be in no file."""
     return (place / LOG).is_dir() if isinstance(place, Path) else place.holds(LOG)
 
 
@@ -76,7 +76,7 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any, asks_for
                 file: Path | StoredFile = StoredFile(address, key, place.files)
             elif not (file := (place / str(fragment.path)).resolve()).is_relative_to(place.resolve()):
                 raise DataError(f"{place}: its log names {file}, which is not in its folder; copy the table with its files")
-            # The values that all rows of the file have; a column of the partition that is absent here has none
+            # The partition's values, which all rows of the file have; a partition column that is absent here is null
             values = get_partition_keys(fragment.partition_expression)
             files.append((file, {name: values[name] for name in delta.metadata().partition_columns if name in values}))
     except (DeltaError, OSError) as error:

@@ -70,10 +70,10 @@ SAMPLED = 1000  # of those that could be read twice
 
 
 def text_warning(column: pl.Series) -> str | None:
-    """Warn about a column of text whose different cells mostly look like another type, and say how to mend it.
+    """Warn about a column of text most of whose distinct cells look like another type, and say how to correct it.
 
-    These are numbers with a sign, a unit or spaces, such as € 9.50 and <0.01, and dates and times that are not ISO 8601. Also
-    warn about cells that differ only in spaces or case.
+    Examples are numbers with a currency sign, a unit or spaces, such as € 9.50 and <0.01, and dates and times that are not ISO
+    8601. Also warn about cells that differ only in spaces or case.
     """
     if column.dtype != pl.String:
         return None
@@ -84,9 +84,9 @@ def text_warning(column: pl.Series) -> str | None:
         return warning
     if twins := len(cells) - plainly(cells).n_unique():
         return (
-            f"column {column.name!r}: {twins} of its {len(cells)} different cells differ from another one in spaces, case, "
-            "quotes or the codes of a letter alone, and each is a category of its own; if that is wrong, spell them alike in "
-            "the table"
+            f"column {column.name!r}: {twins} of its {len(cells)} distinct cells differ from another one only in spaces, case, "
+            "quotes or the codes of a letter, but each is a category of its own; if that is wrong, give them the same spelling "
+            "in the table"
         )
     words = set(plainly(cells).to_list()) if len(cells) < FEWEST_NUMBERS else set()
     if words <= TRUE | FALSE and words & TRUE and words & FALSE and len(words) > 2:
@@ -102,20 +102,20 @@ def _type_warning(column: pl.Series, cells: pl.Series) -> str | None:
     plain = cells.str.normalize("NFKC").str.replace_all(DASHES, "-").str.replace("^'", "")
     if _most(plain, CLOCK_LIKE):
         return (
-            f"column {column.name!r}: most of its different cells look like times of day or durations, and each is taken as a "
-            "category; write all as 08:05 or 08:05:30, or as a number of minutes, or list it under features.categorical if that "
-            "is meant"
+            f"column {column.name!r}: most of its distinct cells look like times of day or durations, but each becomes a "
+            "category; write all as 08:05 or 08:05:30, or as a number of minutes, or list the column under features.categorical "
+            "if categories are right"
         )
     if _most(plain, DATE_LIKE) or _most(plain, MONTH_DATE) or likely_formats(plain.head(FEWEST_NUMBERS)):
         return (
-            f"column {column.name!r}: most of its different cells look like dates or times, and each is taken as a category; "
-            f"{dates_mend(column)}, or list it under features.categorical if that is right"
+            f"column {column.name!r}: most of its distinct cells look like dates or times, but each becomes a category; "
+            f"{dates_mend(column)}, or list the column under features.categorical if categories are right"
         )
     if _most(plain, NUMBER_LIKE):
         return (
-            f"column {column.name!r}: most of its different cells look like numbers, and each is taken as a category; bring it "
-            "as numbers (name words for a missing cell under table.missing, the sign before a fraction under table.decimal, take "
-            "units out), or list it under features.categorical if these are codes"
+            f"column {column.name!r}: most of its distinct cells look like numbers, but each becomes a category; convert it to "
+            "numbers (name words for a missing cell under table.missing and the decimal sign under table.decimal, remove units), "
+            "or list it under features.categorical if these are codes"
         )
     has_numbers = plain.filter((plain.str.contains(PARTS) | plain.str.contains(SIGN_FIRST)) & ~plain.str.contains(GLUED))
     shapes = has_numbers.str.replace_all(r"\d+", "9")
@@ -129,7 +129,7 @@ def _type_warning(column: pl.Series, cells: pl.Series) -> str | None:
 
 
 def plainly(text: pl.Series) -> pl.Series:
-    """Normalise text: lower case, one code per letter, and without special spaces, &amp; and quotes around it."""
+    """Normalise text to lower case and one code per letter, and remove special spaces, &amp; and surrounding quotes."""
     entities = text.filter(text.str.contains("&#?[0-9A-Za-z]+;")).unique()
     if len(entities):
         text = text.replace(entities, entities.map_elements(html.unescape, return_dtype=pl.String))
@@ -143,7 +143,7 @@ def encoding_warning(column: pl.Series) -> str | None:
         return None
     cells = column.drop_nulls().unique().head(LOOKED_AT)
     if cells.str.contains("[\u0080-\u009f\ufffd]").any():
-        shown = "characters that replace letters and occur in no text"
+        shown = "replacement characters in place of letters"
     elif any(map(_is_read_twice, cells.filter(cells.str.contains("[\u00c2-\u00f4][\u0080-\u00bf\u0152-\u2122]")).head(SAMPLED))):
         shown = "text such as K\u00c3\u00b6ln for K\u00f6ln"
     elif _is_other_script(cells.filter(cells.str.contains("[^\\x00-\x7f]")).head(SAMPLED)):
@@ -157,7 +157,7 @@ def encoding_warning(column: pl.Series) -> str | None:
 
 
 def _is_read_twice(cell: str) -> bool:
-    """Tell whether this is UTF-8 that was read as Windows-1252. Other text is rarely valid UTF-8 when written as Windows-1252."""
+    """Tell whether this is UTF-8 that was read as Windows-1252. Other text, written as Windows-1252, is rarely valid UTF-8."""
     try:
         return cell.encode("cp1252").decode("utf-8") != cell
     except UnicodeError:
@@ -173,7 +173,7 @@ def _is_other_script(cells: pl.Series) -> bool:
 def spreadsheet_warning(column: pl.Series) -> str | None:
     """Warn if some cells of a column of text look like dates that a spreadsheet made from other text, such as 13-Aug from 8-13.
 
-    Dates alone, or among words, do not count: there must be ranges among the cells, or most others must be codes such as SEPT2.
+    Dates alone, or dates among words, do not count. Some cells must be ranges, or most others must be codes such as SEPT2.
     """
     if column.dtype != pl.String:
         return None
@@ -187,14 +187,14 @@ def spreadsheet_warning(column: pl.Series) -> str | None:
         ("13-Aug or 2023-08-13", "ranges such as 8-13") if has_ranges else ("2-Sep or Mar-01", "codes such as SEPT2 or MARCH1")
     )
     return (
-        f"column {column.name!r}: some of its cells look like dates that a spreadsheet makes of {made_of}, such as {cells_of}, "
-        "and each is a value of its own; export the column from a source that was never opened in one, or import it there as text"
+        f"column {column.name!r}: some of its cells look like dates, such as {cells_of}, that a spreadsheet made of {made_of}; "
+        "export the column from a source that was never opened in a spreadsheet, or import it there as text"
     )
 
 
 def marks_warning(frame: Frame, name: str, party: PartyFile) -> str | None:
-    """Warn about cells of a column of text that may mean a missing cell, and say how to mark them. For a CSV its reader does
-    this.
+    """Warn about cells of a column of text that may mean a missing cell, and say how to mark them. The reader of CSV files gives
+    this warning itself.
     """
     read_from_csv = isinstance(frame, LazyTable) and name in frame.missing
     if frame.schema[name] != pl.String or read_from_csv or (party.table is not None and name in party.table.missing_in):
@@ -205,14 +205,14 @@ def marks_warning(frame: Frame, name: str, party: PartyFile) -> str | None:
         return None
     listed = ", ".join(map(repr, marks))
     return (
-        f"column {name!r}: cells {listed} stay values, and may mean a missing one; where they do, make them null, or in a file "
-        f"say so by table.missing_in: {{{name}: [{listed}]}}, and where they do not, list the column under features.categorical"
+        f"column {name!r}: cells {listed} stay values but may mean a missing cell; if they do, make them null, or for a file "
+        f"write table.missing_in: {{{name}: [{listed}]}}; if they do not, list the column under features.categorical"
     )
 
 
 def digits_warning(column: pl.Series) -> str | None:
-    """Warn if all numbers of a column, or all its cells of digits, are dates such as 20240131, and say how to read them as
-    dates.
+    """Warn if all numbers of a column, or all cells that consist of digits, look like dates such as 20240131, and say how to read
+    them as dates.
     """
     kind = column.dtype
     if not (kind.is_numeric() or kind == pl.String):
@@ -239,9 +239,9 @@ def digits_warning(column: pl.Series) -> str | None:
     cells_are, taken_as, listed = ("numbers", "number", "numeric") if kind.is_numeric() else ("cells", "category", "categorical")
     lines = [f'`dates: {{{column.name}: "{words}"}}`' for words in formats]
     return (
-        f"column {column.name!r}: all its {cells_are} are dates of digits alone, such as 20240131, and each is taken as a "
-        f"{taken_as}; to have them as dates say how they are written, by {' or by '.join(lines)} in the party file"
-        f"{': all fit each' if len(lines) > 1 else ''}; if they are none, list the column under features.{listed}"
+        f"column {column.name!r}: all its {cells_are} look like dates without separators, such as 20240131, but each becomes a "
+        f"{taken_as}; to read them as dates, name their format by {' or by '.join(lines)} in the party file"
+        f"{' (all cells fit each)' if len(lines) > 1 else ''}; if they are not dates, list the column under features.{listed}"
     )
 
 
@@ -250,10 +250,10 @@ def dates_mend(column: pl.Series) -> str:
     formats = likely_formats(column.head(LOOKED_AT))
     lines = [f'`dates: {{{column.name}: "{words}"}}`' for words in formats or ["%d.%m.%Y"]]
     if not formats:
-        return f"write all in one way, and name it in the party file, such as by {lines[0]}"
-    both = ": all fit both" if len(lines) > 1 else ""
-    century = "; years of two digits are taken for 1970 to 2069" if any("%y" in words for words in formats) else ""
-    return f"say how they are written, by {' or by '.join(lines)} in the party file{both}{century}"
+        return f"write all in one format, and name it in the party file, such as by {lines[0]}"
+    both = " (all cells fit both)" if len(lines) > 1 else ""
+    century = "; years of two digits mean 1970 to 2069" if any("%y" in words for words in formats) else ""
+    return f"name their format by {' or by '.join(lines)} in the party file{both}{century}"
 
 
 def _most(cells: pl.Series, pattern: str) -> bool:

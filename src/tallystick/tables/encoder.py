@@ -40,15 +40,15 @@ SKEWED = 1.0  # encoding.numeric = auto ranks columns with a larger absolute ske
 class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One numeric column: transform, then standardise. Missing becomes 0 (the mean) and, if it is known, an indicator.
 
-    A number beyond the training rows' range counts as the nearest number in it: outside a network's output is arbitrary, and
-    one absurd cell would get an absurd score.
+    A number beyond the training rows' range is replaced by the nearest number within it. Beyond the range the network's output
+    is arbitrary, so a single absurd cell would get an absurd score.
     """
 
     name: str
     transform: Literal["standard", "log", "rank"]
     mean: float
     deviation: float
-    low: float  # of the training rows, standardised
+    low: float  # least number of the training rows, standardised
     high: float
     indicator: bool  # whether training rows had missing values
     form: Form = "number"
@@ -105,7 +105,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         encoding = encoding or EncodingConfig()
         for name in (*features.numeric, *features.categorical):
             require_named(frame, name, use="feature")
-        # Read one by one, and checked on all rows, so that an infinite number is not found as late as in validation.
+        # Read the columns one by one, and check all rows, so that an infinite number is reported now and not in validation.
         columns = TrainingColumns(frame, rows)
         numeric = {
             name: _fit_numeric(name, columns.numbers(name), encoding.numeric, form_of(frame.schema[name], use="numeric"))
@@ -253,7 +253,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of a table that it reads. A vector is one column."""
+        """Return the columns of a table that the encoder reads. A vector is one column."""
         columns = [column.vector or column.name for column in self.numeric] + [column.name for column in self.categorical]
         columns += [column.name for column in self.sequences]
         return tuple(dict.fromkeys([*columns, *(each.target for each in self.sequences if each.target is not None)]))
@@ -276,7 +276,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         for vector, width in self.vectors.items():
             if (here := widths_of(frame.columns, (vector,))[vector]) != width:
                 raise FeatureError(
-                    f"vectors: column {vector!r} held {width} numbers a cell in training, and holds {here} here; give vectors "
+                    f"vectors: column {vector!r} had {width} numbers per cell in training, and has {here} here; give vectors "
                     "of the same model"
                 )
         changed: dict[str, pl.Series] = {}
@@ -285,7 +285,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             require_named(frame, column.name, use="feature")
             kind = frame.schema[column.name]
             is_as_trained = has_form(kind, column.form)
-            # A reader of files has already removed words for a missing cell; where they exist, an empty text may be a value
+            # A reader of files has already removed words for a missing cell; an empty text that is left may be a value
             is_read = isinstance(frame, LazyTable) and column.name in frame.missing and column.form != "text"
             may_have_words = column.name in self.missing and not is_read
             if is_as_trained and not may_have_words:
@@ -295,12 +295,12 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
                 categories = column.categories if isinstance(column, CategoricalColumn) else ()
                 cells = as_form(cells, column.form, categories=categories)
             if may_have_words:
-                # Remove the words, numbers or times that marked a missing cell in the files of training. Text that never was a
-                # file has an empty text for a missing cell, too, unless the training had one for a category
+                # Remove the words, numbers or times that marked a missing cell in the files of training. In text that does not
+                # come from a file, an empty text also marks a missing cell, unless it was a category in training.
                 words = self.missing[column.name]
                 if isinstance(column, CategoricalColumn) and column.form == "text":
                     cells = cells.cast(pl.String)
-                    if "" not in column.categories:  # a cell of blanks is none: a file keeps it
+                    if "" not in column.categories:  # a cell of blanks is not empty: a file keeps it
                         cells = cells.replace("", None)
                     words = tuple(word for word in words if word not in column.categories)
                 is_missing = marks_missing(cells, cells.dtype, words, decimal=self.decimal)
@@ -385,9 +385,9 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
     """Choose the feature columns: those that the party file lists, or by type all columns without another use.
 
-    ``features: auto`` reads numbers, booleans, dates and times as numeric and text as categorical; key, label, weight and
-    time columns, sequences and those under ``drop`` are left out. Raises DataError for an absent column, or one of lists that is
-    not named as a sequence, or a type that is neither.
+    ``features: auto`` reads numbers, booleans, dates and times as numeric and text as categorical. It leaves out key, label,
+    weight and time columns, sequences, and columns under ``drop``. Raises DataError for an absent column, for a column of lists
+    that is not named as a sequence, and for a type that is neither numeric nor categorical.
     """
     if party.features is not None:
         for name in party.features.numeric + party.features.categorical:
@@ -408,7 +408,7 @@ def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
             categorical.append(name)
         else:
             _refuse_lists(
-                name, kind, instead="name it under vectors if its cells hold as many numbers each, else under sequences or drop"
+                name, kind, instead="list it under vectors if all cells have equally many numbers, else under sequences or drop"
             )
             raise FeatureError(
                 f"column {name!r} has type {kind}, which features: auto cannot read; list it under drop or convert it"
@@ -437,8 +437,8 @@ def _notes(
             notes.append(f"column {name!r} is constant on the training rows and was left out")
         else:
             notes.append(
-                f"column {name!r}: its numbers differ only beyond the 15 to 17 digits that floating point keeps, and it was left "
-                "out; list it under categorical, or subtract what they have in common"
+                f"column {name!r} was left out: its numbers differ only beyond the 15 to 17 digits that floating point keeps; "
+                "list it under categorical, or subtract a constant from all numbers"
             )
     for name in (name for name, block in blocks.items() if not block):
         notes.append(f"vectors: column {name!r} is the same in all training rows and was left out")
@@ -450,7 +450,7 @@ def _notes(
     if encoding.min_count == "auto" and pooled:
         notes.append(
             f"encoding.min_count = auto: {len(pooled)} of {len(categorical)} categorical columns "
-            f"{'keeps' if len(pooled) == 1 else 'keep'} having new values, so categories of fewer than {pooled[0].min_count} "
+            f"{'keeps' if len(pooled) == 1 else 'keep'} getting new values, so categories of fewer than {pooled[0].min_count} "
             "rows share a code"
         )
     return tuple(notes)
@@ -506,7 +506,7 @@ def _fit_numeric(
         raise FeatureError(
             f"numeric column {name!r}: its numbers are too large to standardise; use encoding.numeric = log or rank"
         )
-    deviation = deviation or 1.0  # a constant with missing values keeps its indicator; its value carries nothing
+    deviation = deviation or 1.0  # of a constant with missing values only the indicator is informative
     return NumericColumn(
         name=name,
         transform=transform,
@@ -523,7 +523,7 @@ def _fit_numeric(
 
 
 def _fit_vector(name: str, numeric: Sequence[str], columns: TrainingColumns) -> tuple[NumericColumn, ...]:
-    """Fit a vector's numbers as one block, each centred, by one deviation for all; none if all training rows have the same."""
+    """Fit a vector's numbers as one block: centre each, and divide all by one deviation. Return none if all rows are equal."""
     own = [column for column in numeric if vector_of(column, (name,))]
     transforms = []
     for place, column in enumerate(own):
@@ -532,7 +532,7 @@ def _fit_vector(name: str, numeric: Sequence[str], columns: TrainingColumns) -> 
         if not len(known):
             return ()
         mean, low, high = float(known.mean()), float(known.min()), float(known.max())
-        missing = place == 0 and len(known) < len(values_N)  # one indicator says that all are
+        missing = place == 0 and len(known) < len(values_N)  # one indicator marks the whole vector as missing
         transforms.append((column, mean, float(known.var()), low, high, missing))
     deviation = float(np.sqrt(np.mean([variance for _, _, variance, _, _, _ in transforms])))
     if deviation == 0:
@@ -553,7 +553,7 @@ def _fit_vector(name: str, numeric: Sequence[str], columns: TrainingColumns) -> 
 
 
 def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:
-    """Add the edges of its bins to a column, computed on numbers in float32, as a model sees them."""
+    """Add the edges of its bins to a column, computed from float32 numbers, which is what a model gets."""
     values = values_N[~np.isnan(values_N)]
     del values_N
     encoded = np.empty(len(values), dtype=np.float32)

@@ -18,17 +18,17 @@ from tallystick.tables.lazy_table import Frame
 from tallystick.tables.sequences import SequenceColumn, fit_sequence
 from tallystick.tables.table import require_column
 
-_LEFT_OUT = "is left out: the network of the run to start from has no input for it"
+_LEFT_OUT = "is left out, because the network of the run to start from has no input for it"
 _AGAIN = "start from scratch, without --start-from"
 
 
 def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.int64], *, grows: bool = True) -> Encoder:
     """Extend an earlier run's encoder to the training rows ``rows`` of ``frame``.
 
-    - A number is transformed and scaled as before. What counts as beyond the training rows moves out to the new rows' extremes.
-      A ranked column keeps its ranks, so there it stays where it was.
-    - A category keeps its code. Categories that are new, and as frequent as ``encoding`` asks of one, get codes behind these.
-      Without ``grows`` they keep sharing the code of unseen ones.
+    - A number is transformed and scaled as before. The range of numbers widens to the extremes of the new rows. A ranked column
+      keeps its ranks, so its range stays.
+    - A category keeps its code. New categories that are frequent enough for ``encoding`` get the following codes. Without
+      ``grows`` they share the code of unseen ones.
     - New columns are left out with a note. So is the indicator of a missing number, if none was missing before. The network has
       no input for either.
 
@@ -43,7 +43,7 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
     ):
         if lost := [name for name in earlier if name not in found]:
             raise FeatureError(
-                f"column {lost[0]!r} is a {kind} input of the run to start from, and is no {kind} feature now; put it back, "
+                f"column {lost[0]!r} is a {kind} input of the run to start from, but not a {kind} feature now; restore it, "
                 f"or {_AGAIN}"
             )
         notes += [f"column {name!r} {_LEFT_OUT}" for name in found if name not in earlier]
@@ -55,15 +55,15 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
             sequence.target,
         ):
             raise FeatureError(
-                f"sequences.{sequence.name}: the run to start from read it otherwise; put length, separator and target back as "
-                f"they were, or {_AGAIN}"
+                f"sequences.{sequence.name}: the run to start from read it in another way; restore its length, separator and "
+                f"target, or {_AGAIN}"
             )
     earlier = [sequence.name for sequence in before.sequences]
     notes += [f"sequence {name!r} {_LEFT_OUT}" for name in party.sequences if name not in earlier]
     numeric = tuple(_widened(column, numbers_of(frame, column.name)[rows]) for column in before.numeric)
     notes += [
-        f"column {column.name!r}: some numbers are missing now, and none were in the run that this one starts from; they count "
-        "as its mean"
+        f"column {column.name!r}: some numbers are missing now, but none were in the run that this one starts from; they are "
+        "replaced by its mean"
         for column in numeric
         if not column.indicator and np.isnan(numbers_of(frame, column.name)[rows]).any()
     ]
@@ -71,7 +71,7 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
     if grows:
         categorical = tuple(_with_new_categories(column, frame, rows, party.encoding) for column in before.categorical)
         sequences = tuple(_with_new_items(sequence, frame, party, rows) for sequence in before.sequences)
-    # Each column of codes by name, and how many codes it had and has
+    # For each column of codes, its number of codes before and now
     counts = [
         (then.name, len(then.categories), len(now.categories)) for then, now in zip(before.categorical, categorical, strict=True)
     ]
@@ -79,7 +79,7 @@ def extended(before: Encoder, frame: Frame, party: PartyFile, rows: NDArray[np.i
     for name, before_count, count in counts:
         if count > before_count:
             added = count - before_count
-            notes.append(f"column {name!r}: {added:,} new categories beside {before_count:,} that keep their codes")
+            notes.append(f"column {name!r}: {added:,} new categories get codes, and {before_count:,} keep theirs")
     return msgspec.structs.replace(before, numeric=numeric, categorical=categorical, sequences=sequences, notes=tuple(notes))
 
 

@@ -18,7 +18,7 @@ Numbers = Literal["plain", "piecewise-linear", "periodic"]
 """The way in which a bottom model reads numeric columns: unchanged, or with an embedding of each in addition."""
 
 NUMBER_BYTES = 4
-CODE_TYPES = (torch.uint8, torch.int16, torch.int32)  # the smallest that holds all codes of a column is taken
+CODE_TYPES = (torch.uint8, torch.int16, torch.int32)  # a column gets the smallest type that holds its codes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,8 @@ class SequenceShape:
     """Shape of a sequence, for a model: columns of codes that share one embedding table.
 
     Args:
-        codes: how many there are; 0 pads.
-        length: L, the most items of a row.
+        codes: number of codes; 0 pads.
+        length: L, the greatest number of items of a row.
         has_target: whether the code of the target item comes before them.
         built_for: number of codes when the network was built; 0 if it is unchanged.
     """
@@ -39,7 +39,7 @@ class SequenceShape:
 
     @property
     def columns(self) -> int:
-        """Return the columns of codes that it takes."""
+        """Return the number of columns of codes."""
         return self.length + self.has_target
 
 
@@ -71,17 +71,17 @@ class FeatureShape:
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """Return how many codes each column of codes has, those of sequences too."""
+        """Return the number of codes of each column of codes, including those of sequences."""
         return self.cardinalities + tuple(each.codes for each in self.sequences for _ in range(each.columns))
 
     @property
     def tables(self) -> tuple[int, ...]:
-        """Return how many codes each embedding table has: one table per categorical column, then one per sequence."""
+        """Return the number of codes of each embedding table: one table per categorical column, then one per sequence."""
         return self.cardinalities + tuple(each.codes for each in self.sequences)
 
     @property
     def tables_built_for(self) -> tuple[int, ...]:
-        """Return by how many codes the width of each embedding table goes: those that there were when the network was built."""
+        """Return the number of codes of each embedding table when the network was built, which decides the table's width."""
         return (self.built_for or self.cardinalities) + tuple(each.built_for or each.codes for each in self.sequences)
 
 
@@ -89,8 +89,8 @@ class FeatureShape:
 class Features:
     """Encoded rows as a model takes them: standardised numbers and category codes, and which rows they are.
 
-    A model reads only the columns. ``who_N`` is for noise of each row: a number that identifies a row among others with the
-    same columns, at any place.
+    A model reads only the columns. ``who_N`` is for noise that belongs to a row: it identifies a row, at any place, among rows
+    with equal columns.
     """
 
     numeric_NF: Tensor  # float32
@@ -121,7 +121,7 @@ class Features:
         )
 
     def crossing(self, cuts_ND: Sequence[Tensor], index_B: Tensor) -> list[Tensor]:
-        """Pick, of the feature parties' cut embeddings that go with these rows, those that go with the picked ones."""
+        """Select the feature parties' cut embeddings of the picked rows from those of all these rows."""
         return [cut_ND.index_select(0, index_B) for cut_ND in cuts_ND]
 
     def to(self, device: torch.device) -> "Features":
@@ -144,9 +144,9 @@ class Packing:
     """Places of the columns in a packed row: four bytes for a number, one for an indicator, as few as possible for a code.
 
     Args:
-        numbers: columns of numbers.
-        indicators: columns of 0 and 1, which are numeric ones too, after the others.
-        cardinalities: how many codes each categorical column has.
+        numbers: number of columns of numbers.
+        indicators: number of columns of 0 and 1, which are numeric, too, and follow the others.
+        cardinalities: number of codes of each categorical column.
     """
 
     def __init__(self, *, numbers: int, indicators: int, cardinalities: tuple[int, ...]) -> None:
@@ -198,11 +198,11 @@ class PackedFeatures:
     """Encoded rows in the form that a party keeps: a third to a half of the bytes of a model's input.
 
     Args:
-        records_MR: the packed rows (M, R), bytes, in memory or in a file that is mapped into it.
-        packing: what stands where in one.
-        place_M: where each of the M rows stands among the records, whose order and number may be others; its own if left out.
-        rows_N: which of them these N rows are, in this order; all of them if left out.
-        who_M: a number for each packed row that tells it from others, in another table too; its place if left out.
+        records_MR: the packed rows (M, R), bytes, in memory or in a memory-mapped file.
+        packing: places of the columns in a packed row.
+        place_M: place of each of the M rows among the records, which may have another order and number; by default its own.
+        rows_N: the M rows that these N rows are, in this order; by default all of them.
+        who_M: a number that identifies each packed row, in other tables, too; by default its place.
         file: the file of the records, if they are in one.
     """
 
@@ -255,5 +255,5 @@ def _bytes_of(values_N: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 def _viewed(records_BR: Tensor, start: int, end: int, kind: torch.dtype) -> Tensor:
     part_B = records_BR[:, start:end]
-    # A copy is aligned as its type wants it; a part of the records may not be.
+    # Copy, because a part of the records may not have the alignment that its type needs.
     return part_B.clone(memory_format=torch.contiguous_format).view(kind) if end > start else part_B.to(kind)

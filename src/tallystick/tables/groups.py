@@ -1,4 +1,4 @@
-"""Group rows by an own column, for a report: categories as they are, numbers in quarters. Shapes: N rows."""
+"""Group rows by one of the party's columns, for a report: by category, or by quartile of a number. Shapes: N rows."""
 
 from itertools import pairwise
 
@@ -23,9 +23,9 @@ def check_subgroups(frame: Frame, party: PartyFile) -> None:
 
 
 def groups_of(column: pl.Series) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names of a column's groups and each row's group: at most MOST_GROUPS, the largest, and all others as one.
+    """Return the names of a column's groups and each row's group: the MOST_GROUPS largest, and one for all others.
 
-    A numeric column with more values is cut at its quartiles; missing cells are a separate group.
+    A numeric column with more values is divided at its quartiles; missing cells are a separate group.
     """
     if column.dtype.is_numeric() and column.n_unique() > MOST_GROUPS:
         values_N = as_number(column).to_numpy()

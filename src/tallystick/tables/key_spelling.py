@@ -16,15 +16,15 @@ from tallystick.tables.normalise import UNSEEN, normalise
 from tallystick.tables.table import require_column
 from tallystick.tables.text import FRACTION, as_text, rows_listed
 
-FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front; of those that fit 64 bits
-SHAPES, SHAPE_WIDTH = 3, 40  # shapes of keys that a hint shows, and their characters
-FEW = 0.5  # of the values: where the commonest shapes are fewer, lengths are left out of them
-ZERO = "^0[0-9]"  # a zero in front
-MOST_STRANGE = 0.02  # share of the values without a digit, where the others have one
-COMPARED = 10_000  # values, spread over the table, whose shapes are compared with those of the training
-MOST_SHAPES, LEAST_OF_A_SHAPE = 20, 10  # shapes of the training that are kept, and values that each has: none is of one person
-COVERED = 0.9  # of the training's values: shapes that fewer have tell too little to judge others by
-FEWEST_VALUES, FEWEST_ZEROS = 20, 10  # of a later table from which its shapes tell something; zeros in front that should be there
+FEWEST_DIGITS, MOST_DIGITS = 4, 18  # least digits of keys that may have lost leading zeros; most digits that fit into 64 bits
+SHAPES, SHAPE_WIDTH = 3, 40  # number of shapes of keys that a hint shows, and their length in characters
+FEW = 0.5  # if the most common shapes cover a smaller share of the values, shapes are taken without lengths
+ZERO = "^0[0-9]"  # a leading zero
+MOST_STRANGE = 0.02  # greatest share of values without a digit, if all others have one
+COMPARED = 10_000  # number of values, spread over the table, whose shapes are compared with those of the training
+MOST_SHAPES, LEAST_OF_A_SHAPE = 20, 10  # number of stored shapes, and values per shape, so that no shape is of one person
+COVERED = 0.9  # share of the training's values that the stored shapes must cover to judge other tables
+FEWEST_VALUES, FEWEST_ZEROS = 20, 10  # least values of a later table to judge it; least leading zeros that it should have
 
 
 def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
         if share := _lost_zeros(column):
             lines.append(
                 f"key column {columns[key.name]!r}: {share:.1%} of the values have fewer digits than the others; if the other "
-                "side writes zeros in front, this side has lost them: export the column as text from a source that still has them"
+                "side has leading zeros, this side has lost them: export the column as text from a source that still has them"
             )
         if column.dtype == pl.String and (strange := _without_digit(column)).any():
             lines.append(
@@ -66,9 +66,10 @@ def _without_digit(keys: pl.Series) -> pl.Series:
 def _lost_zeros(keys: pl.Series) -> float:
     """Return the share of keys of digits that are shorter than the longest, or 0 if nothing suggests lost leading zeros.
 
-    A hint, for no table shows what it lacks: most have the greatest length, a tenth or so is shorter, as with numbers of a fixed
-    length that were read as numbers. Row numbers, which leave no gaps, are none, nor are numbers that end well before they would
-    need one more digit: of codes of a fixed length some begin with a nine.
+    This is only a hint, because a table does not show what it lacks. The sign of lost zeros is that most keys have the greatest
+    length and about a tenth is shorter, as with codes of a fixed length that were read as numbers. Row numbers, which have no
+    gaps, do not count. Nor do numbers that end well before one more digit is needed, because some codes of a fixed length begin
+    with a nine.
     """
     text = as_text(keys).drop_nulls()
     if not len(text) or not text.str.contains("^[1-9][0-9]*$").all():
@@ -86,8 +87,8 @@ def _lost_zeros(keys: pl.Series) -> float:
 
 def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:
     """Say, for this party only, what may keep its keys from matching those of another party, by shares and shapes."""
-    # A line for each step that the contract does not take and that would change values, one for zeros in front, and one for what
-    # most values look like, which people of both sides can compare.
+    # One line for each step that the contract lacks and that would change values, one line for leading zeros, and one for the
+    # shape of most values, which people of both sides can compare.
     lines = []
     for key in alignment.keys:
         column = require_column(frame, columns[key.name], use="key")
@@ -100,23 +101,23 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
             if step not in key.normalise and changed:
                 lines.append(f"{key_name}: `{step}` would change {changed:.1%} of this side's values ({_SHAPES[step]})")
         if column.dtype.is_numeric():
-            lines.append(f"{key_name}: it is a column of numbers here, so zeros in front that the other side may have are gone")
+            lines.append(f"{key_name}: is a column of numbers here, so leading zeros that the other side may have are lost")
             if not column.dtype.is_integer() and _share(text.str.contains(".", literal=True)):
-                lines.append(f"{key_name}: a fraction has no zeros at its end here, so 1.50 is 1.5, and text 1.50 is another key")
+                lines.append(f"{key_name}: numbers lose zeros at the end of a fraction, so 1.50 is 1.5; text 1.50 is another key")
         elif zeros := _share(text.str.contains(ZERO)):
             lines.append(f"{key_name}: {zeros:.1%} of this side's values begin with a zero, which a column of numbers loses")
         elif ends := _share(text.str.contains(FRACTION)):
             lines.append(
-                f"{key_name}: {ends:.1%} of this side's values end in a zero behind a point, such as 1.50, which is 1.5 in a "
-                "column of numbers and stays 1.50 in one of text"
+                f"{key_name}: {ends:.1%} of this side's values are fractions that end in a zero, such as 1.50, which is 1.5 in a "
+                "column of numbers and stays 1.50 in a column of text"
             )
-        # Where values of many lengths have few shapes in common, a run of digits or letters is one of any length, such as 9….
+        # If values of many lengths share few shapes, write a run of digits or letters without its length, such as 9….
         shapes = _masked(text)
         if (common := _most_common(shapes)).get_column("share").sum() < FEW:
             common = _most_common(_of_any_length(shapes))
         shown_shapes = []
         for shape, share in common.iter_rows():
-            # The length of a long run in its place, such as 9{11}
+            # Write a long run with its length, such as 9{11}
             short = re.sub(r"([9Aa])\1{5,}", lambda run: f"{run[1]}{{{len(run[0])}}}", shape)
             short = short if len(short) <= SHAPE_WIDTH else f"{short[:SHAPE_WIDTH]}…"
             shown_shapes.append(f"`{short}` ({share:.1%})")
@@ -128,15 +129,15 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
 def spelling_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> dict[str, Any]:
     """Return the shapes of each key's values, and the share of values with a leading zero, for later comparison.
 
-    Each shape is of ten different values or more, because rows of one person have the same key. The share is None if fewer have
-    a zero.
+    Each shape has at least ten different values, because rows of one person have the same key. The share is None if fewer values
+    have a leading zero.
     """
     spelling: dict[str, Any] = {}
     for key in alignment.keys:
         text = _compared(require_column(frame, columns[key.name], use="key"), key.normalise)
         shapes, mixed = _of_any_length(_masked(text)), False
         common = _kept_shapes(shapes)
-        if common.get_column("share").sum() < COVERED:  # such as hexadecimal digits, of which each value has a shape of its own
+        if common.get_column("share").sum() < COVERED:  # such as hexadecimal numbers, which all differ in shape
             common, mixed = _kept_shapes(_of_any_mixture(shapes)), True
         names = common.get_column("shape").to_list() if common.get_column("share").sum() >= COVERED else []
         zeros = text.str.contains(ZERO)
@@ -167,19 +168,19 @@ def later_spelling(
         if shapes and len(text) >= FEWEST_VALUES and (share := _share(other)) > FEW:
             lines.append(
                 f"key column {column!r}: {share:.1%} of its values look like `{here.filter(other)[0][:SHAPE_WIDTH]}`, and the "
-                f"training's like `{shapes[0][:SHAPE_WIDTH]}`; write them as they were, or they match no row"
+                f"training's like `{shapes[0][:SHAPE_WIDTH]}`; write them as in training, or they match no row"
             )
         elif zeros is None:  # too few to judge
             continue
         elif zeros * len(text) >= FEWEST_ZEROS and not zeros_here:
             lines.append(
                 f"key column {column!r}: {zeros:.1%} of the training's values began with a zero, and here none does; if these "
-                "were lost, rows match no row or a wrong one: export the column as text from a source that still has them"
+                "zeros were lost, rows match no row or a wrong one: export the column as text from a source that still has them"
             )
         elif shapes and not zeros and zeros_here * len(text) >= FEWEST_ZEROS:
             lines.append(
                 f"key column {column!r}: {zeros_here:.1%} of its values begin with a zero, and none of the training's did; if "
-                "the training's were numbers, which have no zeros in front, these match no row: write them as they were"
+                "the training's were numbers, which have no leading zeros, these match no row: write them as in training"
             )
     return lines
 
@@ -191,7 +192,7 @@ def _compared(column: pl.Series, steps: tuple[Step, ...]) -> pl.Series:
 
 
 def _masked(text: pl.Series) -> pl.Series:
-    """Return what values look like: 9 for a digit, A and a for letters, ? for what cannot be seen."""
+    """Return the shapes of values: 9 for a digit, A and a for letters, ? for an invisible character."""
     unseen = rf"[[{UNSEEN}\p{{C}}\p{{Z}}]--[ ]]"
     for characters, mask in ((unseen, "?"), (r"\p{N}", "9"), (r"\p{Lu}", "A"), (r"[\p{L}\p{M}--A]", "a")):
         text = text.str.replace_all(characters, mask)
@@ -205,7 +206,7 @@ def _of_any_length(shapes: pl.Series) -> pl.Series:
 
 
 def _of_any_mixture(shapes: pl.Series) -> pl.Series:
-    """Return shapes in which digits between letters are letters, too: of a lower, an upper or either case."""
+    """Return shapes in which digits between letters count as letters, too: lower case, upper case or both."""
     upper, lower = shapes.str.contains("A"), shapes.str.contains("a")
     for mask, rows in (("a…", lower & ~upper), ("A…", upper & ~lower), ("Aa…", upper & lower)):
         shapes = shapes.zip_with(~rows, shapes.str.replace_all("[9Aa…]+", mask))
@@ -222,7 +223,7 @@ _SHAPES: dict[Step, str] = {
     "lower": "capital letters",
     "nfkc": "letters that have several codes",
     "email": "e-mail addresses with capitals, spaces or a domain such as xn--bcher-kva",
-    "phone": "telephone numbers with spaces, signs or 00 in front",
+    "phone": "telephone numbers with spaces, signs or leading 00",
     "digits": "digits with spaces or signs between",
 }
 

@@ -1,6 +1,6 @@
 """Read keys: the ids by which rows are matched, spelt the same way by every party.
 
-Shapes: N rows of the table, R of them that take part, U ids.
+Shapes: N rows of the table, R rows that take part, U ids.
 """
 
 import hashlib
@@ -36,13 +36,13 @@ class KeyReport:
     """Counts of rows with and without a usable key."""
 
     rows: int
-    null_rows: int  # a key column is null, or empty after normalising
+    null_rows: int  # rows with a key column that is null, or empty after normalising
     duplicated_keys: int  # keys that are in more than one row
     duplicate_rows: int  # rows left out because another row has their key
     used: int  # rows that take part
-    by_key: Mapping[str, int] = field(default_factory=dict)  # of several keys, how many rows each may link
+    by_key: Mapping[str, int] = field(default_factory=dict)  # if there are several keys, number of rows that each may link
     repeats: str = ""  # in words: what happens to rows that share a key
-    doubtful: tuple[str, ...] = ()  # in words: key columns whose values look rounded, or seem to lack leading zeros
+    doubtful: tuple[str, ...] = ()  # warnings about key columns whose values look rounded, or seem to lack leading zeros
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -55,7 +55,7 @@ class KeyReport:
             lines.append(f"{self.null_rows} of {self.rows} rows have no key")
         if self.duplicated_keys:
             left_out = f"{self.duplicate_rows} of {self.rows} rows are left out" if self.duplicate_rows else "no row is left out"
-            lines.append(f"{self.duplicated_keys} keys stand in more than one row; {left_out}: {self.repeats}")
+            lines.append(f"{self.duplicated_keys} keys occur in more than one row; {left_out}: {self.repeats}")
         if self.by_key:
             lines.append(f"rows by key: {', '.join(f'{name} {rows:,}' for name, rows in self.by_key.items())}")
         return [*lines, *self.doubtful]
@@ -77,7 +77,7 @@ class Keys:
     by_key: tuple[KeyIds, ...] = ()
 
     def linked_ids(self, rows_M: NDArray[np.int64], alignment: Alignment) -> Ids:
-        """Return the ids of these rows, out of the R, as all parties know them: for a linked row, by the key that linked it."""
+        """Return the ids of these rows, out of the R, as all parties know them. A linked row has the id of its linking key."""
         if alignment.key_N is None:
             return self.ids_of(rows_M)
         number_R = first_key(self.by_key, len(self.rows_R))
@@ -109,7 +109,7 @@ class Keys:
 
 
 def who_of(names: Iterable[bytes]) -> NDArray[np.int64]:
-    """Return a number that identifies each row, in other tables, too: for noise of each row."""
+    """Return a number for each row that identifies it in other tables, too. It seeds noise that belongs to the row."""
     hashes = bytearray()  # a joined list would take six times the memory
     for name in names:
         hashes += hashlib.blake2b(name, digest_size=8).digest()
@@ -169,8 +169,8 @@ def read_keys(
     counting = _counting_rows(frame, key, names, alignment, repeats=repeats, is_label=is_label)
     if not counting.rows.height:
         raise IdError(
-            f"key ({names}): every key stands in more than one row, and alignment.duplicates = drop leaves out all of them; "
-            "use a key that names a row, or duplicates: all"
+            f"key ({names}): every key occurs in more than one row, and alignment.duplicates = drop leaves out all of them; "
+            "use a key that identifies a row, or duplicates: all"
         )
     report = KeyReport(
         rows=frame.height,
@@ -184,7 +184,7 @@ def read_keys(
     key = counting.rows.get_column("key")
     if not counting.duplicated:
         used_keys, id_R = key, np.arange(len(key))
-    else:  # the distinct keys in their order, and which of them each row has
+    else:  # the distinct keys in order, and the place of each row's key among them
         keys = key.to_frame("key").unique(maintain_order=True).with_row_index("id")
         numbers = key.to_frame("key").join(keys, on="key", how="left", maintain_order="left").get_column("id")
         used_keys, id_R = keys.get_column("key"), numbers.cast(pl.Int64).to_numpy()
@@ -228,13 +228,13 @@ def _counting_rows(
         rows, words = latest_last(frame, table, repeats).unique("key", keep="last").sort("row"), repeats.words
     else:
         if duplicated:
-            what = f"key ({names}): {duplicated} keys stand in more than one row"
+            what = f"key ({names}): {duplicated} keys occur in more than one row"
             if alignment.duplicates == "error":
                 repeated = rows_listed(key.is_duplicated() & key.is_not_null())
                 raise IdError(f"{what}: {repeated} rows; the contract's alignment.duplicates is error")
             if alignment.duplicates == "all" and not is_label:
                 raise IdError(
-                    f"{what}; with alignment.duplicates = all the label party's rows alone may: say under repeats in the party "
+                    f"{what}; with alignment.duplicates = all only the label party's keys may: say under repeats in the party "
                     "file which row of a key counts, such as repeats: {latest: COLUMN}"
                 )
         rows, words = table, _said_of_rule(alignment, is_label=is_label)
@@ -257,8 +257,8 @@ def _keys_of_any(frame: Frame, columns: Mapping[str, str], alignment: AlignmentC
     rows_R = np.unique(np.concatenate(row_of_key))
     if not len(rows_R):
         raise IdError(
-            f"key ({every_name}): every value stands in more than one row, and alignment.duplicates = drop leaves out all of "
-            "them; use keys that name a row, or duplicates: first"
+            f"key ({every_name}): every value occurs in more than one row, and alignment.duplicates = drop leaves out all of "
+            "them; use keys that identify a row, or duplicates: first"
         )
     by_key = tuple(
         KeyIds(
@@ -330,16 +330,16 @@ def _joined(frame: Frame, columns: Mapping[str, str], keys: Sequence[KeyColumn])
                 f"key column {column.name!r} has type {column.dtype}; a key is text, a number, a date or a time: name another "
                 "column under keys, or convert this one"
             )
-        # From some size on not every whole number has a float of its own: such ids would match other people's.
+        # Large whole numbers share a float with their neighbours, so such ids would match other people's ids.
         if column.dtype.is_float():
             digits = 24 if column.dtype == pl.Float32 else 11 if column.dtype == pl.Float16 else 53
             beyond = column.is_finite() & (column.abs() >= 2.0**digits)
             if beyond.fill_null(False).any():
                 raise IdError(
                     f"key column {column.name!r} holds floats, and {rows_listed(beyond)} rows have ids of 2^{digits} = "
-                    f"{2**digits} or more: from there on {column.dtype} no longer tells neighbouring whole numbers apart, so "
-                    "ids may have merged already; read the column as whole numbers or as text (in pandas: dtype 'Int64' or str, "
-                    "which keep a missing id too)"
+                    f"{2**digits} or more: from there on {column.dtype} no longer distinguishes neighbouring whole numbers, so "
+                    "different ids may have become equal; read the column as whole numbers or as text (in pandas: dtype 'Int64' "
+                    "or str, which allow missing ids, too)"
                 )
         parts.append(normalise(column, key.normalise))
     return join(parts)
@@ -356,7 +356,7 @@ def latest_last(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl
 def _said_of_rule(alignment: AlignmentConfig, *, is_label: bool) -> str:
     rule = f"alignment.duplicates = {alignment.duplicates}"
     if alignment.duplicates == "all":
-        return f"each takes the other side's row of its key ({rule})"
+        return f"each is joined with the other side's row of its key ({rule})"
     if alignment.any_of:
         whose = "the first of these rows" if alignment.duplicates == "first" else "none of these rows"
         return f"{whose} may be linked by it ({rule})"

@@ -1,7 +1,7 @@
 """Warn about a later table: notes of its reader, and columns whose cells the training never saw.
 
-A column in another unit or spelling is read without an error: numbers beyond the training's range count as the nearest, and new
-words share a code. So there is a warning, which only this party sees.
+A column in another unit or spelling is read without an error: numbers beyond the training's range are replaced by its end, and
+new words share a code. So there is a warning, which only this party sees.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from tallystick.tables.stand_ins import stand_in_warning
 from tallystick.tables.table import require_column
 from tallystick.tables.text import as_text
 
-LOOKED_AT = 10_000  # rows, the first ones
+LOOKED_AT = 10_000  # number of first rows that are checked
 FEWEST, MOST = 20, 0.5  # known cells that a judged column needs; share of numbers beyond the training's range
 MOST_NEW, MORE_NEW = 0.2, 2.0  # share of cells that are new or rare; times the share of rare ones in the training
 MOST_ABSENT = 0.1  # share of missing cells, if none was missing in the training
@@ -47,8 +47,8 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         absent = len(values_N) - len(known)
         if not column.indicator and len(known) and absent > MOST_ABSENT * len(values_N) and len(values_N) >= FEWEST:
             lines.append(
-                f"column {column.name!r}: its number is missing in {absent:,} of {of_rows}, and was in none of the training; "
-                "these count as the mean"
+                f"column {column.name!r}: its number is missing in {absent:,} of {of_rows}, but was never missing in training; "
+                "missing numbers are replaced by the mean"
             )
         broken = int((known % 1 != 0).sum()) if column.whole else 0
         is_beyond = _is_beyond(column, known)
@@ -56,13 +56,13 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         stand_in = stand_in_warning(require_column(first, column.name, use="feature")) if is_beyond.any() else None
         if broken:
             lines.append(
-                f"column {column.name!r}: its numbers were whole in the training, and have fractions in {broken:,} of {of_rows}; "
-                "if a point or a comma parts thousands, say so by table.decimal"
+                f"column {column.name!r}: its numbers were whole in training, and have fractions in {broken:,} of {of_rows}; if "
+                "a point or a comma separates thousands, name the decimal sign by table.decimal"
             )
         elif len(known) >= FEWEST and beyond > MOST * len(known):
             lines.append(
-                f"column {column.name!r}: in {beyond:,} of {of_rows} its number lies beyond those of the training, and counts as "
-                "the nearest of them; compare its unit with the training's"
+                f"column {column.name!r}: in {beyond:,} of {of_rows} its number is outside the training's range, and is replaced "
+                "by the end of the range; compare its unit with the training's"
             )
         elif stand_in is not None:
             lines.append(stand_in)
@@ -73,8 +73,8 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         unseen = as_text(cells.filter(pl.Series(codes_N == UNSEEN)))
         if alike := _alike(unseen, categorical.categories):
             lines.append(
-                f"column {categorical.name!r}: in {alike:,} of {of_rows} a cell differs from a category of the training in "
-                "spaces, case, quotes, zeros in front or the codes of a letter alone, and counts as new; spell it as it was"
+                f"column {categorical.name!r}: in {alike:,} of {of_rows} a cell differs from a category of the training only in "
+                "spaces, case, quotes, leading zeros or the codes of a letter, and counts as new; spell it as in training"
             )
             continue
         if (warning := encoding_warning(unseen)) is not None:
@@ -83,20 +83,20 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
         if len(marks):
             lines.append(
                 f"column {categorical.name!r}: in {len(marks):,} of {of_rows} its cell is "
-                f"{', '.join(map(repr, marks.unique().sort()))}, which may mean a missing one, and counts as a word "
-                "that is new or rare; where it is missing, make it null"
+                f"{', '.join(map(repr, marks.unique().sort()))}, which may mean a missing cell but counts as a new or rare word; "
+                "if it means a missing cell, make it null"
             )
         if not known_cells and first.height >= FEWEST:
             lines.append(f"column {categorical.name!r} is missing in all of {of_rows}")
         absent = first.height - known_cells
         if not categorical.missing and known_cells and absent > MOST_ABSENT * first.height and first.height >= FEWEST:
             lines.append(
-                f"column {categorical.name!r}: its cell is missing in {absent:,} of {of_rows}, and was in none of the training"
+                f"column {categorical.name!r}: its cell is missing in {absent:,} of {of_rows}, but was never missing in training"
             )
         rare, rare_before = int((codes_N == UNSEEN).sum()), categorical.rare_share
         if known_cells >= FEWEST and categorical.categories and rare == known_cells:
             lines.append(
-                f"column {categorical.name!r}: in {of_rows} no cell is a category of the training; compare how it is written"
+                f"column {categorical.name!r}: in {of_rows} no cell is a category of the training; compare the spelling"
             )
         elif warning is None and known_cells >= FEWEST and rare > max(MOST_NEW, MORE_NEW * rare_before) * known_cells:
             lines.append(

@@ -1,8 +1,8 @@
-"""Read a table that is not held in memory: columns are read when they are asked for, one at a time if the table is large.
+"""Read a table that is not held in memory. A column is read when it is needed, one at a time if the table is large.
 
-Files of any kind are first copied to a compressed temporary file, a piece at a time. So a table does not change during a job,
-even if somebody writes to its files, and only the present column of a large table is in memory. In a wide table some
-neighbouring columns are read together, because each read looks at the names of all columns.
+Files of any kind are first copied, piece by piece, to a compressed temporary file. So a table does not change during a job, even
+if somebody writes to its files, and only one column of a large table is in memory. In a wide table some neighbouring columns are
+read together, because each read parses the names of all columns.
 """
 
 import gzip
@@ -29,12 +29,12 @@ from tallystick.tables.arrow import as_polars, every_column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS_IN_A_GROUP = 2**17  # of the file; what is decoded at a time
-COPIED_BYTES = 2**20  # at a time
-CELLS_HELD = 2**22  # of neighbouring columns that are read together; a column of more cells is read alone
+ROWS_IN_A_GROUP = 2**17  # rows of the file that are decoded at a time
+COPIED_BYTES = 2**20  # bytes that are copied at a time
+CELLS_HELD = 2**22  # greatest number of cells of neighbouring columns that are read together
 GZIP = b"\x1f\x8b"
 _FULL = ("os error 28", "No space left", "os error 27", "File too large", "os error 122", "quota exceeded")
-SELF = Path("/proc/self/fd")  # Linux: names for open files, also for those whose own name is gone
+SELF = Path("/proc/self/fd")  # Linux: paths of open files, even of deleted ones
 
 
 class _Held:
@@ -54,16 +54,16 @@ class _Block:
 
 @dataclass(frozen=True)
 class LazyTable:
-    """Rows of a table, in some order: ``get_column`` reads one column, and indexing picks rows without reading any.
+    """Rows of a table, in some order. ``get_column`` reads one column, and indexing selects rows without reading them.
 
     Args:
         source: the columns, in memory or in a file.
-        rows: which of the source's rows these are; all of them if left out.
-        held: what the source reads from, kept open as long as the table is in use.
+        rows: numbers of these rows in the source; by default all of them.
+        held: open files of the source, which stay open as long as the table is in use.
         block: columns of the source that were read last.
-        decimal: the sign before a fraction in the files, where some of their numbers told.
-        missing: words that mark a missing cell of the files, beside an empty one: of each column of text, and of those that are
-            numbers or times but for words of their own.
+        decimal: the decimal sign of the files, if some of their numbers show it.
+        missing: words that mark a missing cell in the files, in addition to an empty cell: for each column of text, and for each
+            column of numbers or times that has such words of its own.
         notes: warnings of the reader.
     """
 
@@ -87,7 +87,7 @@ class LazyTable:
 
     @cached_property
     def height(self) -> int:
-        """Count of rows."""
+        """Return the number of rows."""
         return len(self.rows) if self.rows is not None else self._source_height
 
     @cached_property
@@ -101,14 +101,14 @@ class LazyTable:
 
     @property
     def width(self) -> int:
-        """Count of columns."""
+        """Return the number of columns."""
         return len(self.columns)
 
     def get_column(self, name: str) -> pl.Series:
         """Read a column. Raises Polars' ColumnNotFoundError."""
         column = self.block.columns.get(name)
         if column is None:
-            # Read the column and those behind it, as many as may be held
+            # Read the column and as many of the following ones as may be held
             names = self.columns
             if name not in names:
                 raise pl.exceptions.ColumnNotFoundError(name)
@@ -119,7 +119,7 @@ class LazyTable:
         return column if self.rows is None else column.gather(self.rows)
 
     def forget_columns(self) -> None:
-        """Drop the columns in memory. They are read again when they are asked for."""
+        """Drop the columns in memory. They are read again when they are needed."""
         self.block.columns = {}
 
     def __getitem__(self, rows: "NDArray[np.int64] | NDArray[np.int32] | pl.Series") -> "LazyTable":
@@ -163,7 +163,7 @@ def in_order(frame: Frame) -> tuple[Frame, "NDArray[np.int32] | None"]:
 
 
 def slices_of(frame: Frame, rows: int) -> Iterator[Frame]:
-    """Yield a frame, whose rows are in the order in which they lie, in parts of at most ``rows`` rows."""
+    """Yield a frame, whose rows are in storage order, in parts of at most ``rows`` rows."""
     if isinstance(frame, pl.DataFrame):
         yield from frame.iter_slices(rows)
         return
@@ -178,10 +178,10 @@ def slices_of(frame: Frame, rows: int) -> Iterator[Frame]:
 
 
 def store(source: pl.LazyFrame, folder: Path | None = None) -> LazyTable:
-    """Read a source piece by piece into a file, and give it as a table.
+    """Copy a source piece by piece into a file, and return it as a table.
 
-    Only this process can find the file, and it disappears with the process; if the system has no such files, only its owner may
-    read it. With a ``folder`` it is kept there, as long as the folder exists.
+    Only this process can find the file, and it disappears with the process. If the system has no such files, only its owner may
+    read it. With ``folder``, the file is kept there as long as the folder exists.
 
     Raises StorageError if the disk is full, and Polars' errors for a source that cannot be read.
     """
@@ -200,9 +200,9 @@ def store(source: pl.LazyFrame, folder: Path | None = None) -> LazyTable:
 def store_batches(
     schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", *, asks_for: Callable[[str], bool] = every_column
 ) -> LazyTable:
-    """Copy Arrow's batches into a file as store() does, and give it as a table, in the types that Polars has for them.
+    """Copy Arrow's batches into a file as store() does, and return it as a table in Polars' types.
 
-    Columns that are not asked for need not be readable (as_polars).
+    Columns that are not needed may be unreadable (as_polars).
 
     Raises StorageError if the disk is full, and the errors of reading a batch.
     """
@@ -210,7 +210,7 @@ def store_batches(
     from pyarrow.parquet import ParquetWriter
 
     hold, path = _own_file()
-    # First one without rows, which gives the types: its own empty_table() would load pandas where that is installed
+    # Begin with a batch without rows, which gives the types; Arrow's empty_table() would import pandas if it is installed
     tables = chain([pa.Table.from_batches([], schema=schema)], (pa.Table.from_batches([batch]) for batch in batches))
     frames = (as_polars(rows.replace_schema_metadata(None), asks_for=asks_for) for rows in tables)
     pieces = (frame.to_arrow(compat_level=pl.CompatLevel.oldest()) for frame in frames)
@@ -225,7 +225,7 @@ def store_batches(
 
 
 def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.LazyFrame, int]:
-    """Draw ``most`` rows at random, in their order, or take all if there are no more. Return their count, too."""
+    """Draw ``most`` rows at random, in their order, or take all if there are fewer. Also return the number of all rows."""
     rows = int(source.select(pl.len()).collect(engine="streaming").item())
     if most is None or rows <= most:
         return source, rows
@@ -237,7 +237,7 @@ def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.Laz
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[str]:
-    """Provide in this block a file that can be read a piece at a time: this one or, if it is gzipped, a temporary copy."""
+    """Provide within this block a file that can be read piece by piece: this one or, if it is gzipped, a temporary copy."""
     if not is_gzipped(path):
         yield str(path)
         return
@@ -250,26 +250,26 @@ def unpacked(path: Path) -> Iterator[str]:
 
 
 def is_gzipped(path: Path) -> bool:
-    """Tell whether a file begins as gzip files do, whatever its name is."""
+    """Tell whether a file is a gzip file by its first bytes, whatever its name is."""
     with path.open("rb") as file:
         return file.read(len(GZIP)) == GZIP
 
 
 @contextmanager
 def room_for(path: Path) -> Iterator[None]:
-    """Turn a full disk, while a copy of a table is made there, into a StorageError that says what to do."""
+    """Raise StorageError, which says what to do, if the disk becomes full while a copy of a table is made there."""
     try:
         yield
     except (OSError, pl.exceptions.PolarsError) as error:
         if any(words in str(error) for words in _FULL):
             raise StorageError(
-                f"{path}: there is no room for a copy of the table; make some, or name a folder with more by setting TMPDIR"
+                f"{path}: the disk has no space for a copy of the table; free some, or set TMPDIR to a folder with more space"
             ) from None
         raise
 
 
 def _own_file() -> tuple[_Held, str]:
-    """Open a temporary file and return the path to read and write it by: a nameless file if the system allows it."""
+    """Open a temporary file, without a name if the system allows it, and return the path to read and write it."""
     if SELF.is_dir():
         file = tempfile.TemporaryFile()  # noqa: SIM115
         return _Held(file), str(SELF / str(file.fileno()))

@@ -1,4 +1,4 @@
-"""Columns of rows to which several candidate rows of each feature party are linked.
+"""Hold columns of rows that are linked to several candidate rows of each feature party.
 
 Shapes: B batch, K candidates of a row, R distinct candidates of a batch, N positions.
 """
@@ -14,7 +14,7 @@ from tallystick.tables.features import Features
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateLinks:
-    """The candidates of one feature party for some rows: where each is among those that cross, and how similar it is."""
+    """The candidates of one feature party for some rows: places among the candidates that cross, and similarities."""
 
     place_BK: Tensor
     """int64, in [0, R); -1 pads if fewer than K rows are linked."""
@@ -23,7 +23,7 @@ class CandidateLinks:
 
     @property
     def present(self) -> Tensor:
-        """Mark which candidates are rows, not pads (B, K)."""
+        """Mark the candidates that are rows and not pads (B, K)."""
         return self.place_BK >= 0
 
     def gather(self, cut_RD: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class CandidateLinks:
         return cut_BKD if bool(self.present.all()) else cut_BKD * self.present[:, :, None]
 
     def mean(self, values_RD: Tensor) -> Tensor:
-        """Average over each row's candidates (B, D). A row without one gets zeros."""
+        """Average over each row's candidates (B, D). A row without candidates gets zeros."""
         count_B = self.present.sum(dim=1).clamp(min=1)
         return self.gather(values_RD).sum(dim=1) / count_B[:, None]
 
@@ -52,7 +52,7 @@ class LinkedFeatures(Features):
     linked: tuple[CandidateLinks, ...]
 
     def rows(self, index_B: Tensor) -> "LinkedFeatures":
-        """Pick rows. Their candidates are still places among all rows that cross."""
+        """Pick rows. Their candidates keep their places among all rows that cross."""
         picked = super().rows(index_B)
         return LinkedFeatures(
             numeric_NF=picked.numeric_NF,
@@ -61,21 +61,21 @@ class LinkedFeatures(Features):
         )
 
     def crossing(self, cuts_RD: Sequence[Tensor], index_B: Tensor) -> list[Tensor]:  # noqa: ARG002
-        """Return all rows that cross: the places of the picked rows are places among them."""
+        """Return all rows that cross, because the picked rows keep their places among these."""
         return list(cuts_RD)
 
 
 def distinct_candidates(numbers_BK: Tensor, *, rows: int) -> tuple[Tensor, Tensor]:
-    """Return a batch's distinct candidates in ascending order (R,), and where each of ``numbers_BK`` is among them (B, K).
+    """Return a batch's distinct candidates in ascending order (R,), and the place of each of ``numbers_BK`` among them (B, K).
 
-    Both sides know the numbers and draw the batch alike, so they get the same R rows in the same order without a word. A batch
-    without any candidate crosses row 0, which nobody then uses: a message is never empty.
+    Both sides know the numbers and draw the same batch, so they get the same R rows in the same order without a message. In a
+    batch without candidates row 0 crosses, unused, because a message must not be empty.
 
     Args:
         numbers_BK: numbers of candidates in [0, rows), -1 at pads.
-        rows: how many there are.
+        rows: number of rows that may be candidates.
     """
-    place_R = torch.full((rows + 1,), -1, dtype=torch.int64, device=numbers_BK.device)  # the last one is that of pads
+    place_R = torch.full((rows + 1,), -1, dtype=torch.int64, device=numbers_BK.device)  # the last entry is for pads
     place_R[numbers_BK.flatten()] = 0
     place_R[rows] = -1
     numbers_R = (place_R == 0).nonzero().flatten()

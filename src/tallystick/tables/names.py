@@ -23,6 +23,6 @@ def require_usable(names: Sequence[str], *, source: str) -> None:
             )
     if pattern := next((name for name in names if PATTERN.fullmatch(name)), None):
         raise DataError(
-            f"{source}: a column is called {pattern!r}, which is a pattern of names where it begins with ^ and ends "
-            "with $; rename it"
+            f"{source}: a column is called {pattern!r}; a name that begins with ^ and ends with $ is read as a pattern, so "
+            "rename it"
         )

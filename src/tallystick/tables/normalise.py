@@ -1,8 +1,8 @@
 """Spell key columns the same way on every side: the contract's steps, in their order.
 
-Characters that cannot be seen (zero-width ones, byte order marks, soft hyphens, variation selectors, controls but for white
-space) are dropped by every step, but for ``lower`` and ``upper``. Decimal digits of every script (Nd) are the digits that they
-mean. A domain that mail carries as ``xn--bcher-kva.de`` is spelt as ``bücher.de``.
+Every step except ``lower`` and ``upper`` drops invisible characters: zero-width characters, byte-order marks, soft hyphens,
+variation selectors, and control characters other than white space. Decimal digits of every script (Nd) become ASCII digits. A
+domain that mail carries as ``xn--bcher-kva.de`` is spelt ``bücher.de``.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ UNSEEN = r"[\p{Cf}\p{Default_Ignorable_Code_Point}[\p{Cc}--\s]]"
 TRUNK_ZERO = r"[(\[]\s*0\s*[)\]]"  # of +49 (0)30
 EXTENSION = r"([0-9][^0-9a-z]*)(?:ext|extn|extension|x|#)[\s.:=]*([0-9]{1,7})[^0-9a-z]*$"
 PARAMETERS = "(?s);.*$"  # of a tel: URL
-PUNYCODE = "xn--"  # begins a label of a domain that encodes letters beyond ASCII (RFC 5890)
-IDEOGRAPHIC_STOP = "\u3002"  # parts labels as a point does (RFC 3490)
+PUNYCODE = "xn--"  # prefix of a domain label that encodes letters beyond ASCII (RFC 5890)
+IDEOGRAPHIC_STOP = "\u3002"  # separates labels like a point (RFC 3490)
 
 
 def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:
-    """Spell a key column as text and apply the contract's steps in order. What ends up empty is null."""
+    """Spell a key column as text and apply the contract's steps in order. An empty result is null."""
     text = as_text(column)
     for step in steps:
         text = _STEPS[step](text)
@@ -34,7 +34,7 @@ def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:
 def join(parts: Sequence[pl.Series]) -> pl.Series:
     """Join key columns so that no two different rows of parts give the same key. A null part makes the key null.
 
-    One column is its own key; of several, each is written with its length in bytes: ("ab", "c") is "2:ab1:c".
+    A single column is its own key. Of several columns, each is written with its length in bytes: ("ab", "c") is "2:ab1:c".
     """
     if len(parts) == 1:
         return parts[0].alias("key")
@@ -54,7 +54,7 @@ def _nfkc(text: pl.Series) -> pl.Series:
 
 def _email(text: pl.Series) -> pl.Series:
     small = _nfkc(_nfkc(text).str.to_lowercase())
-    # Where programs write Turkish, the I of an address becomes a dotless i, and its i a dotted I
+    # With a Turkish locale, programs change the I of an address to a dotless i, and its i to a dotted I
     small = small.str.replace_all("i\u0307", "i", literal=True).str.replace_all("\u0131", "i", literal=True).str.strip_chars()
     may_be = [small.str.contains(mark, literal=True) for mark in (PUNYCODE, IDEOGRAPHIC_STOP)]
     if not any(each.any() for each in may_be):
@@ -66,7 +66,7 @@ def _email(text: pl.Series) -> pl.Series:
 def _in_letters(address: str) -> str:
     """Spell an address's domain in the letters that it encodes. A label that encodes none stays unchanged.
 
-    Python's own ``idna`` codec is not used: it takes straße.de and strasse.de for one domain, which since 2010 are two.
+    Python's ``idna`` codec is not used, because it treats straße.de and strasse.de as one domain; since 2010 they are two.
     """
     mailbox, _, domain = address.rpartition("@")
     labels = domain.replace(IDEOGRAPHIC_STOP, ".").split(".")
@@ -88,7 +88,7 @@ def _label_in_letters(label: str) -> str:
 
 
 def _plain_digits(text: pl.Series) -> pl.Series:
-    """Write digits as ASCII has them, and a whole number without its .0, which would be a digit more."""
+    """Write digits in ASCII, and a whole number without its .0, because that would add a digit."""
     plain = _nfkc(text)
     plain = (ascii_digits(plain) if has_foreign_digits(plain) else plain).str.strip_chars()
     return plain.str.replace(WHOLE_NUMBER, "$1")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, ParquetFile
 
-TEXT_AT_A_TIME = 2**27  # bytes of text that are written out before they are stored
-SHARE_OF_A_COLUMN = 4  # a column that needs more than one part in this many of the machine's memory could not be used
+TEXT_AT_A_TIME = 2**27  # bytes of text that are in memory at a time
+SHARE_OF_A_COLUMN = 4  # a column may need at most a quarter of the machine's memory
 NOT_AS_DICTIONARY = {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"}  # encodings that Arrow cannot read as a dictionary
 PREFIXED = "DELTA_BYTE_ARRAY"  # each value may repeat any part of the one before it
 
@@ -39,9 +39,9 @@ def read_parquet(
 
     Args:
         path: the file.
-        table: how many rows it may have.
-        reason: gives an error's words without what must not be shown.
-        asks_for: tells which columns are needed; others that cannot be read become nulls.
+        table: has the limit of rows.
+        reason: returns an error's text without private parts.
+        asks_for: tells whether a column is needed; others become nulls if they cannot be read.
 
     Raises DataError for a file that is damaged, has too many rows, or unpacks into more than this machine can hold.
     """
@@ -87,14 +87,14 @@ def pieces_of(
 
 @contextmanager
 def _open(path: TableFile, *, reason: Callable[[Exception], str], **options: Any) -> "Iterator[ParquetFile]":
-    """Open a file for Arrow's own reader: one flipped bit can make the one of Polars end the whole process."""
+    """Open a file with Arrow's reader, because a single flipped bit can make the reader of Polars end the whole process."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
     try:
         with opened(path) as source, ParquetFile(source, **options) as file:
             yield file
-    except (pa.ArrowException, MemoryError, UnicodeError, KeyError) as error:  # the last: a name that the footer has only once
+    except (pa.ArrowException, MemoryError, UnicodeError, KeyError) as error:  # KeyError: a name that is missing in the footer
         raise DataError(f"{path}: cannot be read: {reason(error)}") from None
 
 
@@ -105,7 +105,7 @@ def _chunks(metadata: "FileMetaData", group: int | None = None) -> "Iterator[Col
 
 
 def _room() -> int:
-    """Return how many bytes one column may take."""
+    """Return the number of bytes that one column may need."""
     return limits.machine_memory() // SHARE_OF_A_COLUMN
 
 
@@ -124,7 +124,7 @@ def _pieces(
     path: TableFile,
     asks_for: Callable[[str], bool],
 ) -> "Iterator[pa.RecordBatch]":
-    """Yield all rows in the types of ``schema``, in batches of some text each. Of other columns than ``names`` nulls."""
+    """Yield all rows in the types of ``schema``, in batches of limited text. Columns other than ``names`` become nulls."""
     import pyarrow as pa
 
     some = list(names) if len(names) < len(schema) else None
@@ -133,13 +133,14 @@ def _pieces(
     for group in range(file.num_row_groups):
         waiting: list[pa.RecordBatch] = []
         text = 0
-        # As many rows as hold a piece's text, were each as long as all of the column, where every value may repeat the last
+        # If every value may repeat the one before it, a single value may be as long as the whole column: read so few rows that
+        # even such values fit
         wide = [int(chunk.total_uncompressed_size) for chunk in _chunks(file.metadata, group) if PREFIXED in chunk.encodings]
         for batch in file.iter_batches(
             batch_size=max(1, min(ROWS_IN_A_GROUP, TEXT_AT_A_TIME // max([1, *wide]))), row_groups=[group], columns=some
         ):
             refuse_rows_beyond(rows := rows + len(batch), table, source=path, has="announces fewer rows and holds at least")
-            batch = batch.select(names)  # by the name of a column Arrow reads those of names with a point behind it, too
+            batch = batch.select(names)  # Arrow also reads columns whose name continues with a point
             batch.validate(full=True)
             batch = seen_rows.counted(batch)
             for piece, more in _halved(batch, path):
@@ -152,7 +153,7 @@ def _pieces(
 
 
 def _whole(piece: "pa.RecordBatch", schema: "pa.Schema") -> "pa.RecordBatch":
-    """Put nulls into the place of columns that were not read."""
+    """Add nulls for the columns that were not read."""
     import pyarrow as pa
 
     if len(piece.schema) == len(schema):
@@ -170,9 +171,9 @@ class _Seen:
     text: dict[str, int] = field(default_factory=dict)
 
     def counted(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
-        """Return a batch, with nulls for long text that is not asked for.
+        """Count the text of a batch and return the batch. Columns with too much text become nulls if they are not needed.
 
-        Raises DataError if a column that is needed takes more than it may.
+        Raises DataError if a needed column has too much text.
         """
         import pyarrow as pa
 
@@ -193,7 +194,7 @@ class _Seen:
 
 
 def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.RecordBatch, int]]":
-    """Halve the batch until its parts fit in memory with their text written out. Yield each with its bytes."""
+    """Halve the batch until each part, with its text unpacked, fits into memory. Yield the parts with their bytes."""
     text = sum(map(_text_of, batch.columns))
     if text <= TEXT_AT_A_TIME:
         yield batch, text
@@ -206,7 +207,7 @@ def _halved(batch: "pa.RecordBatch", path: TableFile) -> "Iterator[tuple[pa.Reco
 
 
 def _text_of(column: Any) -> int:
-    """Return the bytes of a column's text with every value written out. Numbers take the bytes that the footer states."""
+    """Return the bytes of a column's text with every value unpacked. For numbers, the bytes are those that the footer states."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

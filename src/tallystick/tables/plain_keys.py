@@ -11,7 +11,7 @@ from tallystick.tables.text import WHOLE_NUMBER
 
 Spelling = str | int
 
-_WHITE = "\t\n\x0b\x0c\r "  # of Unicode's white space what is ASCII; str.strip() by itself takes four more
+_WHITE = "\t\n\x0b\x0c\r "  # Unicode's white space within ASCII; str.strip() without it removes four more characters
 _WHOLE_NUMBER = re.compile(WHOLE_NUMBER.replace("^", r"\A").replace("$", r"\Z"))
 _UNSEEN = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _EXTENSION, _PARAMETERS, _TRUNK_ZERO = (
@@ -21,12 +21,12 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def plain_key(cells: Sequence[Spelling], steps: Sequence[Sequence[Step]]) -> bytes | None:
-    """Return one row's key, or None where only a table tells it: text beyond ASCII or
-    that stands for such, other whole numbers than a table's, no text.
+    """Return one row's key, or None if the key needs a table: text that is or encodes more than ASCII, whole numbers beyond a
+    table's types, or no text.
 
     Args:
-        cells: of the key's columns; text of a column of text, whole numbers of a column of numbers.
-        steps: the contract's for each column.
+        cells: the cells of the key's columns: text for a column of text, whole numbers for a column of numbers.
+        steps: the contract's steps for each column.
     """
     parts = []
     for cell, its_steps in zip(cells, steps, strict=True):

@@ -22,14 +22,13 @@ class QueryError(Exception):
 def read_postgres(
     url: str, query: str, *, text: Collection[str], asks_for: Callable[[str], bool]
 ) -> tuple[list[str], list[pl.Series]]:
-    """Run a query on a server and give its columns' names and values.
+    """Run a query on a server and return its columns' names and values.
 
-    ``numeric`` becomes a float, or a decimal if listed in ``text``. Nulls stand in for a column that cannot be read and is not
-    asked for.
+    ``numeric`` becomes a float, or a decimal if listed in ``text``. A column that cannot be read and is not needed becomes nulls.
 
-    Raises DataError if the driver is not installed and for types that have no like here, and QueryError, whose words may quote
-    cells, for what the server or the driver does not take. The driver's errors of connecting (``adbc_driver_manager.Error``),
-    which may quote the URL, pass through.
+    Raises DataError if the driver is not installed, and for types that cannot be read. Raises QueryError, whose text may quote
+    cells, if the server or the driver refuses the query. The driver's errors of connecting (``adbc_driver_manager.Error``), which
+    may quote the URL, pass through.
     """
     dbapi = _driver()
     with dbapi.connect(url) as connection, connection.cursor() as cursor:
@@ -48,7 +47,7 @@ def with_password(url: str, password: str) -> str:
 
 
 def connected(url: str, *, statement_s: float) -> Any:
-    """Open a lasting connection that may only read, and that ends a statement after this many seconds.
+    """Open a lasting connection that may only read, and whose statements end after this many seconds.
 
     Raises DataError if there is no driver, and the driver's own errors.
     """
@@ -57,7 +56,7 @@ def connected(url: str, *, statement_s: float) -> Any:
         with connection.cursor() as cursor:
             cursor.execute("SET default_transaction_read_only = on")
             cursor.execute(f"SET statement_timeout = {int(1000 * statement_s)}")
-    except BaseException:  # an interrupt too: nobody else knows of the connection yet
+    except BaseException:  # also an interrupt, because nobody else can close the connection yet
         connection.close()
         raise
     return connection
@@ -66,8 +65,9 @@ def connected(url: str, *, statement_s: float) -> Any:
 def query_postgres(
     connection: Any, query: str, *, text: Collection[str], keys: Sequence[str], asks_for: Callable[[str], bool]
 ) -> tuple[list[str], list[pl.Series]]:
-    """Run a query, in which ``$1`` stands for an array of keys, over such a connection, and return what ``read_postgres``
-    does. The driver's own errors pass through.
+    """Run a query over such a connection, with an array of keys for ``$1``, and return the same as ``read_postgres``.
+
+    The driver's own errors pass through.
     """
     with connection.cursor() as cursor:
         return _rows(cursor, query, (list(keys),), text, asks_for)
@@ -78,7 +78,7 @@ def _rows(
 ) -> tuple[list[str], list[pl.Series]]:
     cursor.execute(query, values)
     fields = list(cursor.fetch_record_batch().schema)
-    # The driver gives up at a record, and with it the whole table: ask for the other columns alone
+    # The driver fails at a column of records, and then for the whole table, so ask only for the other columns
     records = [field for field in fields if _is_record(field.type)]
     for field in records:
         if asks_for(field.name):
@@ -133,7 +133,7 @@ def _unreadable(field: Any) -> DataError:
 
 
 def _decimals(text: pl.Series) -> pl.Series:
-    """Read the server's text of ``numeric`` as decimals, which every reader spells in the same way.
+    """Convert the server's text of ``numeric`` to decimals, which every reader spells in the same way.
 
     NaN and infinities become null. Numbers too long for 38 digits stay text.
     """
@@ -161,9 +161,9 @@ def _column(field: Any, values: Any, text: Collection[str]) -> pl.Series:
         raise DataError(f"column {field.name!r} has PostgreSQL type time, and cells of 24:00, which are not read; change these")
     if kind == "numeric":
         return _decimals(column) if field.name in text else column.cast(pl.Float64)
-    if kind == "bpchar":  # char(n): the spaces that fill it up are no part of the value
+    if kind == "bpchar":  # char(n): padding spaces are not part of the value
         return column.str.strip_chars_end(" ")
-    if kind == "oid":  # the driver takes it for a number with a sign
+    if kind == "oid":  # the driver reads it as a signed number
         return column.cast(pl.Int64) & 0xFFFFFFFF
     if kind == "uuid":
         return uuid_text(column)

@@ -1,4 +1,4 @@
-"""Profile a table: what `tallystick check` shows a party about its own rows before anything is sent.
+"""Profile a table, for `tallystick check`, which shows a party its own rows before anything is sent.
 
 A profile holds statistics of private rows. It stays on the party's machine.
 """
@@ -42,8 +42,8 @@ SUM = (
 """A word in place of a key, in rows of spreadsheets that sum up others."""
 SHOWN_CLASSES = 20
 LATE_YEAR, MANY_YEARS = 2030, 40
-"""For dates whose years had two digits: a birth in 1940 reads as one in 2040."""
-SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # of a column: cells that are shown, first cells to choose from, characters of one
+"""Text for dates whose years had two digits: a birth in 1940 is read as one in 2040."""
+SAMPLES, SAMPLED, WIDEST = 3, 1000, 20  # cells of a column that are shown, first cells to choose from, characters per cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             ]
             if cells.dtype == pl.String and (sums := cells.str.to_lowercase().str.contains(SUM)).any():
                 warnings.append(
-                    f"key column {column.name!r}: a word such as Total in {rows_listed(sums)} rows; take out what sums up others"
+                    f"key column {column.name!r}: a word such as Total in {rows_listed(sums)} rows; remove rows that sum up others"
                 )
         if column.use not in ("numeric", "categorical", "time"):
             continue
@@ -141,30 +141,30 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
                 f"column {column.name!r} has {beyond} {times} beyond the years 1 to 9999, such as a database's infinity; make "
                 "them null or clip them"
             )
-        # Days such as 31.12.2020 or 31/12/20 are no ISO dates, so they stay text
+        # Days such as 31.12.2020 or 31/12/20 are not ISO dates, so they stay text
         is_day_first = values.dtype == pl.String and values.null_count() < len(values) and values.str.contains(DAY_FIRST).all()
         is_looked_at = column.use == "categorical" and party.features is None and digits is None
         if is_looked_at and (doubt := text_warning(values)) is not None:
             warnings.append(doubt)
         elif column.use == "categorical" and is_day_first:
             warnings.append(
-                f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; to have them as dates "
+                f"column {column.name!r} holds dates such as 31.12.2020, but each becomes a category; to read them as dates, "
                 f"{dates_mend(values)}"
             )
         if column.use == "categorical" and party.features is None:
             warnings += [warning] if (warning := marks_warning(frame, column.name, party)) is not None else []
         if "%y" in party.dates.get(column.name, "") and _may_be_off_a_century(values):
             warnings.append(
-                f"column {column.name!r}: its years of two digits are taken for 1970 to 2069, so it runs from {column.minimum} "
-                f"to {column.maximum}; write years of four digits where some are of another century"
+                f"column {column.name!r}: its years of two digits mean 1970 to 2069, so its dates run from {column.minimum} to "
+                f"{column.maximum}; if some are of another century, write years of four digits"
             )
         if values.dtype in (pl.Date, pl.Datetime) and (early := int((values.dt.year() < FIRST_YEAR).sum())):
             warnings.append(
-                f"column {column.name!r} has {early} time{'s' if early > 1 else ''} before the year {FIRST_YEAR}; if these are "
-                "years of two digits, write them with four, and if they mean a missing cell, make them null"
+                f"column {column.name!r} has {early} time{'s' if early > 1 else ''} before the year {FIRST_YEAR}; if their years "
+                "have two digits, write them with four; if they mean a missing cell, make them null"
             )
         if column.use == "categorical" and frame.height > 1 and column.distinct == frame.height:
-            warnings.append(f"column {column.name!r} has a category of its own in every row; it identifies rows and cannot help")
+            warnings.append(f"column {column.name!r} has a different category in every row; it identifies rows and cannot help")
         if label is not None and (how := telling(values, label)) is not None:
             warnings.append(f"column {column.name!r} {how}; is it known before the label is? (leakage)")
     if label is not None and label.dtype.is_float() and (infinite := int(label.is_infinite().sum())):
@@ -187,7 +187,7 @@ def _may_be_off_a_century(days: pl.Series) -> bool:
 
 
 def keys_as_written(party: PartyFile) -> IntersectionConfig:
-    """Return how keys are compared if no contract says it."""
+    """Return the rules for comparing keys if there is no contract."""
     return IntersectionConfig(keys=tuple(KeyColumn(name=name) for name in party.keys))
 
 

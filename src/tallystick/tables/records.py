@@ -1,4 +1,4 @@
-"""Keep packed rows in memory or, if there are many, in a memory-mapped file, of which only the rows of batches are loaded.
+"""Keep packed rows in memory or, if there are many, in a memory-mapped file from which only the rows of batches are loaded.
 
 The file is in the same folder as the copy of the table. It has no name, only this process can find it, and it disappears with
 the process. It is never in a run folder. Like the copy, it is not encrypted.
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from tallystick.tables.lazy_table import room_for
 
-IN_MEMORY_BYTES = 2**28  # of packed rows; more lie in a file
-PIECE_BYTES = 2**26  # of packed rows that are made at a time
-ANNOUNCED = 16  # batches that are read ahead, at most, of those whose rows are not yet asked for
-LEAST_ROWS = 2**15  # of a piece: a column of a file is read in no smaller ones without reading much of it again
+IN_MEMORY_BYTES = 2**28  # more bytes of packed rows than this go to a file
+PIECE_BYTES = 2**26  # bytes of packed rows that are made at a time
+ANNOUNCED = 16  # greatest number of batches that are read ahead
+LEAST_ROWS = 2**15  # least number of rows of a piece; for smaller pieces, much of a file's column would be read again
 
 
 def fits_memory(rows: int, row_bytes: int) -> bool:
@@ -36,12 +36,12 @@ def rows_of_a_piece(row_bytes: int) -> int:
 class RowFile:
     """Packed rows in a file without a name. Batches read scattered rows of it.
 
-    By default the system reads ahead as if the file were read from end to end, megabytes for each row. This is turned off.
-    Instead it is told which rows a batch will read, and then reads all their pages together.
+    By default the system reads ahead as if the whole file were read in order, megabytes for each row. This is turned off.
+    Instead, the system is told which rows a batch will need, and reads all their pages together.
 
     Args:
-        pages: the file, mapped.
-        row_bytes: of a packed row.
+        pages: the mapped file.
+        row_bytes: bytes of a packed row.
     """
 
     def __init__(self, pages: mmap.mmap, *, row_bytes: int) -> None:
@@ -51,12 +51,12 @@ class RowFile:
         self._announced: deque[NDArray[np.integer]] = deque(maxlen=ANNOUNCED)
 
     def announce(self, place_B: NDArray[np.integer]) -> None:
-        """Let the system read these rows. They are asked for soon."""
+        """Let the system read these rows, which will be needed soon."""
         self._read(place_B)
         self._announced.append(place_B)
 
     def require(self, place_B: NDArray[np.integer]) -> None:
-        """Load rows that are asked for now, unless they were announced."""
+        """Load rows that are needed now, unless they were announced."""
         if not any(np.array_equal(place_B, each) for each in self._announced):
             self._read(place_B)
 

@@ -27,10 +27,10 @@ _OF_NUMBERS = ("mean", "median", "sum", "std")
 
 
 def with_summaries(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Frame:
-    """Return the table with every row's columns under ``repeats.aggregate`` and ``count`` made of all rows of its key.
+    """Return the table with the columns of ``repeats.aggregate`` and ``count``, which summarise all rows of a row's key.
 
-    Rows and their order stay; which one of a key counts is read_keys' matter. Rows without a key have
-    nulls there. Raises DataError for an absent column, numbers asked of one that has none, and a name that is taken.
+    Rows and their order stay; ``read_keys`` decides which row of a key counts. Rows without a key get nulls. Raises DataError for
+    an absent column, a statistic of numbers on a column without numbers, and a name that the table has already.
     """
     repeats = party.repeats
     if repeats is None or not (repeats.aggregate or repeats.count):
@@ -43,7 +43,7 @@ def with_summaries(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -
     for column, statistic in pairs:
         name = column if len(repeats.aggregate[column]) == 1 else f"{column}_{statistic}"
         _require_free(name, frame, summaries, replaced=repeats.aggregate)
-        # A value for each key from its rows in their order
+        # Compute a value for each key from its rows, in their order
         values = require_column(frame, column, use="repeats.aggregate")
         if statistic in _OF_NUMBERS and not (values.dtype.is_numeric() or values.dtype == pl.Boolean):
             raise DataError(

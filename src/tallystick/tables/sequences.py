@@ -1,4 +1,4 @@
-"""Encode sequences: a column whose cells list items becomes columns of codes, padded and cut to one length.
+"""Encode sequences. A column whose cells list items becomes columns of codes, padded and cut to one length.
 
 Shapes: N rows, L codes of a sequence.
 """
@@ -21,9 +21,9 @@ _TEXT = (pl.String, pl.Categorical, pl.Enum)
 
 
 class SequenceColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """One column of lists: 0 pads, 1 is every item that is unseen or rare, 2 + k the k-th most frequent one of the training rows.
+    """One column of lists. Code 0 pads, 1 is every unseen or rare item, 2 + k the k-th most frequent item of the training rows.
 
-    The column that names the target item, where there is one, shares these codes; its own stands in front.
+    If a column names a target item, it shares these codes, and its code comes first.
     """
 
     name: str
@@ -31,17 +31,17 @@ class SequenceColumn(msgspec.Struct, frozen=True, kw_only=True):
     length: int
     separator: str | None = None
     target: str | None = None
-    built_for: int | None = None  # items when the network was built, where later trainings brought more
+    built_for: int | None = None  # number of items when the network was built, if later trainings added more
 
     @property
     def shape(self) -> SequenceShape:
-        """Return the shape of what encode gives."""
+        """Return the shape of encoded rows."""
         built_for = FIRST_CATEGORY + self.built_for if self.built_for is not None else 0
         codes, has_target = FIRST_CATEGORY + len(self.items), self.target is not None
         return SequenceShape(codes=codes, length=self.length, has_target=has_target, built_for=built_for)
 
     def encode(self, frame: Frame) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-        """Yield the codes (N, columns of the shape), some rows at a time. Raises DataError for a column that is none of lists."""
+        """Yield the codes (N, columns of the shape), some rows at a time. Raises DataError if the column does not hold lists."""
         column = require_column(frame, self.name, use="sequence")
         target = _target(frame, self.target, self.separator) if self.target is not None else None
         start = 0
@@ -60,9 +60,9 @@ class SequenceColumn(msgspec.Struct, frozen=True, kw_only=True):
 def fit_sequence(
     frame: Frame, name: str, config: SequenceConfig, rows: NDArray[np.int64], encoding: EncodingConfig
 ) -> tuple[SequenceColumn | None, str]:
-    """Learn the items of the training rows ``rows``. Return a note on what was cut and left out, and no column if none is left.
+    """Fit on the items of the training rows ``rows``. Return a note on what was cut and left out, and None if no item is left.
 
-    Raises FeatureError for cells that are no lists of plain values, or a separator that is missing or idle.
+    Raises FeatureError for cells that are not lists of plain values, or for a separator that is missing or not needed.
     """
     training, separator = require_column(frame, name, use="sequence").gather(rows), config.separator
     parts, longer, empty = [], 0, 0
@@ -77,7 +77,7 @@ def fit_sequence(
     counts = pl.concat(parts).group_by("text").agg(pl.col("len").sum())
     items, least = kept_categories(counts, encoding, cells=int(counts.get_column("len").sum()))
     if not items:
-        return None, f"sequence {name!r}: no item occurs {least} times in the training rows, and it was left out"
+        return None, f"sequence {name!r} was left out: no item occurs {least} times in the training rows"
     note = (
         f"sequence {name!r}: the last {config.length} items of a row count; of {len(rows):,} training rows {longer:,} have more "
         f"and {empty:,} none; {len(items):,} items have a code of their own, and all others share one"
@@ -86,7 +86,7 @@ def fit_sequence(
 
 
 def check_separators(frame: Frame, sequences: Mapping[str, SequenceConfig]) -> None:
-    """Raise FeatureError for a separator that is in no cell of a whole table. Of some rows it may be."""
+    """Raise FeatureError for a separator that occurs in no cell of the whole table. Single rows may lack it."""
     for name, config in sequences.items():
         column = require_column(frame, name, use="sequence")
         if config.separator is None or column.dtype not in _TEXT:
@@ -99,7 +99,7 @@ def check_separators(frame: Frame, sequences: Mapping[str, SequenceConfig]) -> N
 
 
 def _target(frame: Frame, name: str, separator: str | None) -> pl.Series:
-    """Return the column of the rows' items, without blanks around them, as a separator would part them."""
+    """Return the column of target items, without surrounding blanks, as splitting at a separator would give them."""
     column = require_column(frame, name, use="target")
     if separator is None or column.dtype not in _TEXT:
         return column
@@ -107,7 +107,7 @@ def _target(frame: Frame, name: str, separator: str | None) -> pl.Series:
 
 
 def _listed(column: pl.Series, separator: str | None, length: int | None) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return the last ``length`` items of each cell, one after the other, and how many each cell has: none for a missing one."""
+    """Return the last ``length`` items of each cell, one after the other, and each cell's number of items, 0 if it is missing."""
     lists = _lists(column, separator).list.drop_nulls()
     last_items = lists if length is None else lists.list.tail(length)
     # A cell without items leaves one null behind.
@@ -127,7 +127,7 @@ def _lists(column: pl.Series, separator: str | None) -> pl.Series:
             raise FeatureError(
                 f"{where}.separator = {separator!r}: the column holds lists, which need no separator; leave it out"
             )
-        if kind.inner.is_float():  # else an item that has no spelling would take another's place
+        if kind.inner.is_float():  # otherwise items without a spelling, such as NaN, would shift the others
             return column.list.eval(pl.when(pl.element().is_finite()).then(pl.element()))
         return column
     if kind in _TEXT:

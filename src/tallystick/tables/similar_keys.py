@@ -23,8 +23,8 @@ def read_similar_keys(
 ) -> tuple[SimilarKeys, np.ndarray[Any, np.dtype[np.int64]]]:
     """Return the keys of the rows that have one, and these rows.
 
-    Raises DataError for an absent column, IdError for keys that are all null, for a null where ``nulls`` is ``error``, for a
-    number that is none, infinite or outside the contract's range. Rows are named by number, never by content.
+    Raises DataError for an absent column. Raises IdError if all keys are null, for a null if ``nulls`` is ``error``, and for a
+    number that is not one, is infinite or is outside the contract's range. Rows are named by number, never by content.
     """
     values: dict[str, pl.Series] = {}
     for dimension in terms.dimensions:
@@ -41,7 +41,7 @@ def read_similar_keys(
         wrong = numbers.is_null() & text.is_not_null()
         if wrong.any():
             raise IdError(
-                f"{where}: no number in {rows_listed(wrong)} rows; the contract's alignment.similarity compares it as a number"
+                f"{where}: not a number in {rows_listed(wrong)} rows; the contract's alignment.similarity compares numbers here"
                 + (f" of unit {dimension.unit}" if dimension.unit else "")
             )
         infinite = (~numbers.is_finite()).fill_null(False)
@@ -51,8 +51,8 @@ def read_similar_keys(
             outside = ((numbers < dimension.low) | (numbers > dimension.high)).fill_null(False)
             if outside.any():
                 raise IdError(
-                    f"{where}: outside {dimension.low:g} to {dimension.high:g} in {rows_listed(outside)} rows, which the "
-                    "contract gives as its range; is it the same unit? Else agree on a wider low and high"
+                    f"{where}: outside the contract's range, {dimension.low:g} to {dimension.high:g}, in {rows_listed(outside)} "
+                    "rows; check the unit, or agree on a wider low and high"
                 )
         values[dimension.name] = numbers
     null_N = np.zeros(frame.height, dtype=bool)

@@ -24,9 +24,9 @@ Parts = NDArray[np.uint8]
 
 
 def split_by_hash(ids: Sequence[bytes], split: SplitConfig, *, seed: int) -> Parts:
-    """Assign each id to a part (N,) by a keyed hash: the same for every party, whatever else is in its table.
+    """Assign each id to a part (N,) by a keyed hash. All parties get the same part, whatever else is in their tables.
 
-    The key is the contract's public seed: the split is reproducible, not secret. BLAKE2b, RFC 7693.
+    The key is the contract's public seed, so the split is reproducible but not secret. BLAKE2b, RFC 7693.
     """
     parts_N = np.full(len(ids), TRAINING, dtype=np.uint8)
     for piece, uniform_P in _uniform(ids, seed):
@@ -36,10 +36,10 @@ def split_by_hash(ids: Sequence[bytes], split: SplitConfig, *, seed: int) -> Par
 
 
 def folds_by_hash(ids: Sequence[bytes], split: SplitConfig, *, count: int, seed: int) -> NDArray[np.int64]:
-    """Assign each id to one of ``count`` folds (N,) by the hash that splits, so that an id is in one fold in every run.
+    """Assign each id to one of ``count`` folds (N,) by the hash of the split, so that an id is in the same fold in every run.
 
-    Fold 0 has the validation rows, and training rows besides where these are fewer than one fold's share; the other folds are
-    equal shares of what is left. A test row's fold means nothing.
+    Fold 0 has the validation rows, and some training rows if the validation rows are fewer than one fold's share. The other folds
+    are equal shares of the rest. The fold of a test row has no meaning.
     """
     fold_N = np.zeros(len(ids), dtype=np.int64)
     first = max(split.validation, (1 - split.test) / count)
@@ -51,7 +51,7 @@ def folds_by_hash(ids: Sequence[bytes], split: SplitConfig, *, count: int, seed:
 
 
 def _uniform(ids: Sequence[bytes], seed: int) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """Yield a number in [0, 1) for each id, by a hash with the seed as its key, a piece of the ids at a time."""
+    """Yield a number in [0, 1) for each id, from a hash with the seed as its key, some ids at a time."""
     key = seed.to_bytes(8, "big")
     hashed = partial(hashlib.blake2b, digest_size=8, key=key, person=b"tallystick-split")
     for start in range(0, len(ids), HASHED_AT_A_TIME):
@@ -61,20 +61,20 @@ def _uniform(ids: Sequence[bytes], seed: int) -> Iterator[tuple[slice, NDArray[n
 
 
 def split_positions(count: int, split: SplitConfig, *, seed: int) -> Parts:
-    """Assign each of so many positions to a part (N,) by the hash of its number, where rows have no id in common."""
+    """Assign each of ``count`` positions to a part (N,) by the hash of its number, if rows have no common ids."""
     return split_by_hash(ids_by_position(count), split, seed=seed)
 
 
 def ids_by_position(count: int) -> list[bytes]:
-    """Return substitutes for ids if rows have none in common."""
+    """Return substitutes for ids if rows have no common ids."""
     return [position.to_bytes(8, "big") for position in range(count)]
 
 
 def split_by_time(times: pl.Series, split: SplitConfig) -> Parts:
-    """Assign each row to a part (N,) by time: the latest are test, those before validation, the earliest training.
+    """Assign each row to a part (N,) by time: the latest rows are test, those before validation, the earliest training.
 
-    Rows of one time stay together, in the later part, so that shares are met only as far as times differ.
-    Raises DataError for missing times, and if a part that should have rows gets none.
+    Rows of the same time stay together, in the later part, so the shares are not exact if times repeat. Raises DataError for
+    missing times, and if a part that should have rows gets none.
     """
     times = ordered_times(times, use="time")
     check_times(times, split)
@@ -92,11 +92,11 @@ def split_by_time(times: pl.Series, split: SplitConfig) -> Parts:
 
 
 def parts_of_other_times(times: pl.Series, parts_N: Parts) -> Parts:
-    """Return the parts of rows that came later into a split by time: the bounds are those of the first rows.
+    """Return the parts of rows that are added later to a split by time. The bounds between parts are those of the first rows.
 
     Args:
-        times: of the N rows that were split, then of the others.
-        parts_N: the parts of the first N.
+        times: times of the N rows that were split, then of the others.
+        parts_N: parts of the first N rows.
 
     Raises DataError for missing times.
     """
@@ -112,7 +112,7 @@ def parts_of_other_times(times: pl.Series, parts_N: Parts) -> Parts:
 
 
 def check_times(times: pl.Series, split: SplitConfig) -> None:
-    """Raise DataError for times by which no choice of these rows can be split: missing, without order, too few different ones."""
+    """Raise DataError for times that cannot split any choice of these rows: missing, without order, or too few distinct ones."""
     if (missing := times.is_null()).any():
         raise DataError(f"time column {times.name!r}: missing in {rows_listed(missing)} rows; leave these rows out of the table")
     if times.n_unique() < len(_wanted(split)):
@@ -127,6 +127,6 @@ def _wanted(split: SplitConfig) -> dict[str, int]:
 
 def _too_few_times(times: pl.Series, parts: str) -> DataError:
     return DataError(
-        f"time column {times.name!r} has {times.n_unique()} distinct times in {len(times)} rows: none are left for {parts}; "
+        f"time column {times.name!r} has {times.n_unique()} distinct times in {len(times)} rows: no rows are left for {parts}; "
         "use a finer time column or split.method = hash"
     )

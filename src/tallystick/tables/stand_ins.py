@@ -32,7 +32,7 @@ STAND_IN_DAYS = frozenset(
     )
 )
 """Dates that mean a missing cell."""
-LARGEST_FLOAT = float(np.finfo(np.float32).max)  # so do its spellings in seven digits, of either sign, in data of maps
+LARGEST_FLOAT = float(np.finfo(np.float32).max)  # in map data, this and its spelling in seven digits mean a missing cell
 FEWEST_NUMBERS, FEWEST_ROWS, FAR = 20, 3, 2.0  # other numbers; rows of the same one; times the others' whole range
 _NANOSECONDS = {"d": 86_400 * 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
@@ -40,7 +40,7 @@ _NANOSECONDS = {"d": 86_400 * 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 def marks_missing(
     cells: Spelt, kind: pl.DataType, words: Sequence[str], *, decimal: Literal[",", "."] | None = None
 ) -> Spelt | None:
-    """Mark the cells of this type that are one of the words for a missing cell, or return None if none can be.
+    """Mark the cells that are one of the words for a missing cell, or return None if no word fits the column's type.
 
     Cells are compared by their own type: whole numbers as whole numbers, because beyond 2^53 floating point cannot distinguish
     neighbours. ``decimal`` is the decimal sign of the words.
@@ -54,7 +54,7 @@ def marks_missing(
 
 
 def _value_named(word: str, kind: pl.DataType, decimal: Literal[",", "."] | None) -> pl.Series | None:
-    """Convert a word to a cell of this type, or return None if it is no such number, date, time or text."""
+    """Convert a word to a cell of this type, or return None if it is not of this type."""
     with suppress(ValueError, ArithmeticError, pl.exceptions.PolarsError):
         if kind.is_numeric():
             plain = word.replace(".", "").replace(",", ".") if decimal == "," else word

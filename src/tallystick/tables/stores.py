@@ -26,7 +26,7 @@ _PATTERN = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of a store: it has a name and an ending as a path has, and its address as text."""
+    """A file of a store. Like a path it has a name and an ending; its text is its address."""
 
     address: str
     key: str
@@ -49,12 +49,12 @@ class Store:
     """A place in an object store: a file, a folder, or a pattern for a folder's files."""
 
     address: str
-    key: str  # the bucket or container, and what is in it
+    key: str  # the bucket or container, and the path in it
     files: "FileSystem" = field(repr=False)
 
     @classmethod
     def at(cls, address: str, config: StoreConfig) -> "Store":
-        """Find the way to an address. Raises ConfigError for a secret that cannot be had, DataError for a library without it."""
+        """Open the store of an address. Raises ConfigError for a secret that is not available, DataError for an unknown store."""
         scheme, _, rest = address.partition("://")
         make = {"s3": _s3, "gs": _gs, "abfs": _abfs}[scheme]
         try:
@@ -75,7 +75,7 @@ class Store:
     def listed(self) -> list[StoredFile]:
         """List the files at the address by name: the file itself, those of a folder, or those that fit a pattern.
 
-        Raises DataError for a place without one, and if the store does not answer.
+        Raises DataError if there is no such file, or if the store does not answer.
         """
         from pyarrow.fs import FileSelector, FileType
 
@@ -118,9 +118,9 @@ def opened(file: TableFile) -> Iterator[Any]:
 
 
 def copied(file: StoredFile, folder: Path, table: TableConfig) -> Path:
-    """Copy a delimited file into a folder, for readers that take local files.
+    """Copy a delimited file into a folder, for readers that need local files.
 
-    It refuses one with too many lines before its end.
+    A file with too many lines is refused while it is copied.
     """
     copy, lines = folder / file.name, 0
     packed = file.name.lower().endswith(".gz")
@@ -166,7 +166,7 @@ def _abfs(rest: str, config: StoreConfig) -> tuple[str, "FileSystem"]:
     account, _, path = host.partition("/") if at else (config.account or "", "", "")
     scheme, _, authority = (config.endpoint or "").rpartition("://")
     place = {}
-    if authority:  # Azure answers for files at another name than for blobs, an emulator at the same one
+    if authority:  # Azure has one host for files and another for blobs, an emulator has the same
         place = {"blob_storage_authority": authority, "blob_storage_scheme": scheme}
         place |= {"dfs_storage_authority": authority.replace("blob.", "dfs.", 1), "dfs_storage_scheme": scheme}
     if not account:

@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 UNNAMED_INDEX = "__index_level_"  # Arrow's name for a pandas index without a name
-ARROW_LACKS = ("TIME WITH TIME ZONE", "UHUGEINT")  # DuckDB drops the zone of the one, and the sign of the other turns
+ARROW_LACKS = ("TIME WITH TIME ZONE", "UHUGEINT")  # DuckDB drops the zone of the first, and reverses the sign of the second
 
 
 class TrainedForms(Protocol):
-    """The forms in which the training read a party's columns, as far as its encoder keeps them."""
+    """The forms in which the training read a party's columns, as its encoder keeps them."""
 
     @property
     def columns(self) -> Collection[str]:
-        """Return the columns that it reads."""
+        """Return the columns that the encoder reads."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class TrainedForms(Protocol):
 
     @property
     def decimal(self) -> Literal[",", "."] | None:
-        """Return the files' sign before a fraction, or None if nothing shows it."""
+        """Return the files' decimal sign, or None if nothing shows it."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class TrainedForms(Protocol):
 
     @property
     def vectors(self) -> Mapping[str, int]:
-        """Return how many numbers each vector has."""
+        """Return the number of numbers in each vector."""
         ...
 
 
@@ -94,9 +94,9 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
     """Read a table of a party, with keys and categories as they are written. See read_table.
 
     Args:
-        source: where the rows are.
-        party: whose columns they have.
-        trained: how a training read these columns, if there was one; a file's text and numbers are read in the same way.
+        source: place of the rows.
+        party: party file that names the columns.
+        trained: forms in which a training read these columns, if there was one; a file's cells are read in the same way.
     """
     text, made_of = set(party.text_columns), party.repeats.aggregate if party.repeats is not None else {}
     if trained is not None:
@@ -120,7 +120,7 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
 
     frame = with_dates(read_table(source, text=text, asks_for=asks_for), party.dates)
     assert isinstance(frame, LazyTable)
-    # A date that means a missing one is named as the file has it; what is read later may have it as a date
+    # The party file names a date that means a missing cell as the file writes it; a later table may hold it as a date
     missing = dict(frame.missing)
     for name, form in party.dates.items():
         dates = read_times(pl.Series(missing.get(name, ()), dtype=pl.String), form).drop_nulls()
@@ -131,13 +131,13 @@ def read_rows(source: TableConfig, party: PartyFile, *, trained: TrainedForms | 
 
 
 def read_table(table: TableConfig, *, text: Collection[str] = (), asks_for: Callable[[str], bool] = every_column) -> LazyTable:
-    """Read a table: of files a copy whose columns are read one at a time, of a query the rows, which stay in memory.
+    """Read a table. Files are copied, and their columns are read one at a time; the rows of a query stay in memory.
 
     Args:
-        table: where the rows are.
+        table: place of the rows.
         text: columns that a CSV or TSV keeps as text instead of guessing a type, so that a key 00123 stays 00123.
-        asks_for: tells which columns are asked for. No other stops the reading: a CSV keeps it as text, and where it cannot be
-            read nulls stand in for it.
+        asks_for: tells whether a column is needed. Other columns never cause an error: a CSV keeps them as text, and if they
+            cannot be read they become nulls.
 
     Raises DataError, naming the file or the database (never its password), if it is absent, unreadable or without rows.
     """
@@ -149,7 +149,7 @@ def read_table(table: TableConfig, *, text: Collection[str] = (), asks_for: Call
         raise DataError(f"{source}: has no rows; a party needs at least one")
     refuse_rows_beyond(frame.height, table, source=source)
     require_usable(frame.columns, source=source)
-    # Make cells null that the party file names for missing: -999 of a CSV is -999 in Parquet, and so is a word
+    # Make cells null that the party file names as missing; -999 may come from a CSV or from Parquet, and so may a word
     nulled, missing = [], dict(frame.missing)
     for name, kind in frame.schema.items():
         words, cells = table.missing_in.get(name, table.missing or ()), cs.by_name(name).as_expr()
@@ -172,13 +172,13 @@ def require_column(frame: Frame, column: str, *, use: str) -> pl.Series:
 
 
 def label_column(frame: Frame, party: PartyFile) -> pl.Series:
-    """Return a label party's labels; several of a row as a struct, a field for each. Raises DataError for an absent one."""
+    """Return the labels; several labels of a row are a struct with a field for each. Raises DataError for an absent column."""
     columns = [require_column(frame, name, use="label") for name in party.labels]
     return columns[0] if len(columns) == 1 else pl.DataFrame(columns).to_struct("label")
 
 
 def require_named(frame: Frame, column: str, *, use: str) -> None:
-    """Raise DataError naming the closest column if there is none of this name. It reads nothing."""
+    """Raise DataError, naming the closest column, if there is no column of this name. It reads nothing."""
     if column not in frame.schema:
         raise DataError(f"{use} column {column!r} is not in the table; {did_you_mean(column, frame.columns)}")
 
@@ -188,7 +188,7 @@ def _read_files(path: Path | str, table: TableConfig, text: Collection[str], ask
     if is_delta(place):
         return read_delta(place, table, reason=_reason, asks_for=asks_for)
     if table.version is not None:
-        raise DataError(f"{path}: is no Delta table, and table.version goes with one only; leave it out")
+        raise DataError(f"{path}: is not a Delta table; table.version is only for Delta tables, so remove it")
     files: Sequence[TableFile]
     if isinstance(place, Path):
         files = _files(place)
@@ -221,7 +221,7 @@ def _read_files(path: Path | str, table: TableConfig, text: Collection[str], ask
 
 @contextmanager
 def _local(files: Sequence[TableFile], table: TableConfig) -> Iterator[list[Path]]:
-    """Provide within this block local files of the same content. What is said of a copy is said of the file in the store."""
+    """Provide within this block local files of the same content. Errors about a copy name the file in the store."""
     stored = [file for file in files if isinstance(file, StoredFile)]
     if not stored:
         yield [file for file in files if isinstance(file, Path)]
@@ -243,7 +243,7 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        # Refuse an Iceberg table's folder, and its data files without the table: some of these may be of rows that were deleted
+        # Refuse the folder of an Iceberg table, and its single data files, because some of their rows may have been deleted
         for place in (path, path.parent):
             if any((place / "metadata").glob("*.metadata.json")):
                 raise DataError(
@@ -272,9 +272,9 @@ def _ending(path: TableFile) -> str | None:
 
 
 def _joined(paths: Sequence[TableFile], parts: Sequence[pl.LazyFrame], asks_for: Callable[[str], bool]) -> pl.LazyFrame:
-    """Join Parquet files of the same columns to one table. Numbers of several widths take the widest.
+    """Join Parquet files of the same columns to one table. Numbers of several widths get the widest type.
 
-    Nulls stand in for a column that is not asked for and that differs.
+    A column that differs between files and is not needed becomes nulls.
     """
     schemas = [part.collect_schema() for part in parts]
     idle = {name for schema in schemas for name in schema if not asks_for(name) and len({each.get(name) for each in schemas}) > 1}
@@ -369,7 +369,7 @@ def _as_frame(rows: "pa.Table", name: str, asks_for: Callable[[str], bool]) -> p
 
 
 def _reason(error: Exception, secrets: Collection[str] = ()) -> str:
-    """Return the first line of an error, without secrets, the password of a URL among them, and without quoted cells."""
+    """Return the first line of an error, without secrets such as the password of a URL, and without quoted cells."""
     lines = str(error).strip().splitlines() or [""]
     text = redacted(lines[0])
     words = set(secrets)

@@ -1,19 +1,19 @@
-"""Labels and sample weights as tensors. Rows are named in errors by number, never by content.
+"""Convert labels and sample weights to tensors. Errors name rows by number, never by content.
 
-- ``binary``: exactly two values. The larger is the positive class, whose probability a score is: 1 of 0 and 1, "yes" of "no" and
-  "yes", but "nein" of "ja" and "nein". ``check`` names it.
+- ``binary``: exactly two values. The larger one is the positive class, whose probability is the score: 1 of 0 and 1, "yes" of
+  "no" and "yes", but "nein" of "ja" and "nein". ``check`` names it.
 - ``multiclass``: exactly ``target.classes`` values, sorted: numbers by value, text by code point.
 - ``multilabel``: several columns of two values each, of which the larger is positive. Each has a score of its own.
 - ``regression``: standardised by the training rows. Results are in the label's own unit.
-- ``count``: whole numbers from 0 on, over the training rows' mean. Results are expected counts, of at most 10^12.
-- ``survival``: the time of an event, or minus the time until which there was none; 0 is an error. It is coded as a logarithm, by
-  the log-logistic distribution that fits the training rows best. Results are the times by which half of such rows have had their
-  event, of at most 10^12 times that distribution's median.
-- ``quantile``: less the training rows' median, over their mean distance from it. Results, in the label's own unit and one for
-  each of ``target.levels``, are sorted within a row, so they never cross. Sorting never makes the loss larger (Chernozhukov,
+- ``count``: whole numbers from 0 on, divided by the training rows' mean. Results are expected counts, at most 10^12.
+- ``survival``: the time of an event, or minus the time without an event so far; 0 is an error. It is coded as a logarithm, scaled
+  by the log-logistic distribution that fits the training rows best. Results are the times by which half of such rows have had
+  their event, at most 10^12 times that distribution's median.
+- ``quantile``: minus the training rows' median, divided by their mean distance from it. Results, in the label's own unit and one
+  for each of ``target.levels``, are sorted within a row, so they never cross. Sorting never increases the loss (Chernozhukov,
   Fernández-Val and Galichon 2010).
 - A missing or infinite label is an error, and so is a label that is constant on the training rows.
-- Weights must be finite, not negative, and not all zero. They count in training and in all metrics, and the report says so.
+- Weights must be finite, not negative, and not all zero. Training and all metrics use them, and the report says so.
 
 Shapes: N rows, L levels, K labels of a row.
 """
@@ -39,12 +39,12 @@ from tallystick.tables.text import as_number, as_text, rows_listed
 
 MOST_COUNTED = 10**12
 SURVIVAL_SHIFT = 16.0
-"""Added to the logarithm of a time, so that it stays above 0 and its sign can say whether there was an event."""
+"""Added to the logarithm of a time, so that the result is above 0 and a sign can say whether there was an event."""
 _NO_NUMBERS = "clean it, or agree on a target of classes: type: binary or multiclass under target in the contract"
 _LEAST_DEVIATION = math.sqrt(sys.float_info.min)
 """With smaller deviations a square loses digits."""
 _USUAL_WEIGHT = 32
-"""Weights between 2^-32 and 2^32 are taken unchanged."""
+"""Weights between 2^-32 and 2^32 stay unchanged."""
 
 
 def classes_of(column: pl.Series) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def classes_of(column: pl.Series) -> tuple[str, ...]:
 
 
 class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
-    """Coding of a label column into a tensor, saved with the model."""
+    """Codes a label column as a tensor. It is saved with the model."""
 
     type: TargetType
     classes: tuple[str, ...] = ()  # class c is classes[c]; for binary, classes[1] is the positive one
@@ -68,11 +68,12 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     ) -> "LabelCoder":
         """Fit on a whole label column. Mean and deviation come from the training rows alone.
 
-        Where labels are ``hidden``, no error depends on which rows are for training: whether the run goes on is seen by others.
+        If labels are ``hidden``, no error depends on which rows are training rows, because other parties see whether the run
+        goes on.
 
-        Classes are sorted (numbers by value, text by code point): 0 and 1, false and true, or "no" and "yes" need no mapping.
+        Classes are sorted (numbers by value, text by code point), so 0 and 1, false and true, or "no" and "yes" need no mapping.
         ``column`` is a struct with a field for each label of a multilabel target. Raises DataError for null or NaN labels,
-        infinite ones in regression, counts that are none, a constant label, or another number of classes than the target has.
+        infinite ones in regression, invalid counts, a constant label, or another number of classes than the target has.
         """
         if target.type == "multilabel":
             fields = {name: column.struct.field(name) for name in target.labels}
@@ -85,7 +86,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             if not (judged_J > 0).any():
                 where = "" if hidden else " on the training rows"
                 raise LabelError(
-                    f"label column {column.name!r} has no event{where}: all numbers are below 0, which says that nothing "
+                    f"label column {column.name!r} has no event{where}: all numbers are below 0, which means that no event has "
                     "happened yet; there is nothing to learn"
                 )
             middle, scale = log_logistic(times_R[training_rows])
@@ -94,8 +95,8 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             labels_R = (_counts(column) if target.type == "count" else _finite(column)).to_numpy()
             training_T = labels_R[training_rows]
             mean, deviation = _scale(training_T)
-            # Numbers whose squares can be added up can be so in any part of them: the whole column is judged for every choice
-            # of rows.
+            # If the squares of all numbers can be added up without overflow, so can those of any choice of rows. So checking the
+            # whole column is enough.
             judged_J = labels_R if hidden else training_T
             if not np.isfinite(_scale(judged_J)).all():
                 raise LabelError(f"label column {column.name!r}: its numbers are too large to standardise; rescale it")
@@ -108,7 +109,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
                 return cls(type="count", mean=mean or 1.0)  # hidden labels may all be 0 in training
             is_flat = _is_constant(training_T) or deviation < _LEAST_DEVIATION  # of hidden labels
             if target.type == "quantile":
-                # A few far labels move neither by much, and the loss hardly depends on them either
+                # A few extreme labels change neither of these by much, nor the loss
                 middle = float(np.median(training_T))
                 apart = 1.0 if is_flat else float(np.abs(training_T - middle).mean())
                 return cls(type="quantile", mean=middle, deviation=apart, levels=target.levels)
@@ -141,14 +142,14 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         return numbers.to(torch.float32) if self.type == "binary" else numbers
 
     def each_label(self, labels_N: Tensor) -> list[tuple[tuple[str, ...], Tensor]]:
-        """Return the classes of each label and the rows' numbers among them: of several labels one for each."""
+        """Return for each label its classes and the rows' class numbers."""
         if self.type != "multilabel":
             return [(self.classes, labels_N)]
         return [(classes, (labels_N >> bit) & 1) for bit, classes in enumerate(self.labels.values())]
 
     @property
     def score_names(self) -> list[str]:
-        """Return the names of the columns of scores: one, or one for each class, label or level."""
+        """Return the names of the score columns: one, or one per class, label or level."""
         if self.type == "quantile":
             return [f"score_{level:g}" for level in self.levels]
         if self.type == "multilabel":
@@ -157,11 +158,11 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_number(self) -> bool:
-        """Tell whether labels are numbers and no classes."""
+        """Tell whether labels are numbers and not classes."""
         return self.type in NUMBERS
 
     def in_units(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Convert encoded numbers to the label's own unit. Classes stay as they are."""
+        """Convert encoded numbers to the label's own unit. Classes stay unchanged."""
         if self.type == "count":
             return np.rint(labels.astype(np.float64) * self.mean)
         if self.type == "survival":
@@ -173,9 +174,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         return labels.astype(np.float64) * self.deviation + self.mean if in_own_unit else labels
 
     def predictions(self, outputs: NDArray[Any]) -> NDArray[Any]:
-        """Convert a model's outputs to predicted numbers in the label's own unit: (N,), or (N, L). Of classes they stay
-        logits.
-        """
+        """Convert a model's outputs to predictions in the label's own unit, (N,) or (N, L). For classes they stay logits."""
         if self.type == "quantile":
             outputs = np.sort(outputs.reshape(len(outputs), len(self.levels)), axis=1)
         if self.type == "count":
@@ -185,7 +184,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         return self.in_units(outputs)
 
     def _time(self, outputs: NDArray[Any]) -> NDArray[Any]:
-        """Return the time that is so far above or below the middle."""
+        """Convert outputs, which are relative to the median, to times."""
         times: NDArray[Any] = self.mean * np.exp(np.clip(self.deviation * outputs, -MOST_LOG, MOST_LOG))
         return times
 
@@ -227,7 +226,7 @@ def _fitted_classes(
 
 
 def _class_numbers(column: pl.Series, classes: tuple[str, ...]) -> Tensor:
-    """Return each label's class, int64. Raises LabelError for a missing one, and for one that was not there at fitting."""
+    """Return each label's class, int64. Raises LabelError for a missing label, and for one that did not occur at fitting."""
     _refuse_missing(column)
     numbers, first = torch.empty(len(column), dtype=torch.int64), 0
     for piece in cells_at_a_time(column):
@@ -241,7 +240,7 @@ def _class_numbers(column: pl.Series, classes: tuple[str, ...]) -> Tensor:
 
 
 def _codes(column: pl.Series, classes: tuple[str, ...]) -> pl.Series:
-    """Return each label's class, null for one that was not there at fitting."""
+    """Return each label's class, null for a label that did not occur at fitting."""
     return as_text(column).replace_strict(classes, list(range(len(classes))), default=None, return_dtype=pl.Int64)
 
 
@@ -255,7 +254,7 @@ def encode_weights(column: pl.Series) -> Tensor:
         raise LabelError(f"weight column {column.name!r}: missing, negative or infinite in {rows_listed(wrong)} rows")
     if not (weights > 0).any():
         raise LabelError(f"weight column {column.name!r}: every weight is 0; at least one must be above")
-    # Only ratios count. A power of two changes no bit of them, and keeps sums of very large or very small weights in float32.
+    # Only ratios matter. Scaling by a power of two does not change their bits, and keeps sums of extreme weights within float32.
     _, exponent = math.frexp(float(weights.max()))  # type: ignore[arg-type]
     shift = -exponent if abs(exponent) > _USUAL_WEIGHT else 0
     return torch.from_numpy(np.ldexp(weights.to_numpy(), shift)).to(torch.float32)
@@ -288,8 +287,8 @@ def _counts(column: pl.Series) -> pl.Series:
     wrong = (numbers < 0) | (numbers != numbers.round()) | (numbers > MOST_COUNTED)
     if wrong.any():
         raise LabelError(
-            f"label column {column.name!r}: no counts in {rows_listed(wrong)} rows; target.type = count needs whole numbers "
-            f"from 0 to {MOST_COUNTED:,}; take regression for other numbers"
+            f"label column {column.name!r}: not a count in {rows_listed(wrong)} rows; target.type = count needs whole numbers "
+            f"from 0 to {MOST_COUNTED:,}; use regression for other numbers"
         )
     return numbers.cast(pl.Float64)
 

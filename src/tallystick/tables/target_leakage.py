@@ -1,5 +1,5 @@
-"""Find columns that alone reveal the label: most often they were written after it was known, and no model will have them in
-time.
+"""Find columns that reveal the label by themselves. Most such columns were written after the label was known, so a model will not
+have them in time.
 
 The findings depend on exact labels, so only the label party's terminal and report show them.
 """
@@ -10,17 +10,17 @@ import polars as pl
 from tallystick.tables.text import as_text
 
 CORRELATION, PURE, TELLING_AUC = 0.999, 0.999, 0.99
-MOST_ROWS = 4_000_000  # that are looked at
+MOST_ROWS = 4_000_000  # greatest number of rows that are checked
 FEWEST = 10  # rows of each class, below which an AUC of a column may be chance
 
 
 def telling(values: pl.Series, label: pl.Series) -> str | None:
-    """Say how a column tells the label: as a number, by its order, by few values or by its missing cells, or None if not
-    at all.
+    """Say how a column reveals the label: as a number, by its order, by few values or by its missing cells. Return None if it
+    does not.
 
     Args:
-        values: of one column, in the order of the rows; of very many rows some are drawn, the same for each column.
-        label: of the same rows; of several labels a struct.
+        values: cells of one column, in the order of the rows; if there are very many rows, a sample, the same for each column.
+        label: label of the same rows; several labels are a struct.
     """
     if isinstance(label.dtype, pl.Struct):
         by_label = ((name, telling(values, label.struct.field(name))) for name in label.struct.fields)
@@ -32,7 +32,7 @@ def telling(values: pl.Series, label: pl.Series) -> str | None:
         values = values.fill_nan(None)
     absent = values.is_null()
     if absent.any() and _determines(absent, label):
-        return "is missing for one kind of label and there for another"
+        return "is missing for one kind of label and present for another"
     pair = pl.DataFrame({"value": values, "label": label}).drop_nulls()
     if pair.height < 3 or pair.get_column("label").n_unique() < 2:
         return None
@@ -45,7 +45,7 @@ def telling(values: pl.Series, label: pl.Series) -> str | None:
         return "all but equals the label"
     ordered = values_known.dtype.is_numeric() or values_known.dtype.is_temporal()
     if ordered and (auc := _auc(values_known, truth)) is not None and auc >= TELLING_AUC:
-        return f"tells the label alone, with AUC {auc:.4f}"
+        return f"predicts the label by itself, with AUC {auc:.4f}"
     return None
 
 
@@ -65,9 +65,9 @@ def _determines(values: pl.Series, label: pl.Series) -> bool:
 
 
 def _auc(values: pl.Series, label: pl.Series) -> float | None:
-    """Compute the area under the ROC curve of one column for a label of two values, whichever way round.
+    """Compute the area under the ROC curve of one column for a label of two values, in the better direction.
 
-    Ties count half (Mann- Whitney).
+    Ties count half (Mann-Whitney).
     """
     text = as_text(label)
     if text.n_unique() != 2:

@@ -1,4 +1,4 @@
-"""Write cells as text, with one spelling for a value, whatever type the column has in a party's file."""
+"""Write cells as text, with one spelling per value, whatever type the column has in a party's file."""
 
 import sys
 import unicodedata
@@ -13,15 +13,15 @@ from tallystick.errors import DataError, FeatureError
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31 in days since 1970
 Spelt = TypeVar("Spelt", pl.Series, pl.Expr)
 WHOLE_NUMBER = r"^([+-]?[0-9]+)\.0+$"
-FRACTION = r"^([+-]?[0-9]+\.[0-9]*[1-9])0+$"  # with zeros at its end, which a number loses
+FRACTION = r"^([+-]?[0-9]+\.[0-9]*[1-9])0+$"  # a fraction with zeros at its end, which a number loses
 
 
 def as_text(column: pl.Series) -> pl.Series:
     """Spell every cell as text. Nulls, NaN and infinities become null.
 
-    1, 1.0, "1", "1.0" and decimal 1.00 are all "1", and "007" stays. Decimal 1.50 is "1.5", and text "1.50" stays. A float is the
-    shortest spelling that reads back the same. True is "true". Dates are ISO 8601, and a time stamp at midnight is its date. Time
-    stamps with a zone are moved to UTC first.
+    1, 1.0, "1", "1.0" and decimal 1.00 all become "1", and "007" stays. Decimal 1.50 becomes "1.5", and text "1.50" stays. A
+    float gets the shortest spelling that reads back the same. True becomes "true". Dates are written as in ISO 8601, and a time
+    stamp at midnight as its date. Time stamps with a zone are converted to UTC first.
     Raises DataError for a type that has no spelling (list, struct, binary), and for times beyond the years 1 to 9999.
     """
     kind = column.dtype
@@ -60,7 +60,7 @@ def as_number(column: pl.Series, *, advice: str = "list it under categorical, or
         numbers = column.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
         wrong = numbers.null_count() - column.null_count()
         if wrong:
-            raise DataError(f"column {column.name!r}: {wrong} of {len(column)} cells are text that is no number; {advice}")
+            raise DataError(f"column {column.name!r}: {wrong} of {len(column)} cells are text that is not a number; {advice}")
     elif isinstance(kind, pl.Datetime | pl.Duration):
         refuse_beyond_years(column)
         fraction = {"ms": 1e3, "us": 1e6, "ns": 1e9}[kind.time_unit]
@@ -72,7 +72,7 @@ def as_number(column: pl.Series, *, advice: str = "list it under categorical, or
         numbers = column.to_physical().cast(pl.Float64) if kind == pl.Date else column.cast(pl.Float64)
     else:
         raise DataError(f"column {column.name!r} has type {kind}, which is not a number; convert it or drop it")
-    # To put nulls in their place is a query of its own, which takes longer than all else for the one row of a request.
+    # Replacing with nulls is a separate query, which takes longer than everything else for the single row of a request.
     return (numbers.fill_nan(None) if np.isnan(numbers.to_numpy()).any() else numbers).alias(column.name)
 
 
@@ -102,14 +102,14 @@ def has_foreign_digits(text: pl.Series) -> bool:
 
 
 def ascii_digits(text: Spelt) -> Spelt:
-    """Return the decimal digits of every script as those of ASCII."""
+    """Convert the decimal digits of every script to ASCII."""
     digits = _decimal_digits()
     return text.str.replace_many(list(digits), list(digits.values()))
 
 
 @cache
 def _decimal_digits() -> dict[str, str]:
-    """Map each decimal digit beyond ASCII to the digit that it means."""
+    """Map each decimal digit beyond ASCII to the ASCII digit."""
     characters = map(chr, range(128, sys.maxunicode + 1))
     return {each: str(unicodedata.decimal(each)) for each in characters if unicodedata.category(each) == "Nd"}
 

@@ -17,7 +17,7 @@ ISO = (
 )
 """A date, or a date and time with or without a zone, in the form of ISO 8601 and RFC 3339."""
 FINER = re.compile(r"[.,]\d{6}(\d{1,3})")
-"""Digits of a time's second beyond its microseconds."""
+"""Digits of a second beyond microseconds."""
 FIRST_YEAR = 1000
 _DAYS = (
     *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d", "%Y-%j"),
@@ -31,16 +31,16 @@ FORMATS = (
     *(f"{day} {clock}" for clock in ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p") for day in _DAYS),
     "%Y%m%dT%H%M%S",
 )
-"""Usual forms of dates and of times after them, which a message proposes for ``dates`` in the party file."""
+"""Common formats of dates and of times after them, which a message proposes for ``dates`` in the party file."""
 
 
 def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
-    """Return a column as values in whose order times come: dates, time stamps and numbers as they are, ISO text as time stamps.
+    """Return a column as values that can be ordered by time: dates, time stamps and numbers unchanged, ISO text as time stamps.
 
-    Text is never compared as text: ``31.12.2023`` would come after ``05.03.2024``. Nulls stay null, and NaN becomes null.
+    Text is never compared as text, because ``31.12.2023`` would come after ``05.03.2024``. Nulls stay null, and NaN becomes null.
 
-    Raises DataError, naming the use, the column and rows by number, for text that is no ISO date or time, for text of which some
-    cells have a zone and others do not, and for types without an order.
+    Raises DataError, naming the use, the column and rows by number, for text that is not an ISO date or time, for text with a
+    zone in only some cells, and for types without an order.
     """
     kind = column.dtype
     if kind in (pl.String, pl.Categorical, pl.Enum):
@@ -50,14 +50,11 @@ def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
         wrong = times.is_null() & text.is_not_null() & (text.str.strip_chars() != "")
         if wrong.any():
             raise DataError(
-                f"{column_name}: text that is no ISO date or time in {rows_listed(wrong)} rows, so their order in time is not "
-                "known; write dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or name how they are written under dates in the "
-                "party file"
+                f"{column_name}: text that is not an ISO date or time in {rows_listed(wrong)} rows, so their order is unknown; "
+                "write dates such as 2024-01-31 or 2024-01-31T13:00:00Z, or name their format under dates in the party file"
             )
         if is_zoned.any() and not is_zoned.all():
-            raise DataError(
-                f"{column_name}: some cells have a time zone and others have none; write a zone in all of them, or in none"
-            )
+            raise DataError(f"{column_name}: only some cells have a time zone; write a zone in all of them, or in none")
         return times.cast(pl.Datetime("us")).alias(text.name)
     if not (kind.is_temporal() or kind.is_numeric() or kind == pl.Null):
         raise DataError(f"{use} column {column.name!r} has type {kind}; give dates, time stamps, numbers or ISO text")
@@ -65,9 +62,9 @@ def ordered_times(column: pl.Series, *, use: str) -> pl.Series:
 
 
 def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
-    """Read columns of text as dates, or as time stamps where their format has hours. Raises DataError, naming rows, for others.
+    """Read columns of text as dates, or as time stamps if their format has hours. Raises DataError, naming rows, for others.
 
-    Numbers are read as they are spelt, such as 20240131. A column that holds dates already stays as it is.
+    Numbers such as 20240131 are read as they are spelt. A column that holds dates already stays unchanged.
     """
     dated = {}
     for name, words in formats.items():
@@ -82,8 +79,8 @@ def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
         wrong = dated[name].is_null() & text.is_not_null()
         if wrong.any():
             raise DataError(
-                f"dates.{name} = {words!r}: cells are written differently in {rows_listed(wrong)} rows (%Y is a year of four "
-                "digits, %y one of two); if these stand for missing ones, name their words under table.missing_in"
+                f"dates.{name} = {words!r}: cells have another format in {rows_listed(wrong)} rows (%Y is a year of four digits, "
+                "%y one of two); if these mean missing cells, name their words under table.missing_in"
             )
     if not dated:
         return frame
@@ -95,8 +92,8 @@ def with_dates(frame: Frame, formats: Mapping[str, str]) -> Frame:
 def read_times(text: pl.Series, words: str) -> pl.Series:
     """Read text in one format as dates, or as time stamps if the format has hours; null if it does not fit.
 
-    A year before 1000 is null, too: it is one of two digits, or the rest of a number that has lost a zero in front. A year of two
-    digits (%y) is one of 1970 to 2069, and a day of a year (%j) has three digits. A month without a day is its first day.
+    A year before 1000 is null, too, because it is a year of two digits, or the rest of a number that has lost a leading zero. A
+    year of two digits (%y) means 1970 to 2069, and a day of a year (%j) has three digits. A month without a day means its first.
     """
     if not re.search("%[-_0]?[dj]", words):
         text, words = text + " 1", f"{words} %d"
@@ -109,15 +106,15 @@ def read_times(text: pl.Series, words: str) -> pl.Series:
 
 
 def likely_formats(text: pl.Series) -> list[str]:
-    """List formats in which all cells can be read: two if nothing tells the day from the month, none if no known one fits."""
+    """List formats that fit all cells: two if nothing distinguishes the day from the month, none if no known format fits."""
     cells = text.drop_nulls().str.strip_chars()
     return list(islice((words for words in FORMATS if len(cells) and not read_times(cells, words).null_count()), 2))
 
 
 def iso_moments(text: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Read ISO text as microseconds since 1970, in UTC if a cell has a zone. It is null for other text.
+    """Read ISO text as microseconds since 1970, in UTC if a cell has a zone. Other text becomes null.
 
-    Also return which cells have a zone: null if the first one is.
+    Also return whether each cell has a zone, null if its time is null.
     """
     part = text.str.extract_groups(ISO).struct.unnest()
     clock = part["day"] + " " + part["time"].fill_null("00:00") + ":" + part["second"].fill_null("00")

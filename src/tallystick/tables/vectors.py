@@ -1,8 +1,8 @@
-"""Read vectors: columns whose cells hold as many numbers each, such as embeddings, become one column per number.
+"""Read vectors: columns whose cells hold equally many numbers, such as embeddings, become one column per number.
 
-A vector's numbers are one block: each is centred by its own mean, and all are divided by one deviation, so that directions
-keep their lengths beside each other, and cosines of centred vectors stay. None gets an embedding of its own. A missing vector is
-the mean, and one indicator says so.
+The numbers of a vector form one block: each is centred by its own mean, and all are divided by one deviation. So the proportions
+of directions and the cosines of centred vectors stay. No number of a vector gets an embedding of its own. A missing vector is
+replaced by the mean, and one indicator marks it.
 
 Shapes: N rows, W numbers of a vector.
 """
@@ -28,19 +28,19 @@ def number_name(vector: str, place: int) -> str:
 
 
 def vector_of(name: str, vectors: Sequence[str]) -> str:
-    """Return which of these vectors a column is a number of; empty if it is of none."""
+    """Return the vector to which a column's number belongs, or an empty text if it belongs to none."""
     match = _PLACE.match(name)
     return match["vector"] if match is not None and match["vector"] in vectors else ""
 
 
 def with_vectors(frame: Frame, vectors: Sequence[str], *, widths: Mapping[str, int] | None = None) -> Frame:
-    """Put a column for each number in the place of these columns, at the end of the table; of a large one in a file.
+    """Replace these columns by one column per number, at the end of the table; for a large table, in a file.
 
-    Cells may be of Arrow's fixed-size or other lists, of Polars' arrays, or text such as ``[0.5, -1]``, as pgvector gives.
-    ``widths`` says how many numbers a vector held in training, so that all cells may be missing now.
+    Cells may be Arrow's fixed-size or other lists, Polars' arrays, or text such as ``[0.5, -1]``, as pgvector writes it.
+    ``widths`` has the numbers per vector in training, so that all cells may be missing now.
 
-    Raises FeatureError for an absent column, cells that hold no numbers, or not as many each, and for a number that is missing,
-    NaN or infinite. Rows are named by number.
+    Raises FeatureError for an absent column, for cells without numbers or with another count of numbers, and for a number that is
+    missing, NaN or infinite. Rows are named by number.
     """
     if not vectors:
         return frame
@@ -63,7 +63,7 @@ def with_vectors(frame: Frame, vectors: Sequence[str], *, widths: Mapping[str, i
 
 
 def widths_of(columns: Sequence[str], vectors: Sequence[str]) -> Mapping[str, int]:
-    """Count the numbers that a table has of each vector."""
+    """Count a table's columns of each vector."""
     counts = dict.fromkeys(vectors, 0)
     for column in columns:
         if vector := vector_of(column, vectors):
@@ -81,7 +81,7 @@ def _as_lists(cells: pl.Expr, kind: pl.DataType) -> pl.Expr:
 
 
 def _checked_width(frame: Frame, name: str, trained: int | None) -> int:
-    """Return how many numbers every cell of a vector holds, which is as many as in training, where it was ``trained``."""
+    """Return the number of numbers in each cell of a vector, which must be ``trained`` if that is given."""
     kind = frame.schema[name]
     inner = kind.inner if isinstance(kind, pl.List | pl.Array) else None
     is_vector = kind == pl.String or (inner is not None and inner.is_numeric()) or (kind == pl.Null and trained is not None)
@@ -100,18 +100,18 @@ def _checked_width(frame: Frame, name: str, trained: int | None) -> int:
         ).collect(engine="streaming")
     except pl.exceptions.PolarsError:
         raise FeatureError(
-            f"vectors: column {name!r} has cells that are no list of numbers; a vector's cell is a list or text such as [0.5, -1]"
+            f"vectors: column {name!r} has a cell that is not a list of numbers; write a list, or text such as [0.5, -1]"
         ) from None
     width, other, bad = int(first or 0), looked.get_column("other"), looked.get_column("bad")
     if other.any() and trained is not None:
         raise FeatureError(
-            f"vectors: column {name!r} held {width} numbers a cell in training, and holds another count in {rows_listed(other)} "
-            "rows; bring vectors of the same model"
+            f"vectors: column {name!r} had {width} numbers per cell in training, and has another count in {rows_listed(other)} "
+            "rows; give vectors of the same model"
         )
     if other.any():
         raise FeatureError(
-            f"vectors: column {name!r} holds {width} numbers in its first cell and another count in {rows_listed(other)} rows; "
-            "each must have as many: pad them, or name the column under sequences"
+            f"vectors: column {name!r} has {width} numbers in its first cell and another count in {rows_listed(other)} rows; "
+            "pad the vectors to one length, or list the column under sequences"
         )
     if bad.any():
         raise FeatureError(
