@@ -59,7 +59,7 @@ CONTRACT = {
     "alignment.similarity": "[Linking](../explanation/linking.md) explains the method, and "
     "[its protocol](alignment-protocols.md#similarity) what each side sees. A number "
     "needs `low` and `high` unless the helper sees keys in the clear.",
-    "union": "[Unions](../explanation/unions.md) says what each strategy leaks. A union goes with `binary` targets and "
+    "union": "[Unions](../explanation/unions.md) says what each strategy leaks. A union works only with `binary` targets and "
     "`split.method: hash`. Both strategies together use one of `-tr`, `-te` and `-fit` at most, and `-fit` needs "
     "`split.validation` above 0.",
     "unaligned": "[Rows without a partner](../howto/use-rows-without-a-partner.md) says which method to choose. A contract that "
@@ -68,7 +68,7 @@ CONTRACT = {
     "model": "`cut_after` is at most the number of layers in `hidden`. [Numbers](data.md#numbers) and "
     "[normalisation](rules.md#normalisation-of-layers) explain two of the keys.",
     "model.merge": "[Linking](../explanation/linking.md#how-links-become-one-row) explains these keys.",
-    "training": "`warm_up` goes with `schedule: cosine` only. [Training without "
+    "training": "`warm_up` only works with `schedule: cosine`. [Training without "
     "gradients](../explanation/what-crosses-the-cut.md#training-without-gradients) says what `gradients: none` promises. It is "
     "refused beside what would tell of labels in another way (`evaluation.privacy`, `share_metrics`, `tuning.keys`, "
     "`importance.feature_columns`), what needs gradients (unions, `fedhssl`, `vfl-mpd`, penalties on embeddings), "
@@ -76,11 +76,11 @@ CONTRACT = {
     "defense": "[Defences](../explanation/defenses.md) explains each method. An entry has a `method` and that method's keys. "
     "No method is given twice. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`), and only on "
     "an "
-    "intersection. `marvell` and `distance-correlation` need labels that are classes, so they do not go with "
-    "`gaussian-labels` or `union.labels: neighbors`; nor does `gaussian` go with `neighbors`.",
-    "evaluation": "`privacy` goes with `binary` targets only, and not with `share_metrics`, whose exact figures would undo its "
+    "intersection. `marvell` and `distance-correlation` need labels that are classes, so they do not work with "
+    "`gaussian-labels` or `union.labels: neighbors`; nor does `gaussian` work with `neighbors`.",
+    "evaluation": "`privacy` only works with `binary` targets, and not with `share_metrics`, whose exact figures would undo its "
     "promise. `importance.feature_columns` other than `none` [discloses these columns](report.md#which-columns-matter). It needs "
-    "an intersection and `split.validation` above 0, and goes with no defence of columns.",
+    "an intersection and `split.validation` above 0, and no defence of columns.",
     "network": "[The network](network.md) has the rules behind these keys. `heartbeat_s` is below `deadline_s`.",
     "tuning": "[Tune a contract](../howto/tune.md) says what a search discloses. `split.validation` is above 0. "
     "What may be tuned: " + ", ".join(f"`{key}`" for key in TUNABLE) + ".",
@@ -120,7 +120,7 @@ PARTY = {
     "databases](../howto/where-data-lies.md#databases) need their ADBC driver. [Secrets](../howto/where-data-lies.md#secrets) "
     "says how to give a password: it is refused in `database`.",
     "repeats": "[Several rows of one key](data.md#several-rows-of-one-key) has an example.",
-    "features": "`features: auto` takes every other column by its type. `drop` goes with `auto` only.",
+    "features": "`features: auto` takes every other column by its type. `drop` only works with `auto`.",
     "sequences": "[Sequences](data.md#sequences) explains these keys.",
     "tls": "[The network](network.md#certificates) says what a certificate needs. A "
     "[secret](../howto/where-data-lies.md#secrets) is a file's content, a variable of the environment, or what a command prints.",
@@ -135,7 +135,7 @@ def configuration() -> str:
         "# Configuration, from the code",
         "[The contract and the party file](../explanation/a-run.md#the-contract-and-the-party-file) explains the two files. "
         "A `[]` after a key says that its value is a list. Methods in brackets, as in `defense[].(marvell).power`, say that "
-        "the key goes with these only.",
+        "the key only works with these.",
         "Editors check a file as you write it, if its first line names its schema, such as "
         "`# yaml-language-server: $schema=contract.schema.json`: download [contract.schema.json](contract.schema.json) and "
         "[party-file.schema.json](party-file.schema.json).",

@@ -98,7 +98,7 @@ def test_every_setting_is_named_once_and_the_default_is_the_contracts():
 
 
 def test_unusable_arguments_are_refused(files, tmp_path):
-    with pytest.raises(ConfigError, match="no setting; known are"):
+    with pytest.raises(ConfigError, match="not a setting; known are"):
         sweep.feature_leakage_experiment(**files, only=("width 3",)).run()
     with pytest.raises(DataError, match="not two CSV files"):
         sweep.feature_leakage_experiment(data=files["data"], partner=tmp_path / "absent.csv").run()

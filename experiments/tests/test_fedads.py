@@ -203,7 +203,7 @@ def test_table_4_in_the_papers_setting_has_a_fifth_of_the_rows_and_normalises(cr
     data = encode_ads(read_ads(criteo), seed=1, min_count=4, aligned=0.2)
     network = fedads._network(data, (), setting, 1)
     assert any(isinstance(part, BatchNorm) for part in network.bottom.modules())
-    with pytest.raises(ConfigError, match="--only labeldp: is no defence of the table"):
+    with pytest.raises(ConfigError, match="--only labeldp: is not a defence of the table"):
         fedads.fedads_defenses_experiment(data=criteo, seeds=(1,), only=["labeldp"]).run()
     with pytest.raises(ConfigError, match=r"--aligned 0\.0: expected a share"):
         replace(setting, aligned=0.0)

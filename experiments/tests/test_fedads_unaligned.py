@@ -102,7 +102,7 @@ def test_other_settings_reach_the_method_and_train_where_they_are_named(name: st
 
 
 def test_rows_and_shares_that_there_are_not(criteo: Path) -> None:
-    with pytest.raises(ConfigError, match="is no row of the table; it has Local, VanillaVFL"):
+    with pytest.raises(ConfigError, match="is not a row of the table; it has Local, VanillaVFL"):
         unaligned.unaligned_rows_experiment(data=criteo, seeds=[1], only=["SplitNN"]).run()
     with pytest.raises(ConfigError, match=r"--aligned 1\.0: expected a share of the training rows, above 0 and below 1"):
         unaligned.unaligned_rows_experiment(data=criteo, seeds=[1], aligned=1.0).run()

@@ -141,7 +141,7 @@ def test_other_shares_of_labels_and_features_stand_without_the_papers_numbers(fi
     assert changes.name == "As in Table 3, of other pairs"
     assert (changes.columns[0], len(changes.columns)) == ("ratio", 1 + len(BOTH))
     assert [row[0] for row in changes.rows] == ["0.1", "0.25"]
-    with pytest.raises(ConfigError, match=r"--features-ratio 0\.6: goes with --sides both only; found labels, features"):
+    with pytest.raises(ConfigError, match=r"--features-ratio 0\.6: only works with --sides both; found labels, features"):
         florist.florist_experiment(
             data=file, seeds=(1,), sides=["labels", "features"], setting=replace(SMALL, features_ratio=0.6)
         ).run()

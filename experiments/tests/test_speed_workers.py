@@ -16,7 +16,7 @@ from tallystick_experiments.speed.workers import _ProcessorClock
 def test_options_that_exclude_each_other(other: list[str]) -> None:
     refused = CliRunner().invoke(command_line(["training"]), ["training", "--training-workers", "2", *other])
     assert refused.exit_code == 2
-    assert "--training-workers: goes with --scenario criteo or larger" in refused.output
+    assert "--training-workers: only works with --scenario criteo or larger" in refused.output
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_options_that_exclude_each_other(other: list[str]) -> None:
     [
         (["--device", "gpu"], "--device gpu: PyTorch cannot use it"),
         (["--device", "cuda:97"], "--device cuda:97: PyTorch cannot use it"),
-        (["--device", "cuda", "--unaligned", "warm-start"], "--device cuda: goes with --scenario alone"),
+        (["--device", "cuda", "--unaligned", "warm-start"], "--device cuda: only works with --scenario alone"),
         (["--scenario", "smal"], "--scenario smal: is none of all, small, criteo, wide"),
     ],
 )

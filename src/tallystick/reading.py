@@ -84,9 +84,9 @@ class Variant(Model):
     """Base of the classes of a tagged union: the value of one key, such as ``method``, chooses one of them.
 
     The family is one direct subclass of ``Variant``. All classes below it that have no subclasses are its choices. Each has only
-    the keys that go with it, so that other states cannot be written. A key that only other choices have gets the default that it
-    has there, or the value of a class variable of this name. The canonical form writes it out, so that every contract has the
-    same keys, and reading accepts it again.
+    the keys that belong to it, so that other states cannot be written. A key that only other choices have gets the default that
+    it has there, or the value of a class variable of this name. The canonical form writes it out, so that every contract has
+    the same keys, and reading accepts it again.
     """
 
     @classmethod
@@ -390,7 +390,7 @@ def problem_lines(model: type[Model], error: ValidationError) -> list[str]:
         elif isinstance(cause, Unshown):
             lines.append(f"{key}: {cause}")
         elif kind == "extra_forbidden" and (others := place.choices_with(name)):
-            lines.append(f"{key_with_value}: goes with {others} only; leave it out")
+            lines.append(f"{key_with_value}: only works with {others}; leave it out")
         elif kind == "extra_forbidden":
             field_names = {field for owner in place.choices or (place.owner or Model,) for field in owner.model_fields}
             lines.append(f"{key}: is not a known key; {did_you_mean(name, field_names)}")
@@ -404,7 +404,7 @@ def problem_lines(model: type[Model], error: ValidationError) -> list[str]:
             lines.append(f"{key}: is missing{f'; {needed}it says: {about}' if about else ''}")
         elif kind == "literal_error" and (others := place.choices_with(name, value=problem["input"])):
             allowed = _allowed(kind, context, problem["msg"])
-            lines.append(f"{key_with_value}: goes with {others} only; here it {allowed}; it says: {about}")
+            lines.append(f"{key_with_value}: only works with {others}; here it {allowed}; it says: {about}")
         else:
             allowed = _allowed(kind, context, problem["msg"])
             if kind == "tuple_type" and ((example := _example(place)) or isinstance(problem["input"], Mapping)):

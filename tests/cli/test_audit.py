@@ -185,7 +185,7 @@ def test_a_feature_partys_folder_without_its_columns_holds_no_labels(folders):
 def test_options_of_a_contract_do_not_go_with_a_folder(folders):
     done = call(folders["bank"], "--seeds", 2, "--sweep", "marvell=1")
     assert done.exit_code == 2
-    assert "--sweep, --seeds: goes with a contract" in done.stderr
+    assert "--sweep, --seeds: only works with a contract" in done.stderr
 
 
 # --- a contract, on one's own data
@@ -365,7 +365,7 @@ def test_a_contract_with_unaligned_rows_is_tried_where_the_made_up_partner_has_t
         (("--seeds", "0"), "--seeds 0: must be at least 1"),
         (("--minutes", "0"), "--minutes 0: must be above 0"),
         (("--sweep", "marvell"), "--sweep marvell: must be METHOD=STRENGTH"),
-        (("--sweep", "marvel=1"), "--sweep marvel=1: marvel is no defence; did you mean marvell?"),
+        (("--sweep", "marvel=1"), "--sweep marvel=1: marvel is not a defence; did you mean marvell?"),
         (("--sweep", "marvell=one"), "a strength is not a number"),
         (("--sweep", "marvell=-1"), "--sweep marvell=-1: defense.0"),
         (("--sweep", "label-dp=inf"), "--sweep label-dp=inf: defense.0"),

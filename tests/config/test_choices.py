@@ -118,8 +118,8 @@ def test_a_key_of_another_choice_is_refused_by_the_reader_and_by_the_schema(fami
             with pytest.raises(ConfigError) as refused:
                 parse_contract(values)
             (line,) = str(refused.value).splitlines()
-            assert line.startswith(f"contract: {SECTIONS[family]}.{key} = 12345: goes with {SECTIONS[family]}.")
-            assert line.endswith(" only; leave it out")
+            assert line.startswith(f"contract: {SECTIONS[family]}.{key} = 12345: only works with {SECTIONS[family]}.")
+            assert line.endswith("; leave it out")
 
 
 def test_an_engine_of_a_party_has_its_own_keys_in_the_reader_and_in_the_schema(tmp_path) -> None:
@@ -131,7 +131,7 @@ def test_an_engine_of_a_party_has_its_own_keys_in_the_reader_and_in_the_schema(t
     assert set(ComputeKeys.choices()) == {LocalCompute, RayCompute}
     wrong = {**base, "compute": {"workers": 2, "address": "auto"}}
     assert not schema.is_valid(wrong)
-    with pytest.raises(ConfigError, match=r'compute\.address = "auto": goes with compute\.engine = ray only; leave it out'):
+    with pytest.raises(ConfigError, match=r'compute\.address = "auto": only works with compute\.engine = ray; leave it out'):
         parse_party(wrong, folder=tmp_path, source="shop.yaml")
 
 
@@ -140,33 +140,33 @@ def test_an_engine_of_a_party_has_its_own_keys_in_the_reader_and_in_the_schema(t
     [
         ({"training": {"mode": "pipelind"}}, 'training.mode = "pipelind": is not known; did you mean pipelined?'),
         ({"training": {"gradients": "nne"}}, 'training.gradients = "nne": is not known; did you mean none?'),
-        ({"training": {"staleness": 4}}, "training.staleness = 4: goes with training.mode = pipelined only; leave it out"),
+        ({"training": {"staleness": 4}}, "training.staleness = 4: only works with training.mode = pipelined; leave it out"),
         (
             {"training": {"gradients": "none", "compression": "int8"}},
-            'training.compression = "int8": goes with training.gradients = sent only; leave it out',
+            'training.compression = "int8": only works with training.gradients = sent; leave it out',
         ),
         (
             {"training": {"gradients": "none", "mode": "pipelined"}},
-            'training.mode = "pipelined": goes with training.gradients = sent only; here it must be synchronous or auto',
+            'training.mode = "pipelined": only works with training.gradients = sent; here it must be synchronous or auto',
         ),
         (
             {"training": {"gradients": "none", "folds": 4}},
-            "training.folds = 4: goes with training.gradients = sent only; here it must be auto or 1; it says: number of",
+            "training.folds = 4: only works with training.gradients = sent; here it must be auto or 1; it says: number of",
         ),
         ({"target": {"type": "multiclass"}}, "target.classes: is missing; target.type = multiclass needs it; it says: number of"),
         ({"target": {"type": "multiclass", "classes": 2}}, "target.classes = 2: must be at least 3"),
-        ({"target": {"classes": 3}}, "target.classes = 3: goes with target.type = multiclass only; leave it out"),
+        ({"target": {"classes": 3}}, "target.classes = 3: only works with target.type = multiclass; leave it out"),
         (
             {"model": {"merge": {"method": "top1", "sort": False}}},
-            "model.merge.sort = false: goes with model.merge.method = attention, cnn, mlp or average only; leave it out",
+            "model.merge.sort = false: only works with model.merge.method = attention, cnn, mlp or average; leave it out",
         ),
         (
             {"model": {"merge": {"weight": "similarity"}}},
-            'model.merge.weight = "similarity": goes with model.merge.method = cnn or mlp only; here it must be learnt or equal',
+            'model.merge.weight = "similarity": only works with model.merge.method = cnn or mlp; here it must be learnt or equal',
         ),
         (
             {"unaligned": {"method": "average", "sampling": "ddpm"}},
-            'unaligned.sampling = "ddpm": goes with unaligned.method = diffu-at only; leave it out',
+            'unaligned.sampling = "ddpm": only works with unaligned.method = diffu-at; leave it out',
         ),
     ],
 )
@@ -191,12 +191,12 @@ def test_a_choice_that_is_not_open_is_named_with_what_opens_it(changes: dict[str
         (None, "alignment = null: must be a mapping of `key: value`"),
         (
             {"method": "union", "keys": KEYS, "duplicates": "all"},
-            'alignment.duplicates = "all": goes with alignment.method = intersection only; here it must be first, drop or error; '
-            "it says: rows with the same key",
+            'alignment.duplicates = "all": only works with alignment.method = intersection; here it must be first, drop or '
+            "error; it says: rows with the same key",
         ),
         (
             {"method": "similarity", "similarity": NEAREST, "duplicates": "drop"},
-            'alignment.duplicates = "drop": goes with alignment.method = intersection, union or union-with-helper only',
+            'alignment.duplicates = "drop": only works with alignment.method = intersection, union or union-with-helper',
         ),
         (
             {"method": "similarity", "similarity": {**NEAREST, "dimensions": [{"name": "id", "knd": 1}]}},
@@ -222,7 +222,7 @@ def test_no_problem_has_pydantics_own_words() -> None:
         "contract: defense.1: method is missing",
         "contract: defense.2.epsilon: is missing; defense.2.method = label-dp needs it; it says: label-DP budget of the run, "
         "1e-6 to 100",
-        "contract: defense.2.power = 1.0: goes with defense.2.method = marvell or isotropic only; leave it out",
+        "contract: defense.2.power = 1.0: only works with defense.2.method = marvell or isotropic; leave it out",
     ]
 
 

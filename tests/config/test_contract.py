@@ -65,7 +65,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"training__clip": 0.0}, "contract.yaml: training.clip = 0.0: must be at least 1e-09"),
         (
             {"training": {"warm_up": 0.1, "schedule": "constant"}},
-            "contract.yaml: training.warm_up = 0.1: goes with training.schedule = cosine only",
+            "contract.yaml: training.warm_up = 0.1: only works with training.schedule = cosine",
         ),
         ({"training__epoch": 3}, "contract.yaml: training.epoch: is not a known key; did you mean epochs?"),
         (
@@ -110,7 +110,7 @@ def write(tmp_path: Path, text: str) -> Path:
             {"target": {"type": "multiclass"}},
             "contract.yaml: target.classes: is missing; target.type = multiclass needs it; it says: number of classes",
         ),
-        ({"target": {"classes": 3}}, "contract.yaml: target.classes = 3: goes with target.type = multiclass only"),
+        ({"target": {"classes": 3}}, "contract.yaml: target.classes = 3: only works with target.type = multiclass"),
         ({"split": {"validation": 0.5, "test": 0.5}}, "contract.yaml: split.validation + split.test = 1: must be below 1"),
         (
             {"training": {"schedule": "open-ended", "patience": None}},
@@ -121,7 +121,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"split": {"validation": 0}}, "contract.yaml: split.validation = 0: must be above 0, or set training.patience to null"),
         (
             {"evaluation__share_metrics": ["auc", "rmse"]},
-            'contract.yaml: evaluation.share_metrics.1 = "rmse": is no metric of binary targets; allowed: auc, nll',
+            'contract.yaml: evaluation.share_metrics.1 = "rmse": is not a metric of binary targets; allowed: auc, nll',
         ),
         (
             {"evaluation__share_metrics": ["auc", "auc"]},
@@ -164,11 +164,11 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"alignment__method": "union", "parties__third": {"role": "host"}}, "takes exactly one feature party, found 2"),
         (
             {"alignment__method": "union", "alignment__security": "malicious"},
-            'alignment.security = "malicious": goes with alignment.method = intersection only; leave it out',
+            'alignment.security = "malicious": only works with alignment.method = intersection; leave it out',
         ),
         (
             {"alignment__method": "union-with-helper", "alignment__protocol": "diffie-hellman"},
-            'alignment.protocol = "diffie-hellman": goes with alignment.method = intersection or union only; leave it out',
+            'alignment.protocol = "diffie-hellman": only works with alignment.method = intersection or union; leave it out',
         ),
         (
             {"alignment__protocol": "diffie-hellman", "alignment__security": "malicious"},

@@ -1,4 +1,4 @@
-"""Networks side by side (``training.folds``): how many there are by themselves, what they do not go with, what they disclose."""
+"""Networks side by side (``training.folds``): how many there are by themselves, what excludes them, what they disclose."""
 
 import math
 

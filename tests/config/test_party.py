@@ -68,7 +68,7 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
         ),
         (
             {"compute": {"workers": 2, "address": "auto"}},
-            'party.yaml: compute.address = "auto": goes with compute.engine = ray only; leave it out',
+            'party.yaml: compute.address = "auto": only works with compute.engine = ray; leave it out',
         ),
         (
             {"compute": {"engine": "ray", "workers": 2, "address": "http://head:1"}},
@@ -101,7 +101,7 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
         ({"features": {"numeric": ["late"]}}, 'party.yaml: features: column "late" is the label; a feature would give it away'),
         ({"features": {"numeric": ["a"], "categorical": ["a"]}}, 'party.yaml: features: column "a" is given twice'),
         ({"label": "flight_id"}, 'party.yaml: label = "flight_id": is also a key column'),
-        ({"drop": ["a"]}, "party.yaml: drop: goes with features: auto only"),
+        ({"drop": ["a"]}, "party.yaml: drop: only works with features: auto"),
         ({"listen": 7443}, "party.yaml: listen = 7443: must be text; put it in quotes if it looks like a number"),
         ({"listen": "0.0.0.0"}, 'party.yaml: listen = "0.0.0.0": must be "host:port"'),
         ({"listen": "host:70000"}, 'party.yaml: listen = "host:70000": must be "host:port"'),

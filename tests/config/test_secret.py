@@ -103,7 +103,10 @@ def test_what_a_command_says_on_standard_error_reaches_no_log(tmp_path: Path, ca
         ({"table": {"query": "q", "database": URL, "password": {}}}, "table.password.file, env, command: exactly one"),
         ({"table": {"query": "q", "database": URL, "password": {"env": "A", "file": "b"}}}, "exactly one must be given"),
         ({"table": {"query": "q", "database": URL, "password": {"command": "hunter2"}}}, "table.password.command"),
-        ({"table": {"query": "q", "database": "duckdb:x", "password": {"env": "A"}}}, "password: goes with a postgresql://"),
+        (
+            {"table": {"query": "q", "database": "duckdb:x", "password": {"env": "A"}}},
+            "password: only works with a postgresql://",
+        ),
     ],
 )
 def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path, more: Any, words: str) -> None:

@@ -225,8 +225,8 @@ def test_a_defence_that_no_package_has_is_named_with_the_entry_point_and_what_is
     [
         ((f"{__name__}:Mine", f"{__name__}:Defense"), "2 packages have one"),
         (("nowhere_at_all:Mine",), "nowhere_at_all:Mine cannot be loaded: ModuleNotFoundError"),
-        ((f"{__name__}:entry",), "is no class of a Defense whose method is mine"),
-        (("tallystick.defenses.marvell:Marvell",), "is no class of a Defense whose method is mine"),
+        ((f"{__name__}:entry",), "is not a class of a Defense whose method is mine"),
+        (("tallystick.defenses.marvell:Marvell",), "is not a class of a Defense whose method is mine"),
     ],
 )
 def test_an_entry_point_that_is_no_defence_is_named(monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...], said: str) -> None:

@@ -199,7 +199,9 @@ def test_what_makes_no_student_is_refused_in_a_line(scored, tmp_path):
     assert 'has no column "score"' in str(error_of(made_error, scored, {"scores": strange}))
     table.with_columns(run_id=pl.lit("another")).write_parquet(other)
     assert "are of run another" in str(error_of(made_error, scored, {"scores": other}))
-    assert "is no student" in str(error_of(lambda: score_by_student(tmp_path, party, table=None, output=tmp_path / "scores.csv")))
+    assert "is not a student" in str(
+        error_of(lambda: score_by_student(tmp_path, party, table=None, output=tmp_path / "scores.csv"))
+    )
 
 
 def made_error(scored, options):

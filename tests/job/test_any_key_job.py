@@ -116,7 +116,7 @@ def test_predict_links_new_rows_by_any_key_and_a_look_at_scores_finds_them(tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"alignment__alternatives": [["mail"], ["fax"]]}, 'alignment.alternatives: "fax" is no key; known here: mail, phone'),
+        ({"alignment__alternatives": [["mail"], ["fax"]]}, 'alignment.alternatives: "fax" is not a key; known here: mail, phone'),
         ({"alignment__alternatives": [["mail"], ["mail"]]}, "must have each alternative once"),
         ({"alignment__alternatives": [["mail"]]}, "alignment.alternatives"),
         ({"alignment__alternatives": [["mail", "phone"], ["mail"]], "alignment__duplicates": "all"}, "take first, drop or error"),

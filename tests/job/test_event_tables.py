@@ -220,7 +220,7 @@ def test_repeated_keys_of_a_feature_party_are_settled_by_its_own_file_or_refused
 
 
 def test_what_does_not_go_together_is_refused():
-    with pytest.raises(ConfigError, match=r'alignment.duplicates = "all": goes with .* only; .* which of its ids are common'):
+    with pytest.raises(ConfigError, match=r'alignment.duplicates = "all": only works with .*; .* which of its ids are common'):
         run(alignment__method="union")
     parties = columns(PARTIES)
     parties["bank"]["repeats"] = {"latest": "day"}

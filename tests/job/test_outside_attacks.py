@@ -113,8 +113,8 @@ def test_what_cannot_be_used_says_why(installed):
         "function (brought_attacks:longest)": "it is a function; expected a LabelInferenceAttack",
         "leaving (leaving_attacks:ROW)": "it cannot be loaded: SystemExit: 4",
         "derived (brought_attacks:DERIVED)": "it is a Derived; expected a LabelInferenceAttack",
-        "number (brought_attacks:NUMBER)": "its description is no line of plain text",
-        "lines (brought_attacks:LINES)": "its description is no line of plain text",
+        "number (brought_attacks:NUMBER)": "its description is not a line of plain text",
+        "lines (brought_attacks:LINES)": "its description is not a line of plain text",
         "reads (brought_attacks:READS)": "what it reads is none of cut_gradient, cut_embedding",
         "knows (brought_attacks:KNOWS)": "what it knows is none of NoLabels, ClassOrder, LabelsPerBatch, FewLabels, "
         "ShareOfLabels",

@@ -136,7 +136,7 @@ def test_a_killed_count_ends_the_other_side_and_counts(counted):
     ("overlap", "message"),
     [
         ({"epsilon": 1.0, "least": 5}, "least: limit exact counts, and with epsilon = 1 there are none"),
-        ({"delta": 1e-6}, "delta = 1e-06: goes with epsilon only"),
+        ({"delta": 1e-6}, "delta = 1e-06: only works with epsilon"),
         ({"groups": "nobody"}, "overlap.groups = .nobody.: is not a party"),
         ({"groups": "bank", "told_to": "label"}, "the party without groups counts"),
         ({"epsilon": 0.0}, "overlap.epsilon"),

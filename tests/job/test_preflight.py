@@ -70,7 +70,7 @@ BAD_TABLES = {
     ),
     "one label": ({"y": pl.lit(1)}, "label column 'y' has 1 distinct value;"),
     "infinite feature": ({"x": pl.lit(float("inf"))}, "numeric column 'x' has 190 infinite numbers"),
-    "text as number": ({"x": pl.lit("ten")}, "column 'x': 190 of 190 cells are text that is no number"),
+    "text as number": ({"x": pl.lit("ten")}, "column 'x': 190 of 190 cells are text that is not a number"),
     "no key": ({"id": pl.lit(None, dtype=pl.String)}, "key (id): all 190 rows are null or empty"),
     "lists": ({"kind": pl.concat_list("x", "noise")}, "column 'kind' holds lists (type List(Float64))"),
 }
@@ -87,7 +87,7 @@ def test_a_text_label_for_regression(lay_out_job):
     frames = tables(PARTIES, rows=200)
     frames["bank"] = frames["bank"].with_columns(y=pl.lit("much"))
     said = both_say(lay_out_job(PARTIES, frames=frames, target__type="regression"))
-    assert "column 'y': 190 of 190 cells are text that is no number" in said
+    assert "column 'y': 190 of 190 cells are text that is not a number" in said
 
 
 def test_weights_times_and_too_few_rows(lay_out_job):
@@ -400,7 +400,7 @@ def test_unaligned_rows_that_can_teach_nothing(lay_out_job):
     frames["bank"] = frames["bank"].with_columns(y=pl.when(training).then(pl.int_range(pl.len()) % 2).otherwise(2))
     three = {"target": {"type": "multiclass", "classes": 3}}
     for unaligned, party, changes, words in (
-        ({"method": "heuristic", "group": "x"}, {}, {}, "unaligned.group = x: is no categorical column of the label party"),
+        ({"method": "heuristic", "group": "x"}, {}, {}, "unaligned.group = x: is not a categorical column of the label party"),
         ({"method": "heuristic", "group": "no"}, {"time": "day"}, {"split__method": "time"}, "unaligned.group = no: is no categ"),
         (
             {"method": "warm-start"},

@@ -149,7 +149,7 @@ def test_labels_without_quantiles_are_refused_by_name(labels, message):
         ),
         ({"unaligned": {"method": "fedcvt"}}, r"needs two classes; target\.type = quantile"),
         ({"evaluation__privacy": {"epsilon": 1.0}}, r"releases an AUC, which target\.type = quantile does not have"),
-        ({"evaluation__share_metrics": ["rmse"]}, r"is no metric of quantile targets; allowed: pinball, d2, level_error"),
+        ({"evaluation__share_metrics": ["rmse"]}, r"is not a metric of quantile targets; allowed: pinball, d2, level_error"),
         ({"serving": {"ways": ["embedding"]}}, r"give one number for a row, and target\.type = quantile has several"),
     ],
 )

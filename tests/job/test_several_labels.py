@@ -224,7 +224,7 @@ def test_scores_are_the_probability_of_each_label():
         ({"unaligned": {"method": "warm-start"}}, r"takes? one label of a row; target\.type = multilabel has several; use none"),
         ({"alignment__method": "union"}, r"labels can be imputed for binary targets only"),
         ({"evaluation__privacy": {"epsilon": 1.0}}, r"releases an AUC, which target\.type = multilabel does not have"),
-        ({"evaluation__share_metrics": ["gini"]}, r"is no metric of multilabel targets; allowed: auc, nll, ace, ap"),
+        ({"evaluation__share_metrics": ["gini"]}, r"is not a metric of multilabel targets; allowed: auc, nll, ace, ap"),
         ({"serving": {"ways": ["embedding"]}}, r"give one number for a row, and target\.type = multilabel has several"),
     ],
 )

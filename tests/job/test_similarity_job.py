@@ -305,14 +305,14 @@ def test_a_unit_that_differs_or_is_missing_is_refused(tmp_path):
     ("terms", "said"),
     [
         ({"keep": 9}, "keep = 9: must be at most neighbors = 4"),
-        ({"block": 3}, "block = 3: goes with text"),
-        ({"noise": {"epsilon": 2.0}}, "noise.epsilon: goes with noise.keys"),
+        ({"block": 3}, "block = 3: only works with text"),
+        ({"noise": {"epsilon": 2.0}}, "noise.epsilon: only works with noise.keys"),
         ({"noise": {"tau": 0.1}, "helper_sees": "clear"}, "noise.resolution: is missing"),
         ({"noise": {"keys": "gaussian", "delta": 0.0}}, "noise.delta = 0"),
         ({"window": 1e-6, "deviation": 0.001}, "bits is more than"),
         ({"dimensions": [PLACES[0], PLACES[0]]}, "each name must be given once"),
         ({"dimensions": [{"name": "lon"}]}, "low and high must be given"),
-        ({"dimensions": [{"name": "title", "kind": "text", "unit": "m"}]}, "unit goes with kind = number"),
+        ({"dimensions": [{"name": "title", "kind": "text", "unit": "m"}]}, "unit only works with kind = number"),
         ({"dimensions": PLACES[:1], "noise": {"keys": "planar-laplace"}}, "is for places of 2 dimensions"),
     ],
 )
@@ -327,7 +327,7 @@ def test_the_contract_has_keys_or_similarity_as_its_method_asks():
     values["alignment"]["keys"] = [{"name": "id"}]
     with pytest.raises(
         ConfigError,
-        match=r"alignment.keys: goes with alignment.method = intersection, union or .* only; leave it",
+        match=r"alignment.keys: only works with alignment.method = intersection, union or .*; leave it",
     ):
         parse_contract(values)
     del values["alignment"]["keys"], values["alignment"]["similarity"]

@@ -156,7 +156,7 @@ def test_a_predicted_score_is_the_time_by_which_half_have_had_their_event():
         ),
         ({"unaligned": {"method": "warm-start"}}, r"which target\.type = survival has no way for"),
         ({"evaluation__privacy": {"epsilon": 1.0}}, r"releases an AUC, which target\.type = survival does not have"),
-        ({"evaluation__share_metrics": ["rmse"]}, r"is no metric of survival targets; allowed: concordance, brier"),
+        ({"evaluation__share_metrics": ["rmse"]}, r"is not a metric of survival targets; allowed: concordance, brier"),
     ],
 )
 def test_what_has_no_way_for_survival_is_refused_by_name(changes, message):

@@ -318,7 +318,7 @@ def test_what_one_side_does_not_allow_is_not_tuned(lay_out_job):
         ({RATE: {"low": 1.0, "high": 0.1}}, "low = 1: must be below high = 0.1"),
         ({RATE: {"low": 0.0, "high": 0.1, "log": True}}, "low = 0: must be above 0 with log: true"),
         ({RATE: {}}, "is without bounds; give values: [...], or low and high"),
-        ({RATE: {"values": [0.1], "low": 0.1}}, "values: goes without low, high and log"),
+        ({RATE: {"values": [0.1], "low": 0.1}}, "values: does not work with low, high and log"),
         ({RATE: {"values": [0.1, -1.0]}}, "training.learning_rate = -1.0: must be at least 1e-09"),
         ({"training.optimizer": {"low": 1, "high": 2}}, "training.optimizer: has no numbers in between; give values: [...]"),
         ({"training.optimizer": {"values": ["adam", "magic"]}}, 'training.optimizer = "magic": must be adam, adamw'),

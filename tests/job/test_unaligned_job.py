@@ -425,7 +425,7 @@ NEAREST = {"dimensions": [{"name": "id"}], "neighbors": 1, "helper_sees": "clear
         ({"settings": {"method": "offset", "dropout": 1.0}}, "unaligned.dropout = 1.0: must be below 1"),
         ({"settings": {"method": "fedcvt"}, "target": {"type": "multiclass", "classes": 3}}, "needs two classes"),
         ({"settings": {"method": "fedcvt"}, "parties": ("bank", "club", "shop")}, "is for one feature party, found 2"),
-        ({"settings": {"group": "kind"}}, 'unaligned.group = "kind": goes with unaligned.method = heuristic only; leave it out'),
+        ({"settings": {"group": "kind"}}, 'unaligned.group = "kind": only works with unaligned.method = heuristic; leave it out'),
         ({"settings": {"method": "ofset"}}, 'unaligned.method = "ofset": is not known; did you mean offset?'),
         ({"settings": {"method": "diffu-at", "evaluations": 1001}}, "unaligned.evaluations = 1001: must be at most"),
         ({"settings": {"method": "ss-vfl", "masked": 1.0}}, "unaligned.masked = 1.0: must be below 1"),

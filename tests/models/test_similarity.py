@@ -175,7 +175,7 @@ def test_dropout_goes_on_where_it_was():
     [
         (
             {"method": "attention", "weight": "similarity"},
-            "model.merge.weight = .similarity.: goes with model.merge.method = cnn or mlp only",
+            "model.merge.weight = .similarity.: only works with model.merge.method = cnn or mlp",
         ),
         ({"method": "top1", "sort": False}, "model.merge.sort = false"),
         ({"method": "median"}, "model.merge.method"),

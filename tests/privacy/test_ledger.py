@@ -319,6 +319,6 @@ def test_a_cap_that_is_no_number_is_a_damaged_ledger(tmp_path, damage):
         connection.execute("DROP TRIGGER caps_stay")
         connection.execute(f"UPDATE caps SET epsilon = {damage}")
     for use in (lambda: ledger.cap("labels"), lambda: ledger.spend("labels", PureDP(epsilon=0.1), what="a release")):
-        with pytest.raises(StorageError, match="the cap of data set 'labels' is no number that a cap can be"):
+        with pytest.raises(StorageError, match="the cap of data set 'labels' is not a valid number"):
             use()
     assert ledger.entries() == []

@@ -312,7 +312,7 @@ def test_a_query_that_takes_long_costs_its_time(sqlite_rows, monkeypatch):
             {"database": "adbc:nowhere"},
             r"serving\.store: the driver of nowhere is not installed; run: pip install adbc-driver-nowhere",
         ),
-        ({"options": {"uri": "x"}}, "options: goes with an adbc: database only"),
+        ({"options": {"uri": "x"}}, "options: only works with an adbc: database"),
         ({"database": "adbc:flightsql", "options": {"password": "x"}}, "options.*holds"),
         ({"database": "adbc:flightsql", "options": {"uri": "grpc://me:hunter@db"}}, "holds a password"),
         ({"database": "adbc:flightsql", "options": {"a": "x"}, "secret_options": {"a": {"env": "A"}}}, "stands in both"),

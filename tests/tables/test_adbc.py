@@ -173,13 +173,13 @@ def test_what_a_driver_says_comes_without_the_secret(server, tmp_path):
             "holds a password; the party file must not contain a secret",
         ),
         ({"database": "adbc:x", "secret_options": {"password": "abc"}}, "the party file must not contain a secret"),
-        ({"database": "sqlite:t.db", "options": {"uri": "x"}}, "options: goes with an adbc: database only"),
-        ({"options": {"uri": "x"}}, "options: goes with an adbc: database only"),
+        ({"database": "sqlite:t.db", "options": {"uri": "x"}}, "options: only works with an adbc: database"),
+        ({"options": {"uri": "x"}}, "options: only works with an adbc: database"),
         (
             {"database": "adbc:x", "options": {"uri": "x"}, "secret_options": {"uri": {"env": "URI"}}},
             "options, secret_options: uri stands in both",
         ),
-        ({"database": "sqlite:t.db", "password": {"env": "WORD"}}, "password: goes with a postgresql:// database only"),
+        ({"database": "sqlite:t.db", "password": {"env": "WORD"}}, "password: only works with a postgresql:// database"),
     ],
 )
 def test_what_does_not_go_together_is_refused_and_no_secret_is_shown(tmp_path, values, says):

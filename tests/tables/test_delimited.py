@@ -173,7 +173,7 @@ def test_parquet_files_as_one_table(tmp_path: Path) -> None:
 
 
 def test_keys_of_csv_files_go_with_files_only(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"table\.separator: goes with path only"):
+    with pytest.raises(ConfigError, match=r"table\.separator: only works with path"):
         read(tmp_path, None, path=None, query="select 1", separator=";")
 
 

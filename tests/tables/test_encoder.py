@@ -187,7 +187,7 @@ def test_categories_are_the_same_in_every_type() -> None:
 
 def test_columns_that_are_absent_or_text() -> None:
     frame = pl.DataFrame({"x": ["1", "2", "hush"]})
-    with pytest.raises(DataError, match="column 'x': 1 of 3 cells are text that is no number"):
+    with pytest.raises(DataError, match="column 'x': 1 of 3 cells are text that is not a number"):
         fit(frame, numeric=("x",))
     with pytest.raises(DataError, match="feature column 'xx' is not in the table; did you mean x"):
         fit(frame, categorical=("xx",))

@@ -163,13 +163,13 @@ def test_a_store_that_refuses_or_is_away_ends_in_one_line():
         ({"path": "s3://reader:hunter2@rows/x.csv"}, "table.path: holds a password; the party file must not contain a secret"),
         ({"path": "s3://"}, "must name a bucket and what is in it, such as s3://bucket/folder"),
         ({"path": "s3://rows/x.txt"}, 'table.path = "s3://rows/x.txt": must end in .csv'),
-        ({"path": "x.csv", "store": {"region": "eu"}}, "table.store: goes with a path at s3://, gs:// or abfs:// only"),
+        ({"path": "x.csv", "store": {"region": "eu"}}, "table.store: only works with a path at s3://, gs:// or abfs://"),
         (
             {"path": "s3://rows/x.csv", "store": {"secret_key": "hunter2"}},
             "table.store.secret_key: the party file must not contain",
         ),
         ({"path": "s3://rows/x.csv", "store": {"endpoint": "http://me:hunter2@h"}}, "table.store.endpoint"),
-        ({"query": "select 1", "version": 3}, "table.version: goes with path only"),
+        ({"query": "select 1", "version": 3}, "table.version: only works with path"),
         ({"path": 7}, "table.path = 7: must be a path, or an address such as s3://bucket/folder"),
     ],
 )

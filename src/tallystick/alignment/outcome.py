@@ -26,7 +26,7 @@ class SimilarityScale:
     deviation: float
     """Standard deviation of the negative distances, above 0."""
     sigma: float
-    """Standard deviation of the noise, in units of ``deviation``; 0 is no noise."""
+    """Standard deviation of the noise, in units of ``deviation``; 0 means no noise."""
 
 
 @dataclass(frozen=True, kw_only=True)

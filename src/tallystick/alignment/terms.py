@@ -123,7 +123,7 @@ class SimilarityConfig(Model):
         fields = SimilarityNoiseConfig.model_fields
         settings = {name for name in ("epsilon", "delta", "radius") if getattr(noise, name) != fields[name].default}
         if noise.keys == "none" and settings:
-            problems.append(f"noise.{min(settings)}: goes with noise.keys; leave it out, or say which noise keys get")
+            problems.append(f"noise.{min(settings)}: only works with noise.keys; leave it out, or say which noise keys get")
         if self.helper_sees == "clear" and noise.tau not in (None, 1) and "resolution" not in noise.model_fields_set:
             problems.append(
                 "noise.resolution: is missing; without filters, noise.tau needs to know what counts as hitting a distance"
@@ -163,10 +163,10 @@ def _dimension_problems(terms: SimilarityConfig) -> list[str]:
         if dimension.kind == "text":
             number_keys = [key for key in ("unit", "low", "high", "metres") if getattr(dimension, key) is not None]
             number_keys += ["scale"] if dimension.scale != 1 else []
-            problems += [f"{where}: {key} goes with kind = number only; leave it out" for key in number_keys]
+            problems += [f"{where}: {key} only works with kind = number; leave it out" for key in number_keys]
             continue
         if dimension.normalise:
-            problems.append(f"{where}: normalise goes with kind = text only; leave it out")
+            problems.append(f"{where}: normalise only works with kind = text; leave it out")
         if terms.helper_sees == "clear":
             continue
         if dimension.low is None or dimension.high is None or not dimension.low < dimension.high:
@@ -181,5 +181,5 @@ def _dimension_problems(terms: SimilarityConfig) -> list[str]:
     if terms.keep is not None and terms.keep > terms.neighbors:
         problems.append(f"keep = {terms.keep}: must be at most neighbors = {terms.neighbors}")
     if terms.block and not terms.texts:
-        problems.append(f"block = {terms.block}: goes with text; leave it out")
+        problems.append(f"block = {terms.block}: only works with text; leave it out")
     return problems

@@ -80,7 +80,7 @@ class RebuiltColumn(Finding, frozen=True, kw_only=True):
         accuracy, majority: for a categorical column, the accuracy of the attack and of guessing the most frequent category.
         cosine: for a vector, the mean cosine between rebuilt and true vectors, both minus the mean vector. 0 is a guess.
         luck: threshold of chance: if embeddings told nothing, one audit in a hundred would find more than this for some of its
-            columns. A smaller ``value`` is no finding.
+            columns. A smaller ``value`` does not count as a finding.
         used: whether the model gets the column; the table has it in any case.
     """
 

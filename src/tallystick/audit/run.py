@@ -157,7 +157,7 @@ def audit_recorded(
         known_rows: number of rows whose columns attacks on columns know; several numbers are tried in turn.
         also: this party's folders of other runs on the same rows, to attack together with this one.
 
-    Raises ConfigError if this is no run folder, or if ``known_rows`` leaves no row to attack; DataError if its view is empty,
+    Raises ConfigError if this is not a run folder, or if ``known_rows`` leaves no row to attack; DataError if its view is empty,
     damaged or of another contract or run.
     """
     contract_of(path)  # raises an error that names what was given instead of a run folder

@@ -63,7 +63,7 @@ def audit(
             wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep, "--seeds": seeds, "--rows": rows}
             wrong |= {"--minutes": minutes}
             if given := [name for name, value in wrong.items() if value]:
-                raise ConfigError(f"{', '.join(given)}: goes with a contract, and {target} is a folder; leave it out")
+                raise ConfigError(f"{', '.join(given)}: only works with a contract, and {target} is a folder; leave it out")
             counts = tuple(int(part) for part in known_rows.split(",") if part.strip().isdecimal())
             if len(counts) != len(known_rows.split(",")):
                 raise ConfigError(f"--known-rows {known_rows}: must be whole numbers with commas between, such as 20,200")
@@ -73,7 +73,7 @@ def audit(
                 f"--party is missing: {target} is tried on the label party's own data; or give a run folder to audit"
             )
         elif also:
-            raise ConfigError(f"--also: goes with a run folder, and {target} is a contract; leave it out")
+            raise ConfigError(f"--also: only works with a run folder, and {target} is a contract; leave it out")
         else:
             options = _Options(split=split, share=share, sweep=sweep, seeds=seeds, rows=rows, minutes=minutes)
             _tried(target, party, options, watcher_of(progress), as_json=as_json)

@@ -117,7 +117,7 @@ def perform(work: Work, *given: bytes, threads: int, versions: str) -> bytes:
 def output_of(answer: bytes, number: int, *, read: Callable[[bytes], Output], machine: str = "a worker") -> Output:
     """Return a task's result, as ``read`` makes it from the bytes.
 
-    Raises what the task raised, and ComputeError, which names the machine, for bytes that are no valid answer.
+    Raises what the task raised, and ComputeError, which names the machine, for bytes that are not a valid answer.
     """
     try:
         if answer[:1] == _DONE:

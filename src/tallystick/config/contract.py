@@ -431,7 +431,7 @@ def _any_key_problems(contract: Contract) -> list[str]:
         return []
     names = [key.name for key in alignment.keys]
     key_names = {name for alternative in alignment.alternatives for name in alternative}
-    problems += [f"{where}: {shown(name)} is no key; {did_you_mean(name, names)}" for name in sorted(key_names - set(names))]
+    problems += [f"{where}: {shown(name)} is not a key; {did_you_mean(name, names)}" for name in sorted(key_names - set(names))]
     problems += [
         f"{where}: no alternative has the key {shown(name)}; add it to one, or leave it out of alignment.keys"
         for name in names
@@ -471,7 +471,7 @@ def _value_problems(contract: Contract) -> list[str]:
             "training.patience not null"
         )
     if contract.training.warm_up and contract.training.schedule != "cosine":
-        problems.append(f"training.warm_up = {contract.training.warm_up:g}: goes with training.schedule = cosine only")
+        problems.append(f"training.warm_up = {contract.training.warm_up:g}: only works with training.schedule = cosine")
     if contract.training.starts == "public" and contract.defense:
         problems.append(
             "training.starts = public: whoever knows the starting weights reads what a defence hides; use secret, or no defence"
@@ -542,7 +542,7 @@ def _disclosure_problems(contract: Contract) -> list[str]:
     evaluation, target = contract.evaluation, contract.target.type
     allowed, shared = METRICS[target], evaluation.share_metrics
     problems = [
-        f"evaluation.share_metrics.{number} = {shown(name)}: is no metric of {target} targets; allowed: {', '.join(allowed)}"
+        f"evaluation.share_metrics.{number} = {shown(name)}: is not a metric of {target} targets; allowed: {', '.join(allowed)}"
         for number, name in enumerate(shared)
         if name not in allowed
     ]
@@ -580,11 +580,11 @@ def _serving_problems(contract: Contract) -> list[str]:
         problems.append("serving.ways: each way must be given once")
     if linkage.similar:
         problems.append(
-            f"serving: does not go with alignment.method = {method}, whose rows cannot be found by a key; leave it out"
+            f"serving: does not work with alignment.method = {method}, whose rows cannot be found by a key; leave it out"
         )
     elif linkage.helper:
         problems.append(
-            f"serving: does not go with alignment.method = {method}, whose helper would have to keep running; use union"
+            f"serving: does not work with alignment.method = {method}, whose helper would have to keep running; use union"
         )
     hidden = ("ahead", *get_args(FeaturePartyAsks))
     if linkage.imputes and (wrong := [way for way in serving.ways if way not in hidden]):
@@ -779,7 +779,7 @@ def _against_folds(contract: Contract) -> list[str]:
     if training.starts == "public":
         problems.append("training.starts = public: the audit rebuilds the first models, and can do so for one network only")
     if contract.alignment.method != "intersection":
-        problems.append(f"alignment.method = {contract.alignment.method}: folds go with alignment.method = intersection only")
+        problems.append(f"alignment.method = {contract.alignment.method}: folds only work with alignment.method = intersection")
     if contract.unaligned.used:
         problems.append(f"unaligned.method = {contract.unaligned.method}: it brings networks of its own")
     if contract.defense:

@@ -14,7 +14,7 @@ def differences(own: str, peer_json: str) -> list[str]:
     nothing private.
     """
     try:
-        # Parse JSON that is no larger than any contract. Raises ValueError, because the paths of many deep values add up
+        # Parse JSON of at most a contract's size. Raises ValueError, because the paths of many deep values add up
         value = json.loads(peer_json)
         waiting, items = [(value, 0)], 0
         while waiting:

@@ -51,7 +51,7 @@ class OverlapConfig(Model):
                 [f"{', '.join(extra)}: limit exact counts, and with epsilon = {self.epsilon:g} there are none; leave them out"]
             )
         if self.epsilon is None and "delta" in self.model_fields_set:
-            Problems.raise_any([f"delta = {self.delta:g}: goes with epsilon only; give it, or leave delta out"])
+            Problems.raise_any([f"delta = {self.delta:g}: only works with epsilon; give it, or leave delta out"])
         return self
 
     @property

@@ -244,12 +244,12 @@ class PrivacyConfig(Model):
     )
     cap: Positive | None = Field(
         default=None,
-        description="most epsilon that may ever be spent on each of these: labels, linking keys, embeddings; null is no cap",
+        description="most epsilon that may ever be spent on each of these: labels, linking keys, embeddings; null means no cap",
     )
     scores_per_row: Count | None = Field(
         default=None,
         description="most scores of a row that heads on shares may open, over all runs, predictions and label parties (feature "
-        "party only; a model opens one, of several classes one each); null is no bound",
+        "party only; a model opens one, of several classes one each); null means no bound",
     )
     delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")
     allow: tuple[ExactUse, ...] = Field(
@@ -399,7 +399,7 @@ class PartyFile(Model):
         if self.weight in self.labels:
             problems.append(f"weight = {shown(self.weight)}: is also the label")
         if self.features is not None and self.drop:
-            problems.append("drop: goes with features: auto only; leave the columns out of features instead")
+            problems.append("drop: only works with features: auto; leave the columns out of features instead")
         Problems.raise_any(problems)
         return self
 

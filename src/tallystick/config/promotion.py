@@ -42,7 +42,7 @@ def promotion_problems(rule: PromotionConfig, target: TargetType) -> list[str]:
     problems = []
     if rule.metric is not None and rule.metric not in METRICS[target]:
         allowed = ", ".join(METRICS[target])
-        problems.append(f"promotion.metric = {shown(rule.metric)}: is no metric of {target} targets; allowed: {allowed}")
+        problems.append(f"promotion.metric = {shown(rule.metric)}: is not a metric of {target} targets; allowed: {allowed}")
     if rule.calibration_slack is not None and "ace" not in METRICS[target]:
         problems.append(f"promotion.calibration_slack: {target} targets have no calibration error; leave it out")
     return problems

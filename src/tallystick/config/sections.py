@@ -304,7 +304,7 @@ Compression = Annotated[
     CompressionName,
     Field(
         description="how the numbers of a training step are sent, in both directions: unchanged; bfloat16 with two bytes "
-        "each; int8 with one, and four bytes a row. Validation, test and prediction are sent unchanged. It is no defence"
+        "each; int8 with one, and four bytes a row. Validation, test and prediction are sent unchanged. It is not a defence"
     ),
 ]
 Staleness = Annotated[

@@ -65,7 +65,7 @@ DriverOptions = Annotated[
 def driver_option_problems(database: str, options: Mapping[str, str], secret_options: Mapping[str, Secret]) -> list[str]:
     """List the problems of a driver's options."""
     problems = [
-        f"{use}: goes with an adbc: database only"
+        f"{use}: only works with an adbc: database"
         for use, given in (("options", options), ("secret_options", secret_options))
         if given and not database.startswith("adbc:")
     ]
@@ -183,15 +183,15 @@ class TableConfig(Model):
                 endings = ", ".join(TABLE_SUFFIXES)
                 problems.append(f"path = {shown(str(self.path))}: must end in {endings}, or be a folder of such files")
         if self.store.model_fields_set and address_scheme(self.path) is None:
-            problems.append("store: goes with a path at s3://, gs:// or abfs:// only")
+            problems.append("store: only works with a path at s3://, gs:// or abfs://")
         for use in ("separator", "encoding", "decimal", "missing", "missing_in", "version"):
             if getattr(self, use) not in (None, {}) and self.path is None:
-                problems.append(f"{use}: goes with path only")
+                problems.append(f"{use}: only works with path")
         if self.database is not None and self.query is None:
-            problems.append("database: goes with query only")
+            problems.append("database: only works with query")
         database = self.database.get_secret_value() if self.database is not None else ""
         if self.password is not None and not database.startswith("postgres"):
-            problems.append("password: goes with a postgresql:// database only")
+            problems.append("password: only works with a postgresql:// database")
         problems += driver_option_problems(database, self.options, self.secret_options)
         Problems.raise_any(problems)
         return self

@@ -52,7 +52,7 @@ class TunedKey(Model):
     def _values_or_bounds(self) -> "TunedKey":
         bounds = (self.low, self.high)
         if self.values:
-            Problems.raise_any(["values: goes without low, high and log"] if bounds != (None, None) or self.log else [])
+            Problems.raise_any(["values: does not work with low, high and log"] if bounds != (None, None) or self.log else [])
             return self
         if self.low is None or self.high is None:
             Problems.raise_any(["is without bounds; give values: [...], or low and high"])

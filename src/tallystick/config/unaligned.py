@@ -319,5 +319,5 @@ def unaligned_problems(unaligned: UnalignedKeys, *, alignment: str, target: str,
     if facts.one_feature_party and feature_parties > 1:
         problems.append(f"{where}: is for one feature party, found {feature_parties}; choose multi-task or average")
     if wide:
-        problems.append(f"{where}: goes with model.wide = false only; a wide part would read the label party's columns twice")
+        problems.append(f"{where}: only works with model.wide = false; a wide part would read the label party's columns twice")
     return problems

@@ -193,7 +193,7 @@ def check_unaligned(settings: UnalignedKeys, encoder: Encoder | None) -> None:
         )
     group = settings.group if isinstance(settings, HeuristicConfig) else None
     if group is not None and group not in [column.name for column in encoder.categorical]:
-        raise DataError(f"unaligned.group = {group}: is no categorical column of the label party that training uses")
+        raise DataError(f"unaligned.group = {group}: is not a categorical column of the label party that training uses")
 
 
 def check_classes(settings: UnalignedKeys, coder: LabelCoder, aligned_N: Tensor) -> None:

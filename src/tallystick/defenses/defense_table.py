@@ -68,5 +68,5 @@ def defense_named(method: str) -> type[Defense] | None:
     except Exception as error:
         raise ConfigError(f"{where}: {points[0].value} cannot be loaded: {type(error).__name__}: {error}") from error
     if not (isinstance(defense, type) and issubclass(defense, Defense)) or defense.method != method:
-        raise ConfigError(f"{where}: {points[0].value} is no class of a Defense whose method is {method}")
+        raise ConfigError(f"{where}: {points[0].value} is not a class of a Defense whose method is {method}")
     return defense

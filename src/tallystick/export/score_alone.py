@@ -39,7 +39,7 @@ def score_by_student(student: Path, party: PartyFile, *, table: str | None, outp
     student cannot read.
     """
     if not (student / FACTS).is_file():
-        raise ConfigError(f"{student}: is no student; `tallystick student` makes one")
+        raise ConfigError(f"{student}: is not a student; `tallystick student` makes one")
     facts = json.loads((student / FACTS).read_bytes())
     contract = parse_contract(facts["contract"], source=str(student / FACTS))
     check_output(contract, party, output)

@@ -116,7 +116,7 @@ class Job:
 
 
 SMALL_STEP = 2**26
-"""Multiplications of a training step up to which more threads are no faster, and use many times the processor time."""
+"""Number of multiplications of a training step up to which more threads only use more processor time and are not faster."""
 
 
 def fitting_threads(contract: Contract, rows: int) -> int | None:

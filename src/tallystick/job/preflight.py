@@ -134,7 +134,7 @@ def preflight(
         contract: the contract.
         party: this party's file.
         folder: that of a run to resume.
-        trials: how many trials a search may still run; None if this is no search.
+        trials: number of trials that a search may still run; None if this is not a search.
         point: the run whose weights this one starts from, if any.
     """
     report = Preflight()

@@ -43,7 +43,7 @@ def connect_request(proxy: Proxy, address: str) -> bytes:
     try:
         target = f"{host.encode('idna').decode()}:{port}" if not host.startswith("[") else address
     except UnicodeError:
-        raise LinkBroken(f"{host} is no host name") from None
+        raise LinkBroken(f"{host} is not a host name") from None
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     if proxy.credentials is not None:
         lines.append(f"Proxy-Authorization: Basic {base64.b64encode(proxy.credentials.encode()).decode()}")

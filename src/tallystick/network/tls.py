@@ -414,4 +414,4 @@ async def _resolve(address: str) -> list[tuple[Any, ...]]:
     try:
         return await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except UnicodeError:
-        raise OSError(f"{host} is no host name") from None
+        raise OSError(f"{host} is not a host name") from None

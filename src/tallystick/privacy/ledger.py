@@ -461,7 +461,7 @@ class Ledger:
         try:
             return Cap(epsilon=row[0], delta=row[1])
         except (TypeError, ConfigError):  # caps are outside the chain of hashes
-            raise self._broken(f"the cap of data set {dataset!r} is no number that a cap can be") from None
+            raise self._broken(f"the cap of data set {dataset!r} is not a valid number") from None
 
     def _check(self, connection: sqlite3.Connection) -> None:
         if connection.execute("PRAGMA user_version").fetchone()[0] != 2:

@@ -160,7 +160,7 @@ def read_answers(folder: RunFolder, *, since: date | None = None) -> Iterator[Ke
                 yield _DECODER.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise DamagedFile(
-                    path, "it holds a line that is no answer", "move the file away; the other days remain"
+                    path, "it holds a line that is not an answer", "move the file away; the other days remain"
                 ) from None
 
 

@@ -291,14 +291,14 @@ def nothing(partners: Partners, rows: int) -> Answered:
 
 
 def _of_wanted(answered: Answered, positions_M: NDArray[np.int64], place_B: NDArray[np.int64]) -> Answered:
-    """Return the answers for these ascending positions in the order of the wanted places; -1 is no position."""
+    """Return the answers for these ascending positions in the order of the wanted places; -1 means no position."""
     return replace(picked(positions_M, answered.state_B, answered.cuts_ED, place_B), waited_s=answered.waited_s)
 
 
 def picked(
     positions_M: NDArray[np.int64], state_M: NDArray[np.uint8], cuts_ED: Sequence[Tensor], place_B: NDArray[np.int64]
 ) -> Answered:
-    """Select the answers for the wanted places from the answers for these ascending positions; -1 is no position."""
+    """Select the answers for the wanted places from the answers for these ascending positions; -1 means no position."""
     if not len(positions_M):
         return Answered(state_B=np.full(len(place_B), ABSENT, dtype=np.uint8), cuts_ED=[cut_ED[:0] for cut_ED in cuts_ED])
     found_B = np.minimum(np.searchsorted(positions_M, place_B), len(positions_M) - 1)

@@ -300,7 +300,7 @@ class Batcher:
                     for name, values_E in run.scorer.joint(answered.cuts_ED, own_E).items():
                         scores[name][place_E] = values_E
                         for place in place_E[~np.isfinite(values_E)].tolist():
-                            why_B[place] = "away"  # embeddings that overflow are no answer
+                            why_B[place] = "away"  # embeddings that overflow do not count as an answer
             outcome = Outcome(why_B=why_B, scores=scores)
             self._tell_refusal("")
         except Refused as error:  # for example, a partner's store is away: the next batch asks again

@@ -99,7 +99,7 @@ class AskedLabelParty:
             state_B, score_E1 = checked_answer(self.channel.peer, answer, number=first + place, row_count=row_count, width=1)
             wrong = "its state is none of a score's" if bool((state_B == ABSENT).any()) else ""
             if self.probabilities and not bool(((score_E1 >= 0) & (score_E1 <= 1)).all()):
-                wrong = "a score is no number from 0 to 1"
+                wrong = "a score is not a number from 0 to 1"
             if wrong:
                 raise ProtocolError(self.channel.peer, f"{self.channel.peer}: ScoreAnswer: {wrong}; it was not used")
             answered.append(Answered(state_B=state_B, cuts_ED=[score_E1], waited_s=waited_s))
@@ -186,7 +186,7 @@ class AskByAgreedBatch:
         if not answers:
             absent_B = np.full(len(place_B), ABSENT, dtype=np.uint8)
             return Answered(state_B=absent_B, cuts_ED=[torch.empty(0, 1)], waited_s=waited_s)
-        # Join the answers for these batches at the wanted positions; -1 is no position
+        # Join the answers for these batches at the wanted positions; -1 means no position
         position_M = np.concatenate([self.batches.members[batch] for batch in batches_needed])
         score_M = torch.full((len(position_M), 1), torch.nan)
         state_M = np.concatenate([answer.state_B for answer in answers])

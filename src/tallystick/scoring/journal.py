@@ -38,8 +38,8 @@ class Journal:
     Args:
         origin: folder of the files.
         secret: key of the digests.
-        a_day: most rows per day; None is no limit.
-        a_day_per_row: most requests for one row per day; None is no limit.
+        a_day: limit of rows per day; None means no limit.
+        a_day_per_row: limit of requests for one row per day; None means no limit.
         clock: returns the time.
     """
 

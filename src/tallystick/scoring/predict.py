@@ -163,6 +163,6 @@ def receive_scores_message(channel: Channel, rows: int) -> Tensor:
     wrong_B = ~((scores_B >= 0) & (scores_B <= 1))  # NaN is neither
     if bool(wrong_B.any()):
         raise ProtocolError(
-            channel.peer, f"{channel.peer}: UnionScores: {int(wrong_B.sum())} of {rows} scores are no numbers from 0 to 1"
+            channel.peer, f"{channel.peer}: UnionScores: {int(wrong_B.sum())} of {rows} scores are not numbers from 0 to 1"
         )
     return scores_B

@@ -27,7 +27,7 @@ HEADER_KIND, HEADER, LENGTH, COMPRESSION = 1, 2, 0, 3  # numbers of these tables
 
 
 def read_stream(body: bytes, *, most_rows: int, most_bytes: int) -> pl.DataFrame:
-    """Read the rows. Raises Problem if this is no stream, has too many rows, or uses a refused encoding."""
+    """Read the rows. Raises Problem if this is not a stream, has too many rows, or uses a refused encoding."""
     try:
         counts = [_rows_of(bytes(message.metadata)) for message in pa.ipc.MessageReader.open_stream(body)]
         if min(counts, default=0) < 0:

@@ -14,8 +14,8 @@ all sides have it, new requests use it, and earlier requests are answered by the
   scores.
 - All this runs in a separate thread, which waits for no batch. With ``ahead`` a partner sees only these messages. Each is sent
   up to a quarter of LOOK_S late, at random: a single request does not show, but many may show how busy the machine is.
-- A run of another contract text is no version. With ``--run``, and if the feature party asks, a side keeps the run that it
-  began with.
+- A run of another contract text does not count as a version. With ``--run``, and if the feature party asks, a side keeps the run
+  that it began with.
 
 Threat model: honest-but-curious parties. Not protected: a partner can say that a run is loaded, and answer with another run's
 embeddings; an embedding does not show which model made it.

@@ -10,7 +10,7 @@ from tallystick.tables.lazy_table import is_gzipped
 HEAD_BYTES = 512
 _SHEET, _UNPACK, _EXPORT = "save its sheet as CSV", "unpack it, or pack it by gzip", "write it as Parquet or CSV"
 KINDS: tuple[tuple[bytes, str, str], ...] = (
-    (rb"PK\x03\x04", "a workbook or another packed file, and not text", f"{_SHEET}, or unpack it"),
+    (rb"PK\x03\x04", "a workbook or another packed file and not text", f"{_SHEET}, or unpack it"),
     (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old workbook (.xls)", _SHEET),
     (rb"PAR1", "a Parquet file", "give it a name that ends in .parquet"),
     (rb"ARROW1|\xff\xff\xff\xff.{3}\x00", "an Arrow file", _EXPORT),

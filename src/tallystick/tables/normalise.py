@@ -78,7 +78,7 @@ def _label_in_letters(label: str) -> str:
         return label
     try:
         letters = label.removeprefix(PUNYCODE).encode("ascii").decode("punycode")
-        letters.encode()  # a surrogate is no letter
+        letters.encode()  # raises an error for a surrogate, which is not a letter
     except UnicodeError:
         return label
     plain = pl.Series([letters])

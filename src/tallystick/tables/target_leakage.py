@@ -55,7 +55,7 @@ def follows(values: pl.Series, label: pl.Series) -> bool:
 
 
 def _determines(values: pl.Series, label: pl.Series) -> bool:
-    """Tell whether there are few values, and 99.9 % of the rows have a value that goes with one label only."""
+    """Tell whether there are few values, and 99.9 % of the rows have a value that occurs with one label only."""
     pair = pl.DataFrame({"value": values, "label": label}).drop_nulls()
     groups = pair.group_by("value").agg(pl.len(), pl.col("label").n_unique().alias("labels"))
     if pair.height < 3 or groups.height > max(2, pair.height // 10) or pair.get_column("label").n_unique() < 2:

@@ -52,7 +52,7 @@ def as_text(column: pl.Series) -> pl.Series:
 def as_number(column: pl.Series, *, advice: str = "list it under categorical, or clean it") -> pl.Series:
     """Return a column as float64: dates as days and time stamps as seconds since 1970, durations in seconds; NaN becomes null.
 
-    Raises DataError, naming the column, for text that is no number, with the count of such cells and ``advice``, and for times
+    Raises DataError, naming the column, for text that is not a number, with the count of such cells and ``advice``, and for times
     beyond the years 1 to 9999.
     """
     kind = column.dtype

@@ -80,7 +80,7 @@ def receive_decision(channel: Channel, *, step: int, networks: int, first: bool,
         )
     if first and not all(decision.improved):
         raise ProtocolError(
-            channel.peer, f"{channel.peer} said that step {step}, its first decision, is no improvement, which cannot be"
+            channel.peer, f"{channel.peer} said that step {step}, its first decision, is not an improvement, which is impossible"
         )
     if decision.stop and not may_stop:
         raise ProtocolError(channel.peer, f"{channel.peer} ended training at step {step}, where no epoch ends")

@@ -57,7 +57,7 @@ def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
         raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as label-dp=3,1")
     if method not in CUTS and method != NO_GRADIENTS and defense_named(method) is None:
         methods = [*DEFENSES, *installed_methods(), *CUTS, NO_GRADIENTS]
-        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, methods)}")
+        raise ConfigError(f"--sweep {text}: {method} is not a defence; {did_you_mean(method, methods)}")
     try:
         return method, tuple(float(value) for value in values.split(","))
     except ValueError:
@@ -147,7 +147,7 @@ class _Tally:
 
     def add(self, result: results.Result, metric: str) -> None:
         measured = result.joint[metric]
-        assert measured["value"] is not None, "a result without the metric is no outcome"
+        assert measured["value"] is not None, "an outcome has the metric"
         self.utility.append(_within(measured["value"], measured["low"], measured["high"]))
         for attack in result.label_audit.attacks:
             self.leaks.setdefault(attack.name, []).append(attack)

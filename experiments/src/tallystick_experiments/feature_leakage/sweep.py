@@ -42,7 +42,7 @@ def feature_leakage_experiment(
     plan = TrainingPlan(epochs=epochs, batch_size=batch_size)
     setting_of = {setting.name: setting for setting in settings()}
     if unknown := [name for name in only if name not in setting_of]:
-        raise ConfigError(f"--only {unknown[0]}: is no setting; known are: {'; '.join(setting_of)}")
+        raise ConfigError(f"--only {unknown[0]}: is not a setting; known are: {'; '.join(setting_of)}")
     table = read_pair(data, partner, limit=limit)
     # A log of runs with fewer figures is not continued.
     about = {"figures": 2, "data": table.name, "rows": table.frame.height, "epochs": epochs}

@@ -66,11 +66,11 @@ def fedads_experiment(
     if table not in ("3", "4", "leaks"):
         raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
     if table != "3" and options.by_users:
-        raise ConfigError("--by-users: goes with --table 3 only; leave it out")
+        raise ConfigError("--by-users: only works with --table 3; leave it out")
     if table == "leaks" and (paper_networks or aligned is not None):
-        raise ConfigError("--paper-networks, --aligned: go with --table 3 or 4; leave them out")
+        raise ConfigError("--paper-networks, --aligned: only work with --table 3 or 4; leave them out")
     if table != "4" and (options.swapped or options.epochs != 1):
-        raise ConfigError("--swapped, --epochs: go with --table 4 only; leave them out")
+        raise ConfigError("--swapped, --epochs: only work with --table 4; leave them out")
     if table == "leaks":
         return leaks.fedads_leaks_experiment(data=data, seeds=seeds, methods=only or leaks.METHODS, limit=limit)
     if table == "3":

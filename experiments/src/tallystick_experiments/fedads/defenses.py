@@ -166,7 +166,7 @@ def fedads_defenses_experiment(
         ConfigError: a defence does not exist, or a share is given for data that says which rows both parties have.
     """
     if unknown := sorted(set(only) - {*LADDERS, PAIRS}):
-        raise ConfigError(f"--only {unknown[0]}: is no defence of the table; it has {', '.join((*LADDERS, PAIRS))}")
+        raise ConfigError(f"--only {unknown[0]}: is not a defence of the table; it has {', '.join((*LADDERS, PAIRS))}")
     table = read_ads(data, limit=limit, swapped=setting.swapped)
     if setting.aligned < 1 and table.has_partner_N is not None:
         raise ConfigError(f"--aligned {setting.aligned}: {table.name} says itself which rows both parties have; leave it out")

@@ -232,7 +232,7 @@ def chosen_of(table: TwoPartyTable, only: Sequence[str]) -> dict[str, MethodRow]
     group = GROUPS.get(table.name)
     everything = {row.name: row for row in rows(group=group)}
     if unknown := [name for name in only if name not in everything]:
-        raise ConfigError(f"--only {unknown[0]}: is no row of the table; it has {', '.join(everything)}")
+        raise ConfigError(f"--only {unknown[0]}: is not a row of the table; it has {', '.join(everything)}")
     selected = {name: row for name, row in everything.items() if (name in only if only else row.kind != PROBE)}
     # the bound trains on the feature party's columns of unaligned rows
     bound = table.has_partner_N is None

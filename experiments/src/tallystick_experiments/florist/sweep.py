@@ -97,7 +97,7 @@ def florist_experiment(
             f"bench florist: unknown strategies {', '.join(unknown)}; expected some of {', '.join(sorted(all_names))}"
         )
     if setting.features_ratio is not None and tuple(sides) != ("both",):
-        raise ConfigError(f"--features-ratio {setting.features_ratio}: goes with --sides both only; found {', '.join(sides)}")
+        raise ConfigError(f"--features-ratio {setting.features_ratio}: only works with --sides both; found {', '.join(sides)}")
     if setting.own_columns and any(side != "features" for side in sides):
         raise ConfigError(
             f"bench florist: own columns are for the side features, where the label party has every row; found {', '.join(sides)}"

@@ -32,14 +32,16 @@ def training(
     unaligned rows.
     """
     if device != "cpu" and (training_workers is not None or unaligned is not None):
-        raise ConfigError(f"--device {device}: goes with --scenario alone; leave the others out")
+        raise ConfigError(f"--device {device}: only works with --scenario alone; leave the others out")
     if training_workers is not None:
         if unaligned is not None or scenario not in ("all", *shared.NETWORKS):
-            raise ConfigError(f"--training-workers: goes with --scenario {' or '.join(shared.NETWORKS)}, without --unaligned")
+            raise ConfigError(
+                f"--training-workers: only works with --scenario {' or '.join(shared.NETWORKS)}, without --unaligned"
+            )
         network = "criteo" if scenario == "all" else scenario
         return shared.measure_workers(workers=training_workers, network=network, turns=turns or 3, ray=training_cluster)
     if training_cluster is not None:
-        raise ConfigError("--training-cluster: goes with --training-workers; leave it out")
+        raise ConfigError("--training-cluster: only works with --training-workers; leave it out")
     if unaligned is not None:
         if scenario not in ("all", "small"):
             raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")

@@ -126,7 +126,7 @@ def _described(point: EntryPoint) -> dict[str, Any]:
     if type(row) is not LabelInferenceAttack:  # a class derived from it might override what the audit relies on
         return {"unusable": f"it is a {type(row).__name__}; expected a LabelInferenceAttack"}
     if type(row.description) is not str or not row.description.isprintable():
-        return {"unusable": "its description is no line of plain text"}
+        return {"unusable": "its description is not a line of plain text"}
     if type(row.reads) is not str or row.reads not in get_args(Received):
         return {"unusable": f"what it reads is none of {', '.join(get_args(Received))}"}
     if type(row.knows) not in KNOWN:

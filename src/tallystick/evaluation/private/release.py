@@ -76,7 +76,7 @@ def release_private_auc(
     if mechanism is not None:
         if not hasattr(mechanism, "answer"):
             raise ConfigError(
-                f"{mechanism.name} sends every label in the clear, which is no release; leave mechanism out, or run "
+                f"{mechanism.name} sends every label in the clear, which is not a release; leave mechanism out, or run "
                 "noisy_scores_client and noisy_scores_server for the comparison"
             )
         if mechanism.needs_clients:

@@ -175,7 +175,7 @@ def start_of(contract: Contract, folder: RunFolder) -> Seed:
     If a peer knows a feature party's starting weights, it can compute the columns of the first batch from its embeddings
     (``attacks/feature_inference/known_initial_weights.py``), and use these rows to learn the others. If it knows the label
     party's starting weights, it can simulate the gradient of each possible label (``attacks/label_inference/enumeration.py``).
-    A secret start prevents both. It is no formal guarantee: embeddings and gradients still reveal what they reveal without the
+    A secret start prevents both. It is not a formal guarantee: embeddings and gradients still reveal what they reveal without the
     start.
     """
     return contract.seed if contract.training.starts == "public" else folder.start_secret()

@@ -183,7 +183,7 @@ def named_group(columns: "tuple[str, ...] | list[str]", group: str | None) -> in
         return None
     if group not in columns:
         raise ConfigError(
-            f"unaligned.group = {group}: is no categorical column of the label party that training uses; it has "
+            f"unaligned.group = {group}: is not a categorical column of the label party that training uses; it has "
             f"{', '.join(columns) or 'none'}"
         )
     return list(columns).index(group)
