@@ -462,8 +462,8 @@ def test_arguments_the_wrong_way_round_are_named_in_one_line(lay_out_job, comman
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
     due = {
-        "check": "error: contract.yaml: is a contract (it has the key parties, and no party), where a party file is due",
-        "run": "error: party.yaml: is a party file (it has the key party, and no parties), where a contract is due",
+        "check": "error: contract.yaml: is a contract (it has the key parties, and not party); give a party file",
+        "run": "error: party.yaml: is a party file (it has the key party, and not parties); give a contract",
     }
     assert line == due[command]
 
@@ -473,7 +473,7 @@ def test_a_party_file_given_as_the_contract_is_one_problem(lay_out_job):
     done = call("check", home / "party.yaml", home / "party.yaml", "--json")
     assert done.exit_code == 2
     problems = json.loads(done.stdout.splitlines()[-1])["problems"]
-    assert problems == ["party.yaml: is a party file (it has the key party, and no parties), where a contract is due"]
+    assert problems == ["party.yaml: is a party file (it has the key party, and not parties); give a contract"]
 
 
 @pytest.mark.parametrize("spoil", ["damaged", "gone"])

@@ -85,7 +85,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"model__ensemble": 100_000}, "contract.yaml: model.ensemble = 100000: must be at most 64"),
         (
             {"model": {"ensemble": 8, "top": "mine:Top"}},
-            "contract.yaml: model.ensemble = 8: model.top = mine:Top is all that stands above the cut",
+            "contract.yaml: model.ensemble = 8: model.top = mine:Top is everything above the cut",
         ),
         (
             {"model": {"ensemble": 8, "cut_after": 3}},
@@ -101,7 +101,7 @@ def write(tmp_path: Path, text: str) -> Path:
                 "model__normalization": "batch",
                 "defense": [{"method": "gaussian-embeddings", "epsilon": 1.0, "delta": 1e-6, "clip": 1.0}],
             },
-            "contract.yaml: model.normalization = batch: by it a row's columns are in the embeddings of its whole batch",
+            "contract.yaml: model.normalization = batch: spreads a row's columns over the embeddings of its whole batch",
         ),
         ({"model__wide": "yes"}, 'contract.yaml: model.wide = "yes": must be true or false'),
         ({"model__top": "mine"}, 'contract.yaml: model.top = "mine": must be an import path, such as "package.module:Class"'),

@@ -25,7 +25,7 @@ WRONG = {
     "classes": (lambda: contract("embedding", target={"type": "multiclass", "classes": 3}), "give one number for a row"),
     "per row": (
         lambda: contract("embedding", serving={"questions_a_day_per_row": 2}),
-        "serving.questions_a_day_per_row: by embedding nobody knows which row",
+        "serving.questions_a_day_per_row: with embedding no party knows which row",
     ),
     "duplicates": (lambda: contract("agreed-batch", alignment={"duplicates": "all"}), "agreed-batch needs one row for each id"),
     "union": (lambda: contract("position", method="union"), "use ahead or embedding or agreed-batch"),

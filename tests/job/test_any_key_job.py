@@ -119,7 +119,7 @@ def test_predict_links_new_rows_by_any_key_and_a_look_at_scores_finds_them(tmp_p
         ({"alignment__alternatives": [["mail"], ["fax"]]}, 'alignment.alternatives: "fax" is not a key; known here: mail, phone'),
         ({"alignment__alternatives": [["mail"], ["mail"]]}, "must have each alternative once"),
         ({"alignment__alternatives": [["mail"]]}, "alignment.alternatives"),
-        ({"alignment__alternatives": [["mail", "phone"], ["mail"]], "alignment__duplicates": "all"}, "take first, drop or error"),
+        ({"alignment__alternatives": [["mail", "phone"], ["mail"]], "alignment__duplicates": "all"}, "use first, drop or error"),
         ({"overlap": {}}, "overlap: counts ids by one key"),
         ({"serving": {"ways": ["key"]}}, "serving: finds a row by one key"),
     ],
@@ -137,7 +137,7 @@ def test_an_unused_key_and_a_union_are_refused():
     assert "alternatives" in str(error_of(parse_contract, contract(alignment__method="union")))
     several = contract_values(("bank", "club", "shop"))
     several["alignment"] = {"method": "intersection", **KEYS}
-    assert "two parties link by any of several keys, and this contract has 2" in str(error_of(parse_contract, several))
+    assert "alternative keys are for two parties, and this contract has 2" in str(error_of(parse_contract, several))
 
 
 def test_a_table_without_any_key_is_refused_before_anything_is_sent():

@@ -354,12 +354,12 @@ REFUSED = {
     "defense.0.method = reconstruction-penalty: acts while a bottom model learns": {
         "defense": [{"method": "reconstruction-penalty", "weight": 1}]
     },
-    "alignment.method = union: what stands in for a union's absent rows": {"alignment__method": "union"},
+    "alignment.method = union: stand-ins for a union's absent rows": {"alignment__method": "union"},
     "unaligned.method = vfl-mpd: trains the feature parties' bottom models": {"unaligned": {"method": "vfl-mpd"}},
     "tuning.keys: the values that a search tries next": {"tuning": {"keys": {"training.epochs": {"values": [1, 2]}}}},
     "evaluation.privacy: sends a figure of the test labels": {"evaluation__privacy": {"epsilon": 1}},
     'evaluation.share_metrics = ["auc"]: are figures': {"evaluation__share_metrics": ["auc"]},
-    "evaluation.importance.feature_columns = label-party: has feature parties embed": {
+    "evaluation.importance.feature_columns = label-party: makes feature parties embed": {
         "evaluation__importance": {"feature_columns": "label-party"}
     },
     'serving.ways = ["embedding"]: answers a feature party with scores': {"serving": {"ways": ["embedding"]}},

@@ -152,9 +152,7 @@ def test_it_goes_with_several_rows_of_an_id(tmp_path):
 
 REFUSED = {
     "split.validation = 0: there are no validation rows to train on": {"split__validation": 0.0},
-    "alignment.method = union: what stands in for a union's absent rows would be drawn a second time": {
-        "alignment__method": "union"
-    },
+    "alignment.method = union: stand-ins for a union's absent rows would be drawn a second time": {"alignment__method": "union"},
     "unaligned.method = heuristic: its models are fitted to each other on validation rows": {
         "unaligned": {"method": "heuristic"}
     },

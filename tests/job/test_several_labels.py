@@ -369,7 +369,7 @@ def test_an_audit_knows_the_chance_by_which_each_label_is_replaced(labels):
 
 def test_more_labels_than_label_dp_can_keep_are_refused():
     target = {"type": "multilabel", "labels": list("abcde")}
-    with pytest.raises(ConfigError, match="of 5 labels it keeps hardly any; use at most 4 labels"):
+    with pytest.raises(ConfigError, match="would keep hardly any of 5 labels; use at most 4 labels"):
         parse_contract(contract_values(PARTIES, target=target, defense=[{"method": "label-dp", "epsilon": 1.0}]))
 
 

@@ -247,7 +247,7 @@ def test_no_message_s_kind_size_or_place_depends_on_what_columns_hold(cells, fea
         ({"alignment": {"method": "union", "keys": [{"name": "id"}]}}, "needs one row of each side"),
         ({"evaluation": {"share_metrics": ["auc"]}}, "figures of the test labels would leave"),
         ({"evaluation": {"importance": {"feature_columns": "both"}}}, "would score rows again"),
-        ({"serving": {"ways": ["key"]}}, "choose ahead alone: it answers requests with these scores"),
+        ({"serving": {"ways": ["key"]}}, "choose only ahead, which answers requests with these scores"),
         ({"serving": {"ways": ["ahead", "window"]}}, "serving.ways = .*window.*: a row has one score, which tallystick predict"),
         ({"serving": {"ways": ["ahead"], "questions_a_day": 9}}, "no question crosses; leave them out, and limit scores by"),
         ({"tuning": {"keys": {"training.learning_rate": {"low": 0.1, "high": 0.5}}}}, "each trial would open scores"),

@@ -140,12 +140,12 @@ def test_public_starts_are_the_contracts_seed_and_draw_no_secret(tmp_path):
 
 @pytest.mark.parametrize("defense", [{"method": "marvell", "power": 8}, {"method": "quantized-embeddings", "levels": 3}])
 def test_a_defence_does_not_go_with_public_starts(defense):
-    with pytest.raises(ConfigError, match="starts = public: whoever knows the starting weights reads what a defence hides"):
+    with pytest.raises(ConfigError, match="starts = public: starting weights reveal what a defence hides"):
         parse_contract(contract_values(PARTIES, training__starts="public", defense=[defense]))
 
 
 def test_a_union_does_not_go_with_public_starts():
-    with pytest.raises(ConfigError, match="starts = public: from public weights the whole training can be gone through again"):
+    with pytest.raises(ConfigError, match="starts = public: with public weights a party can repeat the whole training"):
         parse_contract(contract_values(PARTIES, training__starts="public", alignment__method="union"))
 
 

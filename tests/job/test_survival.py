@@ -154,7 +154,7 @@ def test_a_predicted_score_is_the_time_by_which_half_have_had_their_event():
             {"defense": [{"method": "label-dp", "epsilon": 1.0}]},
             r"or multilabel targets; target\.type = survival",
         ),
-        ({"unaligned": {"method": "warm-start"}}, r"which target\.type = survival has no way for"),
+        ({"unaligned": {"method": "warm-start"}}, r"which is not possible for target\.type = survival"),
         ({"evaluation__privacy": {"epsilon": 1.0}}, r"releases an AUC, which target\.type = survival does not have"),
         ({"evaluation__share_metrics": ["rmse"]}, r"is not a metric of survival targets; allowed: concordance, brier"),
     ],

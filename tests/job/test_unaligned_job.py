@@ -420,8 +420,8 @@ NEAREST = {"dimensions": [{"name": "id"}], "neighbors": 1, "helper_sees": "clear
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"alignment__method": "union"}, "alignment.method = union leaves no row without a partner's row"),
-        ({"alignment": {"method": "similarity", "similarity": NEAREST}}, "by similarity every row has its nearest candidates"),
+        ({"alignment__method": "union"}, "with alignment.method = union every row has a partner's row"),
+        ({"alignment": {"method": "similarity", "similarity": NEAREST}}, "by similarity its nearest candidates"),
         ({"settings": {"method": "offset", "dropout": 1.0}}, "unaligned.dropout = 1.0: must be below 1"),
         ({"settings": {"method": "fedcvt"}, "target": {"type": "multiclass", "classes": 3}}, "needs two classes"),
         ({"settings": {"method": "fedcvt"}, "parties": ("bank", "club", "shop")}, "is for one feature party, found 2"),

@@ -266,7 +266,7 @@ def test_a_column_of_sqlite_that_the_model_does_not_read_may_hold_anything(sqlit
         ("SELECT id AS key FROM rows", "SQLite refuses it"),
         (
             "SELECT id AS key, iif(id = 'id-7', 'a', 1.23456789) AS kind FROM rows WHERE id IN (SELECT value FROM json_each(?))",
-            "column 'kind' holds fractions beside text, which the driver rounds; cast it in the query",
+            "column 'kind' holds text and fractions, which the driver then rounds; cast it in the query",
         ),
     ],
 )
@@ -315,7 +315,7 @@ def test_a_query_that_takes_long_costs_its_time(sqlite_rows, monkeypatch):
         ({"options": {"uri": "x"}}, "options: only works with an adbc: database"),
         ({"database": "adbc:flightsql", "options": {"password": "x"}}, "options.*holds"),
         ({"database": "adbc:flightsql", "options": {"uri": "grpc://me:hunter@db"}}, "holds a password"),
-        ({"database": "adbc:flightsql", "options": {"a": "x"}, "secret_options": {"a": {"env": "A"}}}, "stands in both"),
+        ({"database": "adbc:flightsql", "options": {"a": "x"}, "secret_options": {"a": {"env": "A"}}}, "occurs in both"),
     ],
 )
 def test_a_database_that_cannot_be_asked_is_refused_by_name(tmp_path, changes, why):

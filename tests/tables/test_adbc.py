@@ -177,7 +177,7 @@ def test_what_a_driver_says_comes_without_the_secret(server, tmp_path):
         ({"options": {"uri": "x"}}, "options: only works with an adbc: database"),
         (
             {"database": "adbc:x", "options": {"uri": "x"}, "secret_options": {"uri": {"env": "URI"}}},
-            "options, secret_options: uri stands in both",
+            "options, secret_options: uri occurs in both",
         ),
         ({"database": "sqlite:t.db", "password": {"env": "WORD"}}, "password: only works with a postgresql:// database"),
     ],

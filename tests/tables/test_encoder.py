@@ -284,7 +284,7 @@ def test_more_rows_are_asked_of_a_category_where_new_ones_keep_coming(rows: int,
     column = np.concatenate([names, [f"once {number}" for number in range(singles)], common])
     encoder = fit(pl.DataFrame({"c": column, "d": np.arange(rows) % 7}), categorical=("c", "d"), min_count="auto")
     assert {int(name[1:]) for name in encoder.categorical[0].categories if name != "common"} == set(range(expected, 25))
-    said = f"1 of 2 categorical columns keeps having new values, so categories of fewer than {expected} rows share a code"
+    said = f"1 of 2 categorical columns keeps getting new values, so categories of fewer than {expected} rows share a code"
     assert any(said in note for note in encoder.notes) == (expected > 4)
     chosen = fit(pl.DataFrame({"c": column}), categorical=("c",), min_count=3)
     assert (chosen.categorical[0].min_count, chosen.notes) == (3, ())

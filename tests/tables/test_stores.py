@@ -159,7 +159,7 @@ def test_a_store_that_refuses_or_is_away_ends_in_one_line():
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"path": "https://host/rows.csv"}, "table.path: is a https:// address, and tables are read from files, and from s3://"),
+        ({"path": "https://host/rows.csv"}, "table.path: is a https:// address; tables are read from files and from s3://"),
         ({"path": "s3://reader:hunter2@rows/x.csv"}, "table.path: holds a password; the party file must not contain a secret"),
         ({"path": "s3://"}, "must name a bucket and what is in it, such as s3://bucket/folder"),
         ({"path": "s3://rows/x.txt"}, 'table.path = "s3://rows/x.txt": must end in .csv'),

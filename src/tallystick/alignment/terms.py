@@ -12,7 +12,7 @@ Sees = Literal["ranks", "filters", "clear"]
 KeyNoise = Literal["none", "planar-laplace", "gaussian"]
 
 MAX_PIVOTS = 1 << 26
-"""Most pivots, one for each bit of a number's filter: they are drawn and sorted, 8 bytes each."""
+"""Limit of pivots, one for each bit of a number's filter: they are drawn and sorted, 8 bytes each."""
 Tau = Annotated[float, Field(strict=True, gt=0, le=1)]
 Coordinate = Annotated[float, Field(strict=True, ge=-1e12, le=1e12)]
 Small = Annotated[int, Field(strict=True, ge=1, le=10_000)]
@@ -53,7 +53,7 @@ class SimilarityNoiseConfig(Model):
         "this probability; no formal guarantee; null and 1 add none",
     )
     resolution: Positive = Field(
-        default=1.0, description="what counts as hitting a distance: within half of it; in bits, or in the distance's own unit"
+        default=1.0, description="a guess within half of this hits a distance; in bits, or in the distance's own unit"
     )
     keys: KeyNoise = Field(
         default="none",
@@ -63,7 +63,7 @@ class SimilarityNoiseConfig(Model):
         default=1.0, description="budget of the noise on keys, for two keys at most radius apart, 1e-6 to 100"
     )
     delta: Share = Field(default=1e-6, description="chance that the guarantee does not hold (gaussian)")
-    radius: Positive = Field(default=1.0, description="distance, after scale, within which the budget makes keys alike")
+    radius: Positive = Field(default=1.0, description="distance, after scale, within which the budget protects keys")
 
 
 class SimilarityConfig(Model):
@@ -74,21 +74,21 @@ class SimilarityConfig(Model):
     )
     neighbors: Small = Field(description="K: rows of a feature party that each row is linked to; no feature party may have fewer")
     keep: Small | None = Field(
-        default=None, description="of these keep this many, with the highest noisy similarity; null keeps all"
+        default=None, description="number of these to keep, with the highest noisy similarity; null keeps all"
     )
     least_similarity: Annotated[float, Field(strict=True, gt=0, le=1)] | None = Field(
         default=None,
-        description="links whose keys are less alike are left out: 1 is equal; 0 has nothing in common, for numbers from twice "
-        "the window on; texts by Dice's coefficient of their filters, or by Levenshtein's; several dimensions by "
-        "their weighted mean; a row without a link is scored by own columns; null links every row to its nearest",
+        description="links with a lower similarity are left out: 1 means equal; 0 means nothing in common, for numbers from "
+        "twice the window on; texts are compared by Dice's coefficient of their filters, or Levenshtein's distance; several "
+        "dimensions by their weighted mean; a row without a link is scored by own columns; null links every row to its nearest",
     )
     helper_sees: Sees = Field(
         default="ranks",
         description="ranks of numbers among secret pivots and filters of text; filters of both; or keys in the clear",
     )
-    window: Positive = Field(default=0.01, description="t: beyond twice this, after scale, two numbers are equally unlike")
+    window: Positive = Field(default=0.01, description="t: beyond twice this, after scale, all numbers are equally dissimilar")
     deviation: Annotated[float, Field(strict=True, ge=1e-3, lt=1)] = Field(
-        default=0.03, description="epsilon of FEDERAL: by how much a filter's count of ones may fall short"
+        default=0.03, description="epsilon of FEDERAL: how far a filter's count of ones may fall short"
     )
     failure: Annotated[float, Field(strict=True, ge=1e-9, lt=1)] = Field(
         default=0.03, description="delta of FEDERAL: how likely it may be that it falls short by more"
@@ -116,10 +116,10 @@ class SimilarityConfig(Model):
             problems.append("noise.delta = 0: must be above 0 for noise.keys = gaussian")
         elif noise.keys == "gaussian" and noise.delta < LEAST_DELTA:
             problems.append(
-                f"noise.delta = {noise.delta:g}: must be at least {LEAST_DELTA:g}, beside which the error of sampling (2^-100) "
-                "does not count"
+                f"noise.delta = {noise.delta:g}: must be at least {LEAST_DELTA:g}, so that the error of sampling (2^-100) is "
+                "negligible"
             )
-        # By value: a run folder's contract has all its defaults written out.
+        # Compare values, because a run folder's contract has all its defaults written out.
         fields = SimilarityNoiseConfig.model_fields
         settings = {name for name in ("epsilon", "delta", "radius") if getattr(noise, name) != fields[name].default}
         if noise.keys == "none" and settings:
@@ -143,7 +143,7 @@ class SimilarityConfig(Model):
 
     @property
     def links(self) -> int:
-        """Return the most links that a row keeps."""
+        """Return the greatest number of links that a row keeps."""
         return self.neighbors if self.keep is None else self.keep
 
     def pivots(self, dimension: DimensionConfig) -> int:
@@ -176,7 +176,7 @@ def _dimension_problems(terms: SimilarityConfig) -> list[str]:
             )
         elif (pivots := terms.pivots(dimension)) > MAX_PIVOTS:
             problems.append(
-                f"{where}: a filter of {pivots:,} bits is more than {MAX_PIVOTS:,}; take a larger window, deviation or failure"
+                f"{where}: a filter of {pivots:,} bits is more than {MAX_PIVOTS:,}; use a larger window, deviation or failure"
             )
     if terms.keep is not None and terms.keep > terms.neighbors:
         problems.append(f"keep = {terms.keep}: must be at most neighbors = {terms.neighbors}")

@@ -12,7 +12,7 @@ from tallystick.cli.output import LIBRARIES, finish, guarded
 def export(
     run: Annotated[Path, typer.Argument(help="The run folder whose half is exported.")],
     to: Annotated[Path, typer.Option("--to", help="The folder to make.")],
-    onnx: Annotated[bool, typer.Option("--onnx/--no-onnx", help="Write ONNX beside safetensors, or not.")] = True,
+    onnx: Annotated[bool, typer.Option("--onnx/--no-onnx", help="Write ONNX in addition to safetensors, or not.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Write this party's half of a trained network as ONNX and safetensors, with its encoder and a card. Nothing is sent."""

@@ -34,8 +34,7 @@ def runs(
 ) -> None:
     """List this party's runs, promote one, or withdraw the newest promotion. A run is used once all parties have promoted it.
 
-    `shadow RUN` names a candidate. Once all parties have named it, `serve` scores with it beside the run in use. `shadow` without
-    a run ends that.
+    `shadow RUN` names a candidate. Once all parties have named it, `serve` also scores with it. `shadow` without a run ends that.
     """
 
     def work() -> None:

@@ -16,7 +16,7 @@ def student(
     scores: Annotated[Path, typer.Option("--scores", help="Scores that `predict` wrote for the run's table, .csv or .parquet.")],
     to: Annotated[Path, typer.Option("--to", help="The folder to make.")],
     run: Annotated[str | None, typer.Option("--run", help="Run that scored: its id, folder name or path.")] = None,
-    onnx: Annotated[bool, typer.Option("--onnx/--no-onnx", help="Write ONNX beside safetensors, or not.")] = True,
+    onnx: Annotated[bool, typer.Option("--onnx/--no-onnx", help="Write ONNX in addition to safetensors, or not.")] = True,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:

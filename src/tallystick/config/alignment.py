@@ -22,7 +22,7 @@ class KeyColumn(Model):
         description="steps, in the contract's order: trim (white space at both ends), lower, upper, nfkc (full-width letters "
         "and ligatures become plain ones), email (nfkc, lower, trim, domain xn--bcher-kva as bücher; dots and +tags stay), phone "
         "(digits and a leading +; 00 in front becomes +; (0) goes; an extension stays, as x12; no country code is guessed), "
-        "digits (0 to 9, after nfkc). All but lower and upper drop characters that cannot be seen, such as zero-width ones",
+        "digits (0 to 9, after nfkc). All but lower and upper drop invisible characters, such as zero-width ones",
     )
 
 
@@ -48,7 +48,7 @@ Protocol = Annotated[
     Literal["auto", "diffie-hellman", "oblivious-transfer"],
     Field(
         description="how common ids are found, or a union's members named; auto: Diffie-Hellman for up to some thousand ids of "
-        "two parties together (an intersection goes by the line, too), else oblivious transfer, which is many times as fast"
+        "two parties together (for an intersection, the line's speed counts, too), else oblivious transfer, which is much faster"
     ),
 ]
 KeyColumns = Annotated[
@@ -62,8 +62,8 @@ Alternatives = Annotated[
         min_length=2,
         max_length=MOST_KEYS,
         description="alternative keys, the most trusted first; each is a list of names from keys, which are joined. Two rows "
-        "are linked if the first alternative that both have is equal, and never by a later one. nulls is then about rows "
-        "without any alternative, and duplicates about a value in several rows. null: all keys must be equal",
+        "are linked if the first alternative that both have is equal, and never by a later one. Then nulls applies to rows "
+        "without any alternative, and duplicates to a value in several rows. null: all keys must be equal",
     ),
     AfterValidator(_different),
 ]
@@ -82,8 +82,8 @@ MostRows = Annotated[
         strict=True,
         ge=1,
         le=MAX_IDS,
-        description="most ids that any party may bring to the alignment; null lets each party accept ten times its own, and "
-        "at least 100,000; set it where one side is much larger",
+        description="limit of ids that any party may bring to the alignment; null lets each party accept ten times its own, "
+        "and at least 100,000; set it if one side is much larger",
     ),
 ]
 LeastMatchRate = Annotated[
@@ -116,8 +116,8 @@ class IntersectionConfig(AlignmentKeys):
     protocol: Protocol = "auto"
     security: Literal["semi-honest", "malicious"] = Field(
         default="semi-honest",
-        description="peers that it withstands: those that follow the protocol, or also others, at about twice the processor "
-        "time and messages, by a protocol that nobody outside has reviewed; a cheating peer can bring 50 ids more than it "
+        description="peers that it withstands: those that follow the protocol, or also cheating ones, for about twice the "
+        "processor time and messages, by a protocol without outside review; a cheating peer can bring 50 ids more than it "
         "says, or 1.36 times as many if it says more than 4,096",
     )
     keys: KeyColumns
@@ -125,8 +125,8 @@ class IntersectionConfig(AlignmentKeys):
     nulls: Nulls = "drop"
     duplicates: Literal["first", "all", "drop", "error"] = Field(
         default="first",
-        description="rows with the same key: keep the first; keep all of the label party, each with the others' row of its key; "
-        "leave all of them out; or stop",
+        description="rows with the same key: keep the first; keep all of the label party's, each joined with the others' row of "
+        "its key; leave all of them out; or stop",
     )
     max_rows: MostRows = None
     min_match_rate: LeastMatchRate = 0.0
@@ -135,7 +135,7 @@ class IntersectionConfig(AlignmentKeys):
 
     @property
     def any_of(self) -> tuple[AnyKey, ...]:
-        """Return the keys of which any may link a row, in order of trust. It is empty if all keys must be equal."""
+        """Return the alternative keys, the most trusted first. It is empty if all keys must be equal."""
         by_name = {key.name: key for key in self.keys}
         return tuple(
             AnyKey(name=" + ".join(names), columns=tuple(by_name[name] for name in names)) for names in self.alternatives or ()

@@ -55,7 +55,7 @@ class RayCompute(ComputeKeys):
         "that belongs to it; ray://host:port of its head, from one that does not; null is auto",
     )
     resources: dict[Text, Positive] = Field(
-        default_factory=dict, description="Ray's resources that each task needs beside its CPUs, by name"
+        default_factory=dict, description="Ray's resources that each task needs in addition to CPUs, by name"
     )
 
     def cluster(self, *, workers: int, threads: int) -> RayEngine | None:

@@ -45,7 +45,7 @@ from tallystick.metrics import METRICS
 from tallystick.reading import Model, Name, Problems, Role, did_you_mean, read_yaml, shown, validate
 
 MOST_REPLACED = 4
-"""Most labels of a row that label-dp replaces together."""
+"""Greatest number of labels of a row that label-dp can replace."""
 
 
 class Contract(Model):
@@ -71,8 +71,8 @@ class Contract(Model):
     )
     audit: Literal["quick", True, False] = Field(
         default="quick",
-        description="each party records what crosses its cut and attacks it after training, for its labels or for its columns: "
-        "quick by the cheapest attacks, true by all, false not at all",
+        description="each party records what crosses its cut and attacks it after training, for its labels or its columns: "
+        "quick with the cheapest attacks, true with all, false with none",
     )
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="what is measured")
     promotion: PromotionConfig = Field(
@@ -80,7 +80,7 @@ class Contract(Model):
     )
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="when a peer counts as lost")
     tuning: TuningConfig = Field(
-        default_factory=TuningConfig, description="what `tallystick tune` may try, where every party allows it; a run ignores it"
+        default_factory=TuningConfig, description="what `tallystick tune` may try, if every party allows it; a run ignores it"
     )
     serving: ServingConfig | None = Field(
         default=None, description="whether `tallystick serve` may answer requests one by one, and how; null allows none"
@@ -179,8 +179,8 @@ class Contract(Model):
 
     @property
     def own_refits(self) -> bool:
-        """Tell whether training of own columns alone is repeated. There, a method for rows without a partner's row prevents
-        nothing.
+        """Tell whether training of own columns alone is repeated. A method for rows without a partner's row does not prevent
+        this.
         """
         setting = self.training.refit
         return self.split.method == "time" and not _against_refit_of_rows(self) if setting == "auto" else setting
@@ -264,8 +264,8 @@ class Contract(Model):
         """Tell whether training can close columns of a party that do not help (``training/screening.py``).
 
         It needs exact labels or gradients: with the defended gradients of a feature party, useful columns would look useless.
-        With links by similarity, and with rows without a partner's row, the label party's columns are only closed to own columns
-        alone.
+        With links by similarity, and with rows without a partner's row, the label party's columns are only closed for the model
+        of own columns alone.
         """
         if self.linkage.imputes or party in self.model.bottoms:
             return False
@@ -363,7 +363,7 @@ def load_contract(path: Path | str) -> Contract:
     path = Path(path)
     values = read_yaml(path)
     if isinstance(values, dict) and "party" in values and "parties" not in values:
-        raise ConfigError(f"{path.name}: is a party file (it has the key party, and no parties), where a contract is due")
+        raise ConfigError(f"{path.name}: is a party file (it has the key party, and not parties); give a contract")
     return validate(Contract, values, source=path.name)
 
 
@@ -425,7 +425,7 @@ def _party_problems(contract: Contract) -> list[str]:
 
 
 def _any_key_problems(contract: Contract) -> list[str]:
-    """List what cannot be combined with several keys of which any links a row of one side with one of the other."""
+    """List what cannot be combined with alternative keys, any of which may link two rows."""
     alignment, where, problems = contract.alignment, "alignment.alternatives", []
     if not isinstance(alignment, IntersectionConfig) or alignment.alternatives is None:
         return []
@@ -438,11 +438,11 @@ def _any_key_problems(contract: Contract) -> list[str]:
         if name not in key_names
     ]
     if alignment.duplicates == "all":
-        problems.append(f"{where}, alignment.duplicates = all: a row links to one row at most; take first, drop or error")
+        problems.append(f"{where}, alignment.duplicates = all: a row links to one row at most; use first, drop or error")
     if len(contract.feature_parties) > 1:
         problems.append(
-            f"{where}: two parties link by any of several keys, and this contract has {len(contract.feature_parties)} feature "
-            "parties: one of them would learn whom it has in common with the label party alone; leave it out"
+            f"{where}: alternative keys are for two parties, and this contract has {len(contract.feature_parties)} feature "
+            "parties: each would learn which ids it has in common with only the label party; leave it out"
         )
     if contract.overlap is not None:
         problems.append(f"overlap: counts ids by one key; leave it out, or {where}")
@@ -473,23 +473,21 @@ def _value_problems(contract: Contract) -> list[str]:
     if contract.training.warm_up and contract.training.schedule != "cosine":
         problems.append(f"training.warm_up = {contract.training.warm_up:g}: only works with training.schedule = cosine")
     if contract.training.starts == "public" and contract.defense:
-        problems.append(
-            "training.starts = public: whoever knows the starting weights reads what a defence hides; use secret, or no defence"
-        )
+        problems.append("training.starts = public: starting weights reveal what a defence hides; use secret, or no defence")
     if contract.training.starts == "public" and contract.linkage.imputes:
         problems.append(
-            "training.starts = public: from public weights the whole training can be gone through again, and so which rows of a "
-            "union are imputed read; use secret, or align by intersection"
+            "training.starts = public: with public weights a party can repeat the whole training and find out which rows of a "
+            "union are imputed; use secret, or align by intersection"
         )
     if model.normalization == "batch" and GaussianEmbeddings in [entry.defense for entry in contract.defense]:
         problems.append(
-            "model.normalization = batch: by it a row's columns are in the embeddings of its whole batch, which "
+            "model.normalization = batch: spreads a row's columns over the embeddings of its whole batch, which "
             f"{GaussianEmbeddings.method} does not cover; use none, or another defence"
         )
     if model.ensemble > 1:
         where = f"model.ensemble = {model.ensemble}"
         if model.top is not None:
-            problems.append(f"{where}: model.top = {model.top} is all that stands above the cut; leave one of the two out")
+            problems.append(f"{where}: model.top = {model.top} is everything above the cut; leave one of the two out")
         if model.cut_after >= len(model.hidden):
             problems.append(
                 f"{where}: no layer of model.hidden is above the cut, so all networks would be the same; lower model.cut_after"
@@ -502,7 +500,7 @@ def _value_problems(contract: Contract) -> list[str]:
             )
     if target.type == "multilabel" and target.outputs > MOST_REPLACED and contract.hides_labels:
         problems.append(
-            f"defense: label-dp draws one of all patterns of labels, and of {target.outputs} labels it keeps hardly any; use "
+            f"defense: label-dp draws one of all patterns of labels, and would keep hardly any of {target.outputs} labels; use "
             "at most "
             f"{MOST_REPLACED} labels, or training.gradients = none"
         )
@@ -538,7 +536,7 @@ def _value_problems(contract: Contract) -> list[str]:
 
 
 def _disclosure_problems(contract: Contract) -> list[str]:
-    """List problems of what the label party sends in addition to gradients: it must exist, and respect guarantees elsewhere."""
+    """List problems of what the label party sends in addition to gradients: it must exist, and must not undo a guarantee."""
     evaluation, target = contract.evaluation, contract.target.type
     allowed, shared = METRICS[target], evaluation.share_metrics
     problems = [
@@ -562,8 +560,8 @@ def _disclosure_problems(contract: Contract) -> list[str]:
         problems.append(f"{where}: is measured on validation rows; give split.validation a value above 0, or set it to none")
     if any(entry.defense.hides_features() for entry in contract.defense):
         problems.append(
-            f"{where}: embeddings with one column shuffled disclose that column of every row, whatever defends it otherwise; "
-            "set it to none, or leave the defence of columns out"
+            f"{where}: embeddings with one column shuffled disclose that column of every row, in spite of a defence; set it to "
+            "none, or leave the defence of columns out"
         )
     if columns == "both" and contract.hides_labels:
         problems.append(f"{where}: exact figures of validation labels undo what the label defence promises; use label-party")
@@ -597,7 +595,7 @@ def _serving_problems(contract: Contract) -> list[str]:
     ways = " and ".join(of_feature_party)
     if len(of_feature_party) < len(serving.ways):
         problems.append(
-            f"serving.ways: by {ways} the feature party asks, and by the others the label party; keep those of one of them"
+            f"serving.ways: by {ways} the feature party asks, and by the others the label party; keep the ways of one party"
         )
     if len(contract.feature_parties) > 1:
         problems.append(f"serving.ways: by {ways} one feature party asks, and this contract has {len(contract.feature_parties)}")
@@ -606,7 +604,7 @@ def _serving_problems(contract: Contract) -> list[str]:
         problems.append(f"serving.ways: {ways} give one number for a row, and target.type = {contract.target.type} has {several}")
     if "embedding" in of_feature_party and serving.questions_a_day_per_row is not None:
         problems.append(
-            "serving.questions_a_day_per_row: by embedding nobody knows which row is asked for; limit questions_a_day instead"
+            "serving.questions_a_day_per_row: with embedding no party knows which row is asked for; limit questions_a_day instead"
         )
     if "agreed-batch" in of_feature_party and contract.alignment.duplicates == "all":
         problems.append("serving.ways: agreed-batch needs one row for each id, and alignment.duplicates = all allows several")
@@ -635,12 +633,12 @@ def _no_gradient_problems(contract: Contract) -> list[str]:
             )
     if contract.linkage.imputes:
         problems.append(
-            f"{where}, alignment.method = {contract.alignment.method}: what stands in for a union's absent rows is drawn anew in "
-            "each epoch, and here each row crosses once; align by intersection, or send gradients"
+            f"{where}, alignment.method = {contract.alignment.method}: stand-ins for a union's absent rows are drawn anew in "
+            "each epoch, but here each row crosses once; align by intersection, or send gradients"
         )
     if contract.unaligned.facts.teaches_bottoms:
         problems.append(
-            f"{where}, unaligned.method = {contract.unaligned.method}: trains the feature parties' bottom models by cut "
+            f"{where}, unaligned.method = {contract.unaligned.method}: trains the feature parties' bottom models with cut "
             "gradients; choose another method, or send gradients"
         )
     if contract.tuning.keys:
@@ -657,8 +655,8 @@ def _no_gradient_problems(contract: Contract) -> list[str]:
         )
     if evaluation.importance.feature_columns != "none":
         problems.append(
-            f"{where}, evaluation.importance.feature_columns = {evaluation.importance.feature_columns}: has feature parties "
-            "embed rows again after training, and here each row crosses once; set it to none"
+            f"{where}, evaluation.importance.feature_columns = {evaluation.importance.feature_columns}: makes feature parties "
+            "embed rows again after training, but here each row crosses once; set it to none"
         )
     if contract.serving is not None and contract.serving.feature_party_asks:
         problems.append(
@@ -722,7 +720,7 @@ def _shared_head_problems(contract: Contract) -> list[str]:
     if contract.serving is not None and contract.serving.ways != ("ahead",):
         problems.append(
             f"{where}, serving.ways = {shown(list(contract.serving.ways))}: a row has one score, which tallystick predict "
-            "opens; choose ahead alone: it answers requests with these scores"
+            "opens; choose only ahead, which answers requests with these scores"
         )
     if (serving := contract.serving) is not None and (serving.questions_a_day or serving.questions_a_day_per_row):
         problems.append(
@@ -753,14 +751,14 @@ def _against_refit(contract: Contract) -> list[str]:
 
 
 def _against_refit_of_rows(contract: Contract) -> list[str]:
-    """List what prevents it because of the rows: none to train on, or made-up ones."""
+    """List properties of the rows that prevent a refit: there are none to add, or they are made up."""
     problems = []
     if not contract.split.validation:
         problems.append("split.validation = 0: there are no validation rows to train on; leave training.refit out")
     if contract.linkage.imputes:
         problems.append(
-            f"alignment.method = {contract.alignment.method}: what stands in for a union's absent rows would be drawn a "
-            "second time, and what changes between the two trainings shows which rows they are; leave training.refit out"
+            f"alignment.method = {contract.alignment.method}: stand-ins for a union's absent rows would be drawn a second "
+            "time, and the change between the two trainings shows which rows they are; leave training.refit out"
         )
     return problems
 
@@ -772,7 +770,7 @@ def _against_folds(contract: Contract) -> list[str]:
         problems.append("split.validation = 0: the first fold is the validation rows, and there are none")
     if contract.split.method == "time":
         problems.append(
-            "split.method = time: the newest rows judge the network, and folds would have later rows teach earlier ones"
+            "split.method = time: the newest rows judge the network, and with folds later rows would teach earlier ones"
         )
     if training.refit is True:
         problems.append("training.refit = true: with folds the validation rows already train all networks but one")
@@ -784,9 +782,9 @@ def _against_folds(contract: Contract) -> list[str]:
         problems.append(f"unaligned.method = {contract.unaligned.method}: it brings networks of its own")
     if contract.defense:
         problems.append(
-            f"defense.0.method = {contract.defense[0].defense.method}: it is about one network's embeddings and gradients"
+            f"defense.0.method = {contract.defense[0].defense.method}: it defends the embeddings and gradients of one network"
         )
     if model.bottoms or model.top is not None:
         key = "model.top" if model.top is not None else f"model.bottoms.{next(iter(model.bottoms))}"
-        problems.append(f"{key}: folds are of the built-in networks")
+        problems.append(f"{key}: folds only work with the built-in networks")
     return problems

@@ -51,8 +51,8 @@ def _date_format(words: str) -> str:
     has_fraction = re.search(r"%\.?[369]?f", plain) and "f" not in parts  # %f alone counts billionths
     if clock not in [set(each) for each in _CLOCKS] or (has_fraction and clock.isdisjoint("ST")):
         raise ValueError(
-            "must write the time of a day as %H:%M, %H:%M:%S or %I:%M %p, a fraction of the second as %S%.f, and a day by no "
-            "other parts than %Y, %y, %m, %b, %B, %d, %j, %a and %A"
+            "must write the time of a day as %H:%M, %H:%M:%S or %I:%M %p, a fraction of the second as %S%.f, and a day only by "
+            "%Y, %y, %m, %b, %B, %d, %j, %a and %A"
         )
     return words
 
@@ -87,11 +87,11 @@ class MlflowConfig(Model):
     ] = Field(
         description="tracking server of MLflow, such as https://mlflow.example; its credentials come from MLflow's own variables"
     )
-    experiment: Text = Field(default="tallystick", description="experiment that gets a run; made if it is not there")
+    experiment: Text = Field(default="tallystick", description="experiment that gets a run; made if it is missing")
 
 
 class LoggersConfig(Model):
-    """Receivers of a run's own curves, metrics and leak figures, beside the report."""
+    """Receivers of a run's own curves, metrics and leak figures, in addition to the report."""
 
     tensorboard: TensorBoardConfig | None = Field(default=None, description="TensorBoard")
     mlflow: MlflowConfig | None = Field(default=None, description="MLflow")
@@ -105,7 +105,7 @@ class EncryptionConfig(Model):
     )
     clear: tuple[Text, ...] = Field(
         default=(),
-        description="names of run folders that may be unencrypted although there is a key, such as runs from before it; "
+        description="names of run folders that may be unencrypted although there is a key, such as older runs; "
         "`serving` is the secret of serving",
     )
 
@@ -125,7 +125,7 @@ class SequenceConfig(Model):
 
     separator: Text | None = Field(default=None, description="between the items of a column of text; null for a column of lists")
     length: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
-        default=20, description="most items of a row that count, the last ones; 1 to 1,000"
+        default=20, description="number of a row's last items that count; 1 to 1,000"
     )
     target: Text | None = Field(
         default=None,
@@ -140,18 +140,18 @@ class EncodingConfig(Model):
         default="auto",
         description="what is done to a number before it is standardised on the training rows: standard: nothing; log: sign(x) "
         "log(1 + abs(x)), for counts and amounts with a long tail; rank: the normal score of its rank among the "
-        "training rows (1,000 knots), for any shape and outliers; auto: rank where the skewness is above 1 or below "
-        "-1, else nothing",
+        "training rows (1,000 knots), for any shape and outliers; auto: rank if the skewness is above 1 or below "
+        "-1, otherwise nothing",
     )
     min_count: Count | Literal["auto"] = Field(
         default="auto",
-        description="training rows a category needs for a code of its own; auto: one in 5,000 of them, 4 to 10, "
-        "and in a column that keeps having new values one in 1,000, 4 to 20",
+        description="training rows that a category needs for a code of its own; auto: one in 5,000, 4 to 10, and in a "
+        "column that keeps getting new values one in 1,000, 4 to 20",
     )
-    max_categories: Count = Field(default=1_000_000, description="most categories of a column with a code of their own")
+    max_categories: Count = Field(default=1_000_000, description="limit of categories per column with a code of their own")
     screening: Literal["auto", "off"] = Field(
         default="auto",
-        description="auto: where there are at least 40 encoded columns and most of them say nothing, training closes these; "
+        description="auto: if there are at least 40 encoded columns and most of them are useless, training closes these; "
         "off: it closes none",
     )
 
@@ -167,17 +167,17 @@ Statistics = Annotated[
 
 
 class RepeatsConfig(Model):
-    """Rule for several rows with one key: the latest of them counts, with columns that sum all of them up."""
+    """Rule for several rows with one key: the latest counts, and further columns summarise all of them."""
 
     latest: Text | None = Field(
-        default=None, description="column by which a key's latest row is found, and counts; null takes the last in the table"
+        default=None, description="column that orders a key's rows: the latest counts; null takes the last in the table"
     )
     aggregate: dict[Text, Statistics] = Field(
         default_factory=dict,
-        description="column to what is made of all its values of a key: mean, median, sum, min, max, std, count, distinct, "
-        "first or last; a list of these gives a column COLUMN_mean and so on for each",
+        description="column to the summary of a key's values: mean, median, sum, min, max, std, count, distinct, first or "
+        "last; a list of these gives columns COLUMN_mean and so on",
     )
-    count: Text | None = Field(default=None, description="name of a further column: how many rows the key has")
+    count: Text | None = Field(default=None, description="name of a further column: the key's number of rows")
 
     @property
     def words(self) -> str:
@@ -226,7 +226,7 @@ EXACT_USES: dict[ExactUse, str] = {
 
 
 class PrivacyConfig(Model):
-    """A party's privacy budget: where it is written down, and how much of it there is."""
+    """A party's privacy budget: its ledger and its cap."""
 
     ledger: FilePath = Field(
         default=Path("privacy-ledger.sqlite"), validate_default=True, description="file of this party's privacy ledger"
@@ -238,20 +238,20 @@ class PrivacyConfig(Model):
     )
     dataset: Name = Field(
         default="labels",
-        description="name of the rows that the budget protects: their labels under this name, their linking keys under it with "
-        "-keys behind, their noisy embeddings with -embeddings, scores on shares with -scores; another name begins at 0, so keep "
-        "it for the same rows",
+        description="name of the rows that the budget protects: their labels have this name in the ledger, their linking keys "
+        "the name with -keys appended, noisy embeddings -embeddings, scores on shares -scores; another name begins at 0, so "
+        "keep it for the same rows",
     )
     cap: Positive | None = Field(
         default=None,
-        description="most epsilon that may ever be spent on each of these: labels, linking keys, embeddings; null means no cap",
+        description="limit of epsilon, ever, for each of labels, linking keys and embeddings; null means no cap",
     )
     scores_per_row: Count | None = Field(
         default=None,
-        description="most scores of a row that heads on shares may open, over all runs, predictions and label parties (feature "
-        "party only; a model opens one, of several classes one each); null means no bound",
+        description="limit of a row's scores that heads on shares may open, over all runs, predictions and label parties "
+        "(feature party only; a model opens one, or one per class); null means no limit",
     )
-    delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")
+    delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 to allow Gaussian noise")
     allow: tuple[ExactUse, ...] = Field(
         default=(),
         description="uses of exact labels that are allowed under a cap, although no cap can count them: "
@@ -260,10 +260,10 @@ class PrivacyConfig(Model):
 
 
 class ReportOptions(Model):
-    """Parts of the label party's report, for its own eyes."""
+    """Parts of the label party's report, which only this party sees."""
 
     subgroups: tuple[Text, ...] = Field(
-        default=(), description="own columns whose groups of test rows are measured apart; they need not be features"
+        default=(), description="own columns whose groups of test rows are measured separately; they need not be features"
     )
     smallest_group: int = Field(
         default=100, strict=True, ge=20, le=1_000_000_000, description="least rows of a group; smaller groups are not shown"
@@ -299,15 +299,15 @@ class PartyFile(Model):
         FeatureColumns | None, BeforeValidator(_auto_is_none, json_schema_input_type=FeatureColumns | Literal["auto"] | None)
     ] = Field(default=None, description="auto (every other column by its type), or lists of numeric and categorical columns")
     sequences: dict[Text, SequenceConfig] = Field(
-        default_factory=dict, description="columns whose cells list items, beside the features: column to how it is read"
+        default_factory=dict, description="columns whose cells list items, in addition to features: column to how it is read"
     )
     vectors: Annotated[tuple[Text, ...], AfterValidator(each_once)] = Field(
         default=(),
-        description="columns whose cells hold as many numbers each, such as embeddings, beside the features: lists, arrays, or "
-        "text such as [0.5, -1]",
+        description="columns whose cells hold equally many numbers, such as embeddings, in addition to features: lists, arrays, "
+        "or text such as [0.5, -1]",
     )
     dates: dict[Text, Annotated[str, AfterValidator(_date_format)]] = Field(
-        default_factory=dict, description='columns of text that are dates, and how they are written, such as "%d.%m.%Y"'
+        default_factory=dict, description='columns of text that are dates, and their format, such as "%d.%m.%Y"'
     )
     drop: tuple[Text, ...] = Field(default=(), description="columns that features: auto leaves out")
     encoding: EncodingConfig = Field(default_factory=EncodingConfig, description="how columns become numbers and codes")
@@ -316,7 +316,9 @@ class PartyFile(Model):
     peers: dict[Name, Peer] = Field(default_factory=dict, description="parties that this one dials")
     proxy: HttpProxy | None = Field(default=None, description="HTTP proxy to all peers; null dials them directly")
     runs: FilePath = Field(default=Path("runs"), validate_default=True, description="folder for run folders")
-    loggers: LoggersConfig = Field(default_factory=LoggersConfig, description="loggers beside the report; none if left out")
+    loggers: LoggersConfig = Field(
+        default_factory=LoggersConfig, description="loggers in addition to the report; none if left out"
+    )
     encryption: EncryptionConfig = Field(default_factory=EncryptionConfig, description="encryption of run folders")
     # Validated like a given value, so that the default ledger is next to the party file as well, wherever the command is called.
     privacy: PrivacyConfig = Field(
@@ -326,23 +328,23 @@ class PartyFile(Model):
     report: ReportOptions = Field(default_factory=ReportOptions, description="further figures of the label party's report")
     overlap_groups: Text | None = Field(
         default=None,
-        description="own column by whose groups common ids are counted, where overlap.groups in the contract names this party; "
-        "more than 20 values become the 20 largest groups and all others, numbers quarters",
+        description="own column whose groups divide the count of common ids, if overlap.groups in the contract names this "
+        "party; more than 20 values become the 20 largest groups and all others, numbers quartiles",
     )
     serving: ServingOptions = Field(
-        default_factory=ServingOptions, description="how `tallystick serve` answers here, where the contract allows it"
+        default_factory=ServingOptions, description="how `tallystick serve` answers here, if the contract allows it"
     )
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(
         default="cpu",
-        description="where to train: cpu, cuda or cuda:0; a union, rows without a partner's row and predictions take the CPU",
+        description="where to train: cpu, cuda or cuda:0; a union, rows without a partner's row and predictions use the CPU",
     )
     threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
         default=None,
-        description="threads for training, alignment and audits; null is all cores, and one for "
-        "training and audits where the batches are too small to share",
+        description="threads for training, alignment and audits; null uses all cores, but one for "
+        "training and audits if the batches are too small to share",
     )
     compute: ComputeConfig | None = Field(
-        default=None, description="what runs independent tasks; null does one after the other in the command's own process"
+        default=None, description="what runs independent tasks; null runs them in order in the command's own process"
     )
     training_workers: int = Field(
         default=1,
@@ -376,7 +378,7 @@ class PartyFile(Model):
         if self.vectors and self.serving.store is not None:
             problems.append("vectors: serving.store gives single cells; serve from the table, or leave the vectors out")
         problems += [
-            f"repeats.aggregate.{column}: is the {use}, which is that of the latest row; leave it out"
+            f"repeats.aggregate.{column}: is the {use}, which comes from the latest row; leave it out"
             for column in (self.repeats.aggregate if self.repeats is not None else ())
             for use, taken in (
                 ("label", self.labels),
@@ -459,7 +461,7 @@ def load_party(path: Path | str) -> PartyFile:
     path = Path(path)
     values = read_yaml(path)
     if isinstance(values, dict) and "parties" in values and "party" not in values:
-        raise ConfigError(f"{path.name}: is a contract (it has the key parties, and no party), where a party file is due")
+        raise ConfigError(f"{path.name}: is a contract (it has the key parties, and not party); give a party file")
     return validate(PartyFile, values, source=path.name, context={"folder": path.absolute().parent})
 
 

@@ -56,8 +56,8 @@ class UnionConfig(Model):
 
     labels: LabelStrategy = Field(default="settled", description=LABELS)
     features: FeatureStrategy = Field(default="splice", description=FEATURES)
-    label_dummies: Dummies = Field(default=0, description="most made-up ids that the label party adds to blur its size")
-    feature_dummies: Dummies = Field(default=0, description="most made-up ids that the feature party adds to blur its size")
+    label_dummies: Dummies = Field(default=0, description="limit of made-up ids that the label party adds to blur its size")
+    feature_dummies: Dummies = Field(default=0, description="limit of made-up ids that the feature party adds to blur its size")
     audit: bool = Field(default=True, strict=True, description="attack the run's own views for membership and report the result")
 
 
@@ -233,13 +233,13 @@ class NetworkModel(Model):
         strict=True,
         ge=1,
         le=64,
-        description="networks side by side above the cut, each with layers a quarter as wide: each learns by itself, and the "
+        description="networks side by side above the cut, each with layers a quarter as wide; they learn separately, and the "
         "mean of their logits predicts; nothing more crosses the cut; 1 is a single network",
     )
     cut_width: Width | None = Field(
         default=None,
-        description="width of a feature party's cut embedding; null is that of its last hidden layer, and "
-        f"{WIDE_CUT} where training.gradients is none",
+        description="width of a feature party's cut embedding; null takes that of its last hidden layer, or "
+        f"{WIDE_CUT} if training.gradients is none",
     )
     wide: bool = Field(default=False, strict=True, description="the label party's own columns also reach the output linearly")
     bottoms: dict[Name, ModulePath] = Field(
@@ -283,7 +283,7 @@ LEAST_FOLDED, FULL, FULL_ALONE = 200, 2_000, 10_000
 
 _GRADIENTS = (
     "what is sent back over the cut: gradients, from which bottom models learn and labels can be read; or nothing: each row's "
-    "embedding crosses once, from an untrained bottom model, and the label party then trains alone; or shared: nothing "
+    "embedding crosses once, from an untrained bottom model, and then the label party trains alone; or shared: nothing "
     "crosses in the clear, and a linear head is trained on secret shares, with a helper"
 )
 _MODE = (
@@ -293,18 +293,18 @@ _MODE = (
 Folds = Annotated[
     Annotated[int, Field(strict=True, ge=1, le=MOST_FOLDS)] | Literal["auto"],
     Field(
-        description="number of networks; each trains on the training and validation rows but one fold, which judges it and "
-        "chooses its weights; the mean of their logits predicts. Thresholds and column importance come from the network without "
-        "the validation rows. Embeddings are so many times as wide. auto: "
-        f"{FOLDS} for {LEAST_FOLDED} to {FULL - 1:,} training rows, if the split is by hash and nothing in the contract rules "
-        "folds out, else 1"
+        description="number of networks; each trains on the training and validation rows without one fold, which chooses its "
+        "weights; the mean of their logits predicts. Thresholds and column importance come from the network without the "
+        "validation rows. Embeddings are wider by this factor. auto: "
+        f"{FOLDS} for {LEAST_FOLDED} to {FULL - 1:,} training rows, if the split is by hash and nothing in the contract "
+        "excludes folds, otherwise 1"
     ),
 ]
 Compression = Annotated[
     CompressionName,
     Field(
         description="how the numbers of a training step are sent, in both directions: unchanged; bfloat16 with two bytes "
-        "each; int8 with one, and four bytes a row. Validation, test and prediction are sent unchanged. It is not a defence"
+        "each; int8 with one, and four bytes per row. Validation, test and prediction are sent unchanged. Not a defence"
     ),
 ]
 Staleness = Annotated[
@@ -323,8 +323,8 @@ class TrainingKeys(Model):
 
     epochs: Epochs | Literal["auto"] = Field(
         default="auto",
-        description="most passes over the training rows; auto: as many as take about 6,000 steps, 4 to 60, or 40,000, "
-        "20 to 400, where schedule is open-ended",
+        description="limit of passes over the training rows; auto: as many as take about 6,000 steps, 4 to 60, or 40,000, "
+        "20 to 400, if schedule is open-ended",
     )
     batch_size: Count | Literal["auto"] = Field(
         default="auto",
@@ -333,13 +333,13 @@ class TrainingKeys(Model):
     )
     optimizer: Literal["adam", "adamw", "lamb", "sgd"] = Field(
         default="adamw",
-        description="optimizer of every party; adamw takes weight decay apart from the gradient, lamb is FedSim's",
+        description="optimizer of every party; adamw decouples weight decay from the gradient, lamb is FedSim's",
     )
     learning_rate: Rate = Field(default=0.001, description="learning rate of every party")
     schedule: Literal["constant", "cosine", "open-ended"] = Field(
         default="cosine",
-        description="how the learning rate goes: the same at every step; down to 0 along half a cosine over all epochs; or "
-        "open-ended, the same at every step for as long as validation says, which takes twice the time and pays on some tables",
+        description="how the learning rate changes: constant; falling to 0 along half a cosine over all epochs; or open-ended: "
+        "constant, for as long as validation improves, which takes twice the time and pays on some tables",
     )
     warm_up: float = Field(
         default=0.0, strict=True, ge=0, lt=1, description="share of all steps over which the rate first rises (cosine only)"
@@ -358,41 +358,41 @@ class TrainingKeys(Model):
         gt=0,
         lt=1,
         description="how much of the averaged weights a step keeps (less in the first steps); each party averages its own; "
-        "epochs are compared by the averages, which are the trained model; null averages none",
+        "epochs are compared by the averages, which are the trained model; null turns averaging off",
     )
     gradients: Literal["sent", "none", "shared"] = Field(default="sent", description=_GRADIENTS)
     mode: Literal["synchronous", "pipelined", "auto"] = Field(default="synchronous", description=_MODE)
     patience: Count | Literal["auto"] | None = Field(
         default="auto",
         description="epochs without a better validation loss before stopping; auto: as many as take 200 steps, 2 to 5, or "
-        "1,000 steps, 3 to 16, where schedule is open-ended; null is never",
+        "1,000 steps, 3 to 16, if schedule is open-ended; null never stops",
     )
     minutes: float | None = Field(
         default=None,
         strict=True,
         gt=0,
         le=1e6,
-        description="most minutes that a training may take, by the label party's clock: it ends with the epoch in which they are "
-        "over, and then its bits are not those of another run; a refit takes as many passes again; null is any",
+        description="limit of minutes for a training, by the label party's clock; it ends after the epoch in which they are "
+        "over, so another run may give other bits; a refit repeats as many passes; null sets no limit",
     )
     validations: Validations | Literal["auto"] = Field(
         default="auto",
-        description="how often in an epoch the weights are compared on the validation rows, the last time at its end; auto: 4 "
-        "where an epoch has fewer than 100 steps, else 2; 1 behind a defence of columns or a narrowed cut "
-        "(model.cut_width), on a union, where training is pipelined, and with folds",
+        description="how often per epoch the weights are compared on the validation rows, the last time at its end; auto: 4 "
+        "if an epoch has fewer than 100 steps, otherwise 2; but 1 with a defence of columns, a narrowed cut "
+        "(model.cut_width), a union, pipelined training or folds",
     )
     refit: Literal["auto", True, False] = Field(
         default="auto",
-        description="whether training begins anew with the validation rows among the training rows, for as many passes as "
-        "validated best; thresholds and column importance come from the model before; auto: where the split is by "
-        "time, for the newest rows are the validation rows",
+        description="whether training begins again with the validation rows among the training rows, for the number of passes "
+        "that validated best; thresholds and column importance come from the model before; auto: if the split is by time, "
+        "because the newest rows are the validation rows",
     )
     folds: Folds = "auto"
     starts: Literal["secret", "public"] = Field(
         default="secret",
-        description="what weights are drawn from before training: each party's own secret, or the contract's seed, by which "
-        "every party can make the others' first models and read columns and labels off the first batches; public is "
-        "for experiments, without a defence and not on a union",
+        description="source of the initial weights: each party's own secret, or the contract's seed, with which every party "
+        "can rebuild the others' first models and read columns and labels from the first batches; public is for "
+        "experiments, without a defence and not on a union",
     )
     checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
 
@@ -452,7 +452,7 @@ class TrainingChoice(TrainingKeys, Variant):
 
 
 class SynchronousTraining(TrainingChoice):
-    """Training in which every step waits for its gradients, or which chooses its pace by itself."""
+    """Training in which every step waits for its gradients, or which chooses its mode itself."""
 
     gradients: Literal["sent"] = Field(default="sent", description=_GRADIENTS)
     mode: Literal["synchronous", "auto"] = Field(default="synchronous", description=_MODE)
@@ -489,15 +489,15 @@ class SharedTraining(TrainingChoice):
     folds: Literal["auto", 1] = Field(default="auto", description="number of heads: one")
     learning_rate: Rate = Field(
         default=0.5,
-        description="learning rate of the first step; it falls evenly to 0. Of numbers a batch counts as 512 rows at least",
+        description="learning rate of the first step; it falls evenly to 0. For numbers a batch counts as at least 512 rows",
     )
     weight_decay: float = Field(
         default=0.1,
         strict=True,
         ge=0,
         le=100,
-        description="weight decay of the head, times features over training rows (at most .3), and times the share of the "
-        "labels' variance that the label party's own columns leave, which no other party learns",
+        description="weight decay of the head, times features per training row (at most .3), and times the share of the "
+        "labels' variance that the label party's own columns do not explain, which no other party learns",
     )
 
     staleness: ClassVar[int] = 2
@@ -537,8 +537,8 @@ class TrainingConfig(TrainingKeys):
 
 
 def fitting_folds(rows: int, *, full: int = FULL) -> int:
-    """Choose several for few rows, because one network has too few to learn from and to be judged by. Choose 1 for very few rows,
-    or for at least ``full``.
+    """Choose several networks for few rows, because a single one has too few rows for training and validation. Choose 1 for very
+    few rows, or for at least ``full``.
     """
     return FOLDS if LEAST_FOLDED <= rows < full else 1
 
@@ -590,10 +590,10 @@ class ImportanceConfig(Model):
     feature_columns: Literal["none", "label-party", "both"] = Field(
         default="none",
         description="measure the feature parties' columns, by further embeddings, which disclose these columns to the label "
-        "party; the falls by column number go to the label party, or to both it and the party whose columns they are",
+        "party; the losses by column number go to the label party, or also to the owner of the columns",
     )
     repeats: int = Field(default=5, strict=True, ge=1, le=100, description="shuffles per column")
-    rows: int = Field(default=10_000, strict=True, ge=1, le=1_000_000, description="most validation rows used for it")
+    rows: int = Field(default=10_000, strict=True, ge=1, le=1_000_000, description="limit of validation rows used for it")
 
 
 class EvaluationConfig(Model):
@@ -602,7 +602,7 @@ class EvaluationConfig(Model):
     calibration_bins: int = Field(
         default=20, strict=True, ge=1, le=10_000, description="equal-mass bins of the adaptive calibration error"
     )
-    bootstrap: int = Field(default=200, strict=True, ge=0, le=100_000, description="resamples for the intervals; 0 is none")
+    bootstrap: int = Field(default=200, strict=True, ge=0, le=100_000, description="resamples for the intervals; 0 for none")
     own_columns_baseline: bool = Field(default=True, strict=True, description="also train on the label party's columns alone")
     own_columns_boosting: bool = Field(
         default=True,

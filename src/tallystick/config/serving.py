@@ -17,14 +17,14 @@ Way = LabelPartyAsks | FeaturePartyAsks
 WAYS: dict[Way, str] = {
     "key": "the row's key crosses, and the feature party finds the row by it",
     "position": "the row's place in an alignment that is made when the sides meet",
-    "window": "the same among a window of other rows, which the label party draws once",
+    "window": "the same, among a window of other rows, which the label party draws once",
     "ahead": "all aligned rows are embedded when the sides meet, or on shares scored by `predict`; a request sends nothing",
     "embedding": "the feature party asks: it sends the row's embedding alone and gets the score",
-    "agreed-batch": "the feature party asks: it sends embeddings of a batch that both sides cut alike, and gets all scores",
+    "agreed-batch": "the feature party asks: it sends embeddings of a batch that both sides know, and gets all scores",
 }
 
 MOST_ALIGNMENTS = 24
-"""Most new alignments in which a side takes part per day while it serves. Each reveals to a partner which ids of a list are
+"""Limit of new alignments in which a side takes part per day while it serves. Each reveals to a partner which ids of a list are
 common.
 """
 
@@ -34,15 +34,15 @@ class ServingConfig(Model):
 
     ways: tuple[Way, ...] = Field(
         min_length=1,
-        description="ways of asking that are allowed; whoever asks has the clients, so all are the label party's or all the "
-        "feature party's: " + "; ".join(f"{way}: {what}" for way, what in WAYS.items()),
+        description="allowed ways of asking; the party that asks has the clients, so all must be ways of the label party or "
+        "all of the feature party: " + "; ".join(f"{way}: {what}" for way, what in WAYS.items()),
     )
     window: int = Field(default=32, strict=True, ge=2, le=1024, description="least rows of a window, or of an agreed batch")
     questions_a_day: Count | None = Field(
-        default=None, description="most rows that one party may ask of another in a day (UTC); null is any"
+        default=None, description="limit of rows that one party may ask of another per day (UTC); null sets no limit"
     )
     questions_a_day_per_row: Count | None = Field(
-        default=None, description="most often that one row may be asked for in a day (UTC); null is any"
+        default=None, description="limit of requests for one row per day (UTC); null sets no limit"
     )
 
     @property
@@ -67,10 +67,10 @@ class Postgres(Model):
 
     method: Literal["postgres"] = Field(description="postgres: by a query")
     database: Annotated[str, _server("postgres", "postgresql")] = Field(description="postgresql://user@host/database")
-    password: Secret | None = Field(default=None, description="of the user, where PGPASSWORD or ~/.pgpass has none")
+    password: Secret | None = Field(default=None, description="password of the user, if PGPASSWORD or ~/.pgpass has none")
     query: Text = Field(
-        description="SQL that finds rows: $1 stands for an array of keys as text, spelt as the contract normalises them, and the "
-        'column "key" of the answer says which one a row is of'
+        description="SQL that finds rows: $1 is an array of keys as text, spelt as the contract normalises them, and the "
+        'column "key" of the answer has each row\'s key'
     )
 
 
@@ -81,7 +81,7 @@ class Redis(Model):
     url: Annotated[str, _server("redis", "rediss", "unix")] = Field(
         description="redis://user@host:port/database, rediss:// for TLS or unix:// for a socket"
     )
-    password: Secret | None = Field(default=None, description="of the user, where the server wants one")
+    password: Secret | None = Field(default=None, description="password of the user, if the server needs one")
     prefix: str = Field(default="", description="text before the key")
 
 
@@ -131,7 +131,7 @@ class AnswersConfig(Model):
         default=1.0, description="share of requests that are kept, drawn at random; 64 MiB hold some 300,000"
     )
     columns: WholeShare = Field(
-        default=0.05, description="share of the kept ones whose own columns are kept too, as the network takes them"
+        default=0.05, description="share of the kept requests whose own columns are kept too, as the network takes them"
     )
 
 
@@ -140,14 +140,14 @@ class ShadowOptions(Model):
 
     share: WholeShare = Field(
         default=0.1,
-        description="share of the requests that a candidate scores, too, behind their answers",
+        description="share of the requests that a candidate scores, too, after their answers",
     )
     threshold: float | None = Field(
         default=None,
         strict=True,
         ge=-1e9,
         le=1e9,
-        description="score at which a row changes side; null is 0.5 for a binary target and none for a regression",
+        description="score that separates the two decisions; null means 0.5 for a binary target and none for a regression",
     )
 
 
@@ -161,7 +161,7 @@ class ServingOptions(Model):
         default=None, description="file of bearer tokens, one a line; clients must send one of them"
     )
     tls: HttpTls | None = Field(default=None, description="HTTPS for clients; without it only a loopback address is listened on")
-    way: Way | None = Field(default=None, description="how to ask; null is the first that the contract allows")
+    way: Way | None = Field(default=None, description="how to ask; null takes the first way of the contract")
     store: Store | None = Field(
         default=None, description="where rows are looked up by key; null is the party file's table, held in memory"
     )
@@ -175,7 +175,7 @@ class ServingOptions(Model):
         le=60_000,
         description="milliseconds in which a request has its answer",
     )
-    max_rows: int = Field(default=1024, strict=True, ge=1, le=100_000, description="most rows of one request")
+    max_rows: int = Field(default=1024, strict=True, ge=1, le=100_000, description="limit of rows per request")
     max_body_kib: int = Field(default=1024, strict=True, ge=1, le=1 << 20, description="largest body of a request, in KiB")
     requests_per_second: Count | None = Field(
         default=None, description="requests accepted per second, on average; null sets no limit"
@@ -186,21 +186,22 @@ class ServingOptions(Model):
         strict=True,
         ge=0,
         le=100,
-        description="milliseconds that a row waits for others of its batch; 0 asks at once; from some hundred requests a second "
-        "on, 5 save processor time (who answers clients only)",
+        description="milliseconds that a row waits for others of its batch; 0 asks at once; from some hundred requests per "
+        "second on, 5 save processor time (party with the clients only)",
     )
     journal: bool = Field(
-        default=True, strict=True, description="keep a journal of what was asked, under `serving` beside the run folders"
+        default=True, strict=True, description="keep a journal of requests, under `serving` next to the run folders"
     )
     answers: AnswersConfig | None = Field(
         default=None,
-        description="keep what was answered, for `tallystick monitor --served`, in the run folder; null keeps nothing "
-        "(who answers clients only)",
+        description="keep answers, for `tallystick monitor --served`, in the run folder; null keeps none "
+        "(party with the clients only)",
     )
 
     shadow: ShadowOptions = Field(
         default_factory=ShadowOptions,
-        description="scores of a candidate beside the run in use, which are counted and answer nobody (label party only)",
+        description="score with a candidate next to the run in use; its scores are counted but answer no request (label party "
+        "only)",
     )
 
     @model_validator(mode="after")
@@ -209,7 +210,7 @@ class ServingOptions(Model):
         host, _, port = (self.listen or "").rpartition(":")
         if self.listen is not None and self.token_file is None and (self.tls is None or self.tls.client_ca is None):
             problems.append(
-                "token_file: is missing; whoever reaches listen could have scores: name a file of tokens or a tls.client_ca"
+                "token_file: is missing; anyone who reaches listen could get scores: name a file of tokens or a tls.client_ca"
             )
         if self.listen is not None and self.tls is None and host not in ("127.0.0.1", "[::1]", "localhost"):
             problems.append(

@@ -31,7 +31,7 @@ def _place(value: Any, info: ValidationInfo) -> Any:
     refuse_password(str(value), instead=f"{LITERAL}, under table.store")
     if scheme not in STORE_SCHEMES:
         schemes = ", ".join(f"{each}://" for each in STORE_SCHEMES)
-        raise Unshown(f"is a {scheme}:// address, and tables are read from files, and from {schemes}; copy it to one of these")
+        raise Unshown(f"is a {scheme}:// address; tables are read from files and from {schemes}; copy it to one of these")
     if "\0" in str(value) or not str(value).partition("://")[2].strip("/"):
         raise ValueError(f"must name a bucket and what is in it, such as {scheme}://bucket/folder")
     return f"{scheme}://{str(value).partition('://')[2]}"
@@ -70,7 +70,7 @@ def driver_option_problems(database: str, options: Mapping[str, str], secret_opt
         if given and not database.startswith("adbc:")
     ]
     if both := sorted({*options} & {*secret_options}):
-        problems.append(f"options, secret_options: {', '.join(both)} stands in both; give each once")
+        problems.append(f"options, secret_options: {', '.join(both)} occurs in both; give each once")
     return problems
 
 
@@ -83,16 +83,16 @@ def _codec(name: str) -> str:
 
 
 class StoreConfig(Model):
-    """Connection to an object store, if its usual environment variables do not state it."""
+    """Connection to an object store, if its usual environment variables do not give it."""
 
     endpoint: Annotated[str, Field(pattern=r"^https?://[^@]+$")] | None = Field(
-        default=None, description="server of the store's protocol, such as https://minio.example:9000; null is the cloud's own"
+        default=None, description="server of the store's protocol, such as https://minio.example:9000; null means the cloud's own"
     )
-    region: Text | None = Field(default=None, description="of an s3:// bucket")
+    region: Text | None = Field(default=None, description="region of an s3:// bucket")
     account: Text | None = Field(default=None, description="account of an abfs://container/path that does not name it")
     access_key: Secret | None = Field(default=None, description="id of the key for s3://")
     secret_key: Secret | None = Field(default=None, description="secret of the key for s3://, the account's key for abfs://")
-    session_token: Secret | None = Field(default=None, description="token of a key for s3:// that holds for some hours")
+    session_token: Secret | None = Field(default=None, description="token of a temporary key for s3://")
     anonymous: bool = Field(default=False, description="read without a key what everybody may read (s3://, gs://)")
 
     def secret(self, name: str) -> str | None:
@@ -114,32 +114,32 @@ class TableConfig(Model):
         default=None, description="version of a Delta table; null is the latest"
     )
     separator: Annotated[str, Field(pattern=r"^[\t !#-~]$")] | None = Field(
-        default=None, description='between the cells of a CSV, such as ";"; null detects comma, semicolon, tab and bar'
+        default=None, description='separator of a CSV\'s cells, such as ";"; null detects comma, semicolon, tab and bar'
     )
     encoding: Annotated[str, AfterValidator(_codec)] | None = Field(
-        default=None, description="of a CSV's text, such as windows-1252; null is UTF-8, or UTF-16 with its mark"
+        default=None, description="encoding of a CSV, such as windows-1252; null is UTF-8, or UTF-16 with its mark"
     )
     decimal: Literal[",", "."] | None = Field(
-        default=None, description="decimal sign of a CSV; null detects it where the numbers can be read in one way only"
+        default=None, description="decimal sign of a CSV; null detects it if the numbers can be read in one way only"
     )
     missing: tuple[str, ...] | None = Field(
         default=None,
-        description="words that stand for a missing cell, beside an empty one; null is, in a CSV, NA, NaN, nan, null and NULL, "
-        "and in columns of numbers or dates also common marks such as ?, - and n/a",
+        description="words that mean a missing cell, in addition to an empty one; null means, in a CSV, NA, NaN, nan, null and "
+        "NULL, and in columns of numbers or dates also common marks such as ?, - and n/a",
     )
     missing_in: dict[Text, tuple[str, ...]] = Field(
         default_factory=dict,
-        description="the same for single columns, in which no other words are taken for marks beside numbers: [] keeps NA in a "
-        "column of countries as a value, and EG and UG in one of floors",
+        description="such words of single columns, in which no other words count: [] keeps NA in a column of countries as a "
+        "value, and EG and UG in a column of floors",
     )
     max_rows: Annotated[int, Field(strict=True, ge=1, le=1_000_000_000_000)] | None = Field(
-        default=None, description="most rows that are read; null: as many as this machine's memory has 100 bytes for"
+        default=None, description="limit of rows; null: as many as fit into this machine's memory at 100 bytes each"
     )
     query: Text | None = Field(default=None, description="SQL that DuckDB or a database runs; instead of path")
     database: Annotated[SecretStr, AfterValidator(_database)] | None = Field(
         default=None,
         description="duckdb:FILE, sqlite:FILE, postgresql://user@host/database, or adbc:DRIVER for an installed ADBC driver "
-        "such as adbc:snowflake; left out, the query reads files",
+        "such as adbc:snowflake; if left out, the query reads files",
     )
     options: DriverOptions = Field(
         default_factory=dict, description="options of an adbc: driver, by the driver's names, such as uri"
@@ -147,7 +147,9 @@ class TableConfig(Model):
     secret_options: dict[Text, Secret] = Field(
         default_factory=dict, description="options of an adbc: driver whose values are secrets, such as password"
     )
-    password: Secret | None = Field(default=None, description="of the PostgreSQL server, where PGPASSWORD or ~/.pgpass has none")
+    password: Secret | None = Field(
+        default=None, description="password of the PostgreSQL server, if PGPASSWORD or ~/.pgpass has none"
+    )
     _folder: Path = PrivateAttr(default=Path())
 
     def model_post_init(self, context: Any) -> None:

@@ -18,12 +18,12 @@ class MethodFacts:
     Args:
         what: the method in one phrase.
         implemented: its class in training/unaligned/, as file.Class, loaded when a party trains; empty for none.
-        embeds: whether the embeddings of the training rows are sent once more, after the joint epochs at the start.
+        embeds: whether the embeddings of the training rows are sent once more, after the first joint epochs.
         pretrains_bottoms: whether the feature parties first train their bottom models on all their own rows, without labels.
-        teaches_bottoms: whether the feature parties' bottom models learn by cut gradients in the epochs before, so that it needs
-            gradients.
+        teaches_bottoms: whether the feature parties' bottom models learn from cut gradients in the first joint epochs, so that
+            the contract must send gradients.
         two_classes: whether the target must be binary.
-        one_feature_party: whether there may be only one.
+        one_feature_party: whether there may be only one feature party.
         dispensable: whether a run without any unaligned training row goes on as with none.
     """
 
@@ -41,7 +41,7 @@ _HELP = "how they are trained on, and scored"
 Epochs = Annotated[
     Count,
     Field(
-        description="most epochs before the joint model: of a model on unaligned rows, stopped after the first epoch that "
+        description="limit of epochs before the joint model: of a model on unaligned rows, stopped after the first epoch that "
         "does not validate better; of a generator of embeddings; or of self-supervision, which takes a tenth of them"
     ),
 ]
@@ -54,7 +54,7 @@ LocalSteps = Annotated[
         strict=True,
         ge=1,
         le=1000,
-        description="steps on unaligned rows for each joint step; each epoch's share all of these rows",
+        description="steps on unaligned rows for each joint step; in an epoch they use all of these rows",
     ),
 ]
 WarmRate = Annotated[
@@ -138,7 +138,7 @@ class OffsetConfig(UnalignedKeys):
 
 
 class MultiTaskConfig(UnalignedKeys):
-    """They train the label party's bottom model beside the joint one."""
+    """They train the label party's bottom model together with the joint one."""
 
     facts = MethodFacts(
         what="they train the label party's bottom model through a top of their own", implemented="multi_task.MultiTask"
@@ -200,16 +200,16 @@ class DiffuATConfig(UnalignedKeys):
     )
     sampling: Literal["ddim", "ddpm"] = Field(
         default="ddim",
-        description="ddim adds no noise between evaluations, ddpm does; FedAds has ddpm in 1000 evaluations, at fifty times the "
-        "time",
+        description="ddim adds no noise between evaluations, ddpm does; FedAds uses ddpm with 1000 evaluations, which takes "
+        "fifty times the time",
     )
 
 
 class JPLConfig(UnalignedKeys):
-    """A mapping learnt beside the model gives a row's missing embedding (JPL)."""
+    """A mapping that is learnt together with the model gives a row's missing embedding (JPL)."""
 
     facts = MethodFacts(
-        what="a mapping learnt beside the model gives the missing embedding (JPL)", implemented="jpl.JointPrivilegedLearning"
+        what="a mapping learnt with the model gives the missing embedding (JPL)", implemented="jpl.JointPrivilegedLearning"
     )
     method: Literal["jpl"] = Field(description=_HELP)
     local_steps: LocalSteps = 1
@@ -264,7 +264,7 @@ class VFLMPDConfig(UnalignedKeys):
     """Bottom models start from matched and mismatched pairs (VFL-MPD)."""
 
     facts = MethodFacts(
-        what="the bottom models start from telling matched pairs of embeddings from mismatched ones (VFL-MPD)",
+        what="the bottom models start from separating matched pairs of embeddings from mismatched ones (VFL-MPD)",
         implemented="vfl_mpd.MatchedPairs",
         teaches_bottoms=True,
     )
@@ -307,13 +307,13 @@ def unaligned_problems(unaligned: UnalignedKeys, *, alignment: str, target: str,
     problems = []
     if alignment != "intersection":
         problems.append(
-            f"{where}: alignment.method = {alignment} leaves no row without a partner's row: by similarity every row has its "
-            "nearest candidates, and a union makes up what a side lacks; use none, or an intersection"
+            f"{where}: with alignment.method = {alignment} every row has a partner's row: by similarity its nearest "
+            "candidates, on a union a made-up one; use none, or an intersection"
         )
     if target == "multilabel":
         problems.append(f"{where}: its models take one label of a row; target.type = multilabel has several; use none")
     elif target == "survival":
-        problems.append(f"{where}: mixes labels with predictions, which target.type = survival has no way for; use none")
+        problems.append(f"{where}: mixes labels with predictions, which is not possible for target.type = survival; use none")
     elif facts.two_classes and target != "binary":
         problems.append(f"{where}: needs two classes; target.type = {target}; choose multi-task or average")
     if facts.one_feature_party and feature_parties > 1:

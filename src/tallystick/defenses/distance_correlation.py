@@ -50,7 +50,7 @@ class DistanceCorrelation(Defense):
     strength: ClassVar[str] = "weight"
     usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"weight": 0.3})
 
-    weight: Annotated[Strength, Field(description="weight of the penalty beside the mean loss")]
+    weight: Annotated[Strength, Field(description="weight of the penalty relative to the mean loss")]
     form: Annotated[
         Literal["log", "plain"], Field(description="the distance correlation itself, or its logarithm as in the paper")
     ] = "plain"

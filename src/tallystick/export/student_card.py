@@ -95,6 +95,6 @@ def student_card(contract: Contract, exported: Exported, facts: Mapping[str, Any
         "## What it must not be used for",
         "- Not to be given away without thought: its weights tell of the rows and labels that trained it, and, by the scores, of "
         "the columns of the other parties. What these agreed to is in the contract between the parties.\n"
-        "- Not beside the joint model's scores: it is a model of its own, and its scores have another calibration.",
+        "- Do not mix its scores with the joint model's: it is a separate model, and its scores have another calibration.",
     )
     return "\n\n".join(parts) + "\n"

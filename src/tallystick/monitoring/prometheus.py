@@ -25,7 +25,7 @@ def write_prometheus(monitoring: Monitoring, path: Path) -> None:
     gauge("rows", "Rows that were looked at.").labels(run).set(monitoring.rows)
     drifted = gauge("drifted", "Distributions that have moved by an index of 0.1 or more, beyond chance.")
     drifted.labels(run).set(len(monitoring.drifted))
-    stability = gauge("stability_index", "Population stability index beside training.", "column")
+    stability = gauge("stability_index", "Population stability index relative to training.", "column")
     moved = gauge("moved", "1 where the distribution has moved beyond chance.", "column")
     for each in [*monitoring.columns, *([monitoring.scores] if monitoring.scores is not None else [])]:
         stability.labels(run, each.name).set(each.stability)

@@ -107,7 +107,7 @@ class LoadedRuns(Generic[R]):
         self._thread.start()
 
     def require(self, run_id: str, *, beside: Sequence[str] = ()) -> R:
-        """Load a run at once. If there is no room, drop all others but those ``beside`` it. Raises TallystickError."""
+        """Load a run at once. If there is no room, drop all others except those ``beside`` it. Raises TallystickError."""
         with self._work:
             self._wanted = (run_id, *beside)
             self._drop()

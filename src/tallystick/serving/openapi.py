@@ -39,7 +39,7 @@ def openapi(now: RunsNow) -> dict[str, Any]:
         for status, text in _STATUSES.items()
     }
     score = {
-        "summary": "Score rows by their keys, with own columns beside these or looked up.",
+        "summary": "Score rows by their keys. Own columns are sent with the keys, or looked up.",
         "parameters": [
             {"name": "x-deadline-ms", "in": "header", "schema": {"type": "integer", "minimum": 1, "maximum": 60_000}},
             {"name": "x-run-id", "in": "header", "schema": _RUN},

@@ -174,7 +174,7 @@ class Reader:
             raise Problem(status=422, detail=f"column {missing[0]!r} is missing; every row needs its key")
         brought = present - keys
         if brought and self.keys_only:
-            raise Problem(status=422, detail=f"there is a column beside the key; send the key alone: {self.keys_only}")
+            raise Problem(status=422, detail=f"there is another column than the key; send only the key: {self.keys_only}")
         if brought - own:
             known_names = ", ".join(sorted(self.columns))
             raise Problem(status=422, detail=f"there is a column that is not known here; known are {known_names}")

@@ -48,7 +48,7 @@ class AdbcDatabase:
         connection.rollback()
         for name, column in zip(table.column_names, table.columns, strict=True):
             if self._driver == "sqlite" and asks_for(name) and is_rounded(column):
-                raise DataError(f"column {name!r} holds fractions beside text, which the driver rounds; cast it in the query")
+                raise DataError(f"column {name!r} holds text and fractions, which the driver then rounds; cast it in the query")
         columns = [as_polars(table.select([place]), asks_for=asks_for).to_series() for place in range(table.num_columns)]
         return table.column_names, columns
 

@@ -90,7 +90,7 @@ class WarmStart(UnalignedMethod):
     ) -> tuple[Tensor, Tensor]:
         """Compute the losses of the joint logits and of the cut's, with targets that are partly the first model's."""
         assert isinstance(model, FromLocal)
-        assert isinstance(objective, Supervised), "the contract allows nothing else beside unaligned rows"
+        assert isinstance(objective, Supervised), "the contract allows nothing else with unaligned rows"
         prior = self._prior[0].index_select(0, batch.index_B)
         joint, targets_B = objective.towards(model.finish(cuts_BD, own), batch.index_B, prior, share=PRIOR)
         of_cut, _ = objective.towards(model.of_cut(cuts_BD), batch.index_B, prior, share=PRIOR)
