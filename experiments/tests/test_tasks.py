@@ -87,7 +87,7 @@ def test_what_is_wrong_with_a_case_is_said_and_the_log_keeps_the_others(data):
 
 def test_a_worker_that_finds_other_data_refuses_it(data):
     shared = {"command": "small_sweep:small", "options": {"data": str(data), "seeds": 2}, "setting": {"rows": 8}}
-    with pytest.raises(DataError, match="a worker finds another sweep: rows differ; each machine needs the same files"):
+    with pytest.raises(DataError, match="a worker has read another sweep: rows differ; each machine needs the same files"):
         prepare_case(json.dumps(shared).encode())
     make = prepare_case(json.dumps(shared | {"setting": {"rows": 7}}).encode())
     assert json.loads(make(b'[3, "[1, 0.1]"]'))["process"] == os.getpid()

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 MOST_CHARACTERS = 4000
-"""The most characters kept of a peer's words, and of an error that may hold some."""
+"""Greatest number of characters kept of a peer's words, and of an error that may hold some."""
 
 
 def printable(words: str, *, most: int = MOST_CHARACTERS) -> str:

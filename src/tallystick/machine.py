@@ -61,7 +61,9 @@ def temporary_folder(root: Path = ROOT) -> tuple[Path, int, bool]:
         mounts = [line.split() for line in (root / "proc/mounts").read_text().splitlines()]
     except OSError:
         mounts = []
-    kinds = {Path(each[1]): each[2] for each in mounts if len(each) > 2}  # of file systems; the last mount at a place counts
+    kinds = {
+        Path(each[1]): each[2] for each in mounts if len(each) > 2
+    }  # kinds of file systems; the last mount at a place counts
     kind = next((kinds[place] for place in (folder, *folder.parents) if place in kinds), "")
     return folder, shutil.disk_usage(folder).free, kind in ("tmpfs", "ramfs")
 

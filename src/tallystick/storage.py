@@ -41,7 +41,7 @@ PARTIAL = ".partial"
 _BLANK = "0" * 64
 _FIELD = b'"seal":"'
 _JSON_START = b"{" + _FIELD
-_MOST_HEADER = 100 << 20  # of a safetensors file; its own reader accepts no more
+_MOST_HEADER = 100 << 20  # limit of a safetensors file's header, which is also that of its own reader
 _CHUNK = 1 << 20
 _SCRATCH = "tallystick-scratch-"
 _MOST_PLACE = 500  # bytes that say what a file is
@@ -424,7 +424,7 @@ def scratch_folder(place: Path | None = None) -> Iterator[Path]:
             # Before it has its name, because an interrupt may come at once; a folder that had the name already is not ours.
             cleanup.callback(lambda: None if new.exists() else shutil.rmtree(folder, ignore_errors=True))
             new.rename(folder)
-        except StorageError:  # of the lock, which says why
+        except StorageError:  # about the lock; it says why
             raise
         except OSError as error:
             raise StorageError(f"cannot make a temporary folder in {place}: {error.strerror}{advice(error)}") from None

@@ -136,7 +136,7 @@ def test_sides_with_different_runs_hear_who_has_which_and_what_helps_before_anyt
 
     shutil.rmtree(job.runs("bank")[0])
     ended, _ = predicted(job, "none.csv")
-    assert "no complete run is on all sides: make one with `tallystick run` on all sides" in str(ended["bank"])
+    assert "there is no complete run that all sides have: make one with `tallystick run` on all sides" in str(ended["bank"])
 
 
 def test_a_damaged_latest_run_is_named_and_another_can_be_chosen(job):

@@ -34,7 +34,7 @@ from tallystick_experiments.results import RUNS, rounded
 from tallystick_experiments.stats import Row
 from tallystick_experiments.tasks import declared
 
-SEED = 20261126  # of the drawing
+SEED = 20261126  # seed of the draw
 UNLIKE = ("seconds", "cpu_seconds", "epoch_s", "process", "tau")  # figures that differ in every run; tau is a setting of old rows
 ON_A_CARD = ("tabm",)  # methods whose rows are made on a graphics card
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tallystick_experiments.grid import Keeping, Maker
     from tallystick_experiments.page import Benchmark, Cell, ExperimentResult
 
-SHOWN_ROWS = 24  # of a table on the terminal
+SHOWN_ROWS = 24  # number of rows of a table on the terminal
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write result.json and report.html into this folder.")]
 ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")]
 WorkersOption = Annotated[

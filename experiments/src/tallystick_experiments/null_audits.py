@@ -40,7 +40,7 @@ from tallystick_experiments.pivot import LineCell, Pivot
 from tallystick_experiments.stats import Row, Spread
 
 LABEL, FEATURE = "bank", "shop"
-SHUFFLES = 4  # of the truth of one training
+SHUFFLES = 4  # number of shuffles of the truth of one training
 LEVEL = 0.95
 VERDICTS = {"yes": ", yes:", "a little": ", a little:", "no": "no attack here found more", "not measured": "not measured"}
 PROMISED = {"yes": 0.01, "a little": 0.05}

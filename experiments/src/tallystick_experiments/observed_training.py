@@ -39,7 +39,7 @@ PLAIN_ADAM: dict[str, Any] = {"optimizer": "adam", "schedule": "constant", "ema"
 """Training as in the papers: Adam at one rate, and the weights of the last step."""
 PLAIN_EVALUATOR = AttackEvaluator(replicates=1)
 PASS = 8192  # rows of a pass without training
-KEPT_ROWS = 2**18  # of an epoch's steps, evenly spread: all of a sample's, and a bound on memory for a full file
+KEPT_ROWS = 2**18  # limit of an epoch's kept rows, evenly spread: more than a sample has, and a bound on memory for a full file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,7 @@ class Benchmark:
     """Hold the content of a benchmark's page."""
 
     title: str
-    command: str = ""  # that makes it again
+    command: str = ""  # command that makes it again
     tables: Sequence[ResultTable] = ()  # tables without a row are left out
     curves: Sequence[Curve] = ()
     notes: Sequence[str] = ()  # how to read it, and its limits

@@ -24,7 +24,7 @@ from tallystick_experiments.stats import Row
 
 ROOT = Path(__file__).parents[3]
 RUNS, PAGES_FOLDER = ROOT / "experiments" / "runs", ROOT / "experiments" / "pages"
-DIGITS = 6  # of a row's figures
+DIGITS = 6  # digits of a row's figures
 PAGES: Mapping[str, tuple[str, str]] = {
     "again": ("again", "outcomes:outcomes_page"),
     "audit": ("label-leakage", "label_leakage.kept:kept_views_page"),

@@ -53,7 +53,7 @@ def prepare_case(shared: bytes) -> TaskFunction:
     sweep = declared(work["command"], work["options"])
     if (own := json.loads(json.dumps(sweep.setting))) != work["setting"]:
         differing = sorted(key for key in {*own, *work["setting"]} if own.get(key) != work["setting"].get(key))
-        raise DataError(f"a worker finds another sweep: {', '.join(differing)} differ; {SAME_FILES}")
+        raise DataError(f"a worker has read another sweep: {', '.join(differing)} differ; {SAME_FILES}")
 
     def make(given: bytes) -> bytes:
         number, place = json.loads(given)

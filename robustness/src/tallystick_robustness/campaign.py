@@ -27,8 +27,8 @@ Figures = dict[str, Any]
 CAMPAIGNS: dict[str, type[Campaign]] = {
     kind.name: kind for kind in (Messages, MethodMessages, Files, Folders, Kills, NetworkFaults, Waits)
 }
-KEPT_EXAMPLES = 3  # of each kind of failure
-MEMORY_MIB = 256  # by which a worker's memory may grow after its first cases
+KEPT_EXAMPLES = 3  # number of kept examples of each kind of failure
+MEMORY_MIB = 256  # limit for the growth of a worker's memory after its first cases
 
 
 @dataclass(frozen=True, kw_only=True)

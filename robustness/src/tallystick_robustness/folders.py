@@ -32,7 +32,7 @@ from tallystick_robustness.fixture_job import (
 from tallystick_robustness.outcome import Campaign, CaseOutcome, broken_weights, outcome_of
 
 _ROWS = 120
-TOLERANCE = 1e-5  # of the mean difference of scores, if each linking gives the same rows
+TOLERANCE = 1e-5  # tolerance of the mean difference of scores, if each linking gives the same rows
 _AGAIN = 4  # undisturbed predictions, if linking draws at random: scores may differ three times as much as theirs
 _SIMILAR: Values = {
     "dimensions": [{"name": "place", "unit": "metre", "low": 0.0, "high": 100.0}],
@@ -64,7 +64,7 @@ class _Linked:
     other: Homes
     weights: dict[str, str]
     scores: dict[str, float]
-    slack: float  # by which scores may differ
+    slack: float  # how far scores may differ
 
 
 class Folders(Campaign):

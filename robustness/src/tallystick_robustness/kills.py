@@ -17,7 +17,7 @@ from tallystick_robustness.outcome import CaseOutcome, outcome_of
 from tallystick_robustness.processes import GRACE_S, PATIENCE_S, ROWS, Process, ProcessCampaign, ended_well, problems_of
 
 LOADING_S = (0.3, 3.0)  # during which a process loads the product's modules, and no longer Python's own
-LATEST = 1.15  # of the undisturbed run's time: some kills come after its end
+LATEST = 1.15  # latest kill, as a share of the undisturbed run's time: some come after its end
 TURNS = 4  # runs after the disturbed one in which both sides must end well
 
 _KINDS = {
@@ -42,7 +42,7 @@ class Undisturbed:
 
     digests: dict[str, str]
     seconds: float
-    files: dict[str, int]  # by party: how often it changed a file or a folder
+    files: dict[str, int]  # per party, how often it changed a file or a folder
 
     @property
     def grace_s(self) -> float:

@@ -5,8 +5,8 @@ import resource
 from tallystick.network.messages import MEBIBYTE
 from tallystick_experiments.resident import RESET_PEAK, status_bytes
 
-MEMORY_BYTES = 256 * MEBIBYTE  # that one case may take in addition to the memory before it
-ADDRESSES_BYTES = 4 << 30  # of address space in the same way, for memory that is only reserved
+MEMORY_BYTES = 256 * MEBIBYTE  # limit of a case's memory, in addition to the memory before it
+ADDRESSES_BYTES = 4 << 30  # the same limit for address space, because memory may be only reserved
 
 
 def measured_anew() -> int:

@@ -196,7 +196,7 @@ def _field(frame: MessageParts, draw: random.Random) -> Spoilt:
 def _keys(frame: MessageParts, draw: random.Random) -> Spoilt:
     name = draw.choice(list(frame.fields))
     act = draw.choice(("removed", "renamed", "unknown", "twice"))
-    if act == "twice":  # by hand, because no mapping holds a key twice
+    if act == "twice":  # write it by hand, because a mapping cannot hold a key twice
         pairs = [*frame.fields.items(), (name, spoil_value(frame.fields[name], draw))]
         body = bytes((0x80 | len(pairs),)) + b"".join(
             msgspec.msgpack.encode(key) + msgspec.msgpack.encode(value) for key, value in pairs

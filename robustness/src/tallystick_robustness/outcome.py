@@ -25,7 +25,7 @@ Ended = Literal["refused", "withstood", "accepted", "failed"]
 meant it; failed: anything else.
 """
 
-LONGEST_WORDS = 8000  # of an error; a contract with many wrong keys gets one line for each
+LONGEST_WORDS = 8000  # greatest length of an error; a contract with many wrong keys gets one line for each
 _PRODUCT = str(Path(tallystick.__file__).parent) + os.sep
 """The folder of the product. A name in a path is no proof, because a checkout's folder may have any name."""
 

@@ -39,8 +39,8 @@ from tallystick.tables.keys import keys_of
 from tallystick.watcher import Silent
 from tallystick_robustness.fixture_job import FEATURE, HELPER, LABEL, LEDGER, PARTIES, Values, contract, party_values, tables
 
-IDS = 60  # of a party that aligns
-_ROWS = 70  # of a party in a whole job
+IDS = 60  # number of ids of a party that aligns
+_ROWS = 70  # number of rows of a party in a whole job
 _PATIENCE_S = 60.0
 
 Channels = Mapping[str, Channel]
@@ -65,7 +65,7 @@ class Scene:
 
     name: str
     roles: Mapping[str, RoleFunction]
-    templates: Mapping[str, Path]  # by role; empty if it needs no folder
+    templates: Mapping[str, Path]  # template folders by role; empty if it needs none
     whole_job: bool = False
     random_own: frozenset[str] = frozenset()
     """Roles whose own draws cannot be fixed: an honest replay may be refused."""

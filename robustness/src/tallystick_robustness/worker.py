@@ -79,7 +79,7 @@ class Worker:
 
     def _lost(self, case: int, seconds: float) -> CaseOutcome:
         """Say where a process hangs, or how it ended."""
-        self._process.join(0.5)  # its last words are written a moment before it is over
+        self._process.join(0.5)  # a process may end a moment after it has written its last output
         code = self._process.exitcode
         if code is None:
             self.send_signal(signal.SIGUSR1)  # then it prints where it is

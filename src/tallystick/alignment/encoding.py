@@ -23,9 +23,9 @@ PIECE = 256
 """Bytes of one row of a list. Wide rows cross as several of these, so that a message stays within its limit."""
 TEXTS_A_MESSAGE = 512
 MAX_TEXT = 1_000
-"""Most characters of a text that crosses in the clear."""
+"""Greatest number of characters of a text that crosses in the clear."""
 MAX_FILTER_BYTES = 4 << 30
-"""Most memory for one side's filters."""
+"""Limit of memory for one side's filters."""
 MAX_NUMBER = 1e100
 """Greatest number that crosses in the clear, after scale and weight, so that squares of differences stay finite."""
 CHECKED_ROWS = 50
@@ -218,7 +218,7 @@ def require_one_secret(first: EncodedKeys, second: EncodedKeys, parties: Sequenc
     if min(first.rows, second.rows) < CHECKED_ROWS:
         return
     for name in first.filters:
-        weights = []  # of each side, how often each bit is set
+        weights = []  # for each side, how often each bit is set
         for packed_NW in (first.filters[name], second.filters[name]):
             weight_P = np.zeros(packed_NW.shape[1] * 8)
             for start, stop in pairwise([*range(0, len(packed_NW), 1024), len(packed_NW)]):

@@ -19,7 +19,7 @@ from tallystick.network.messages import Array, MalformedMessage, Message, Stoppe
 CHUNK_ROWS = 2048
 """Rows per message: 64 KiB of group elements, a tenth of a second's work for one core."""
 MAX_ROWS = 50_000_000
-"""Most ids in a list unless the caller sets another limit; each takes some 150 bytes of memory."""
+"""Greatest number of ids in a list unless the caller sets another limit; each takes some 150 bytes of memory."""
 FIRST_ROWS = 32 * CHUNK_ROWS
 """Rows of an announced list for which memory is allocated at once. Memory for further rows grows as they arrive."""
 USUAL_RATIO, USUAL_ROWS = 10, 100_000

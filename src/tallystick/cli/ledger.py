@@ -14,7 +14,7 @@ from tallystick.cli.output import finish, guarded
 if TYPE_CHECKING:
     from tallystick.privacy.exported import ExportedLedger
 
-NARROWEST, WIDEST = 8, 40  # of a bar
+NARROWEST, WIDEST = 8, 40  # width of a bar
 
 
 def ledger(

@@ -22,11 +22,11 @@ from tallystick.terminal import printable_lines
 if TYPE_CHECKING:
     pass
 
-NAME_WIDTH = 30  # of a column's name in check's table; a longer name is folded
+NAME_WIDTH = 30  # width of a column's name in check's table; a longer name is folded
 WIDE = 100  # characters of a terminal with room for the words minimum and maximum
 MOST_OF_BOUND = 10  # letters of a column's least or largest value
-REST_WIDTH = 66  # of the cells next to a column's name; bounds without room are printed below the table
-MOST_COLUMNS = 200  # of a table that is shown to people
+REST_WIDTH = 66  # width of the cells next to a name; bounds that do not fit are printed below the table
+MOST_COLUMNS = 200  # greatest number of columns that are shown to people
 
 
 def init(

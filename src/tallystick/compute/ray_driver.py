@@ -150,7 +150,7 @@ class _Cluster:
 
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-        except (Exception, SystemExit) as error:  # of many types: no cluster here, another version, no machine of it
+        except (Exception, SystemExit) as error:  # there are many types: no cluster here, another version, a machine outside it
             advice = "; install the same versions on all machines" if "ersion mismatch" in str(error) else ""
             raise ComputeError(f"compute.address = {address}: Ray could not join: {_line(error)}{advice}") from None
         self._ray = ray

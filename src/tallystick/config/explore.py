@@ -7,7 +7,7 @@ from pydantic import Field
 from tallystick.reading import Model
 
 LEAST_TEST_ROWS = 100
-"""Least test rows of a sample. With fewer an interval is too narrow (``evaluation/intervals.py``)."""
+"""Least number of test rows of a sample. With fewer an interval is too narrow (``evaluation/intervals.py``)."""
 
 
 class ExploreConfig(Model):

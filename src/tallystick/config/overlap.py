@@ -36,8 +36,8 @@ class OverlapConfig(Model):
         strict=True,
         ge=LEAST_EPSILON,
         le=MOST_EPSILON,
-        description="each side learns a count with discrete Laplace noise: epsilon-DP of which ids the other side has but for "
-        "delta, by group with twice the noise, charged to both ledgers; null tells exact counts",
+        description="each side learns a count with discrete Laplace noise: (epsilon, delta)-DP of the ids that the other side has, "
+        "by group with twice the noise, charged to both ledgers; null gives exact counts",
     )
     delta: float = Field(
         default=1e-9, strict=True, gt=0, lt=0.01, description="chance that epsilon does not hold; with epsilon only"

@@ -45,7 +45,7 @@ class SettlingRule(StepRule):
         (real_R,) = torch.nonzero(target_N >= 0, as_tuple=True)
         generator = torch.Generator().manual_seed(self.seed)
         optimizer = Adam({1.0: [*model.parameters()]})
-        steps = max(1, -(-len(real_R) // BATCH))  # of an epoch
+        steps = max(1, -(-len(real_R) // BATCH))  # steps per epoch
         epochs = max(EPOCHS, -(-LEAST_STEPS // steps))
         model.train()
         for _ in range(epochs):

@@ -21,7 +21,7 @@ from tallystick.training.calibration import Calibration
 from tallystick.training.objective import mean_cross_entropy
 from tallystick.training.plan import no_positions
 
-MOST_DONORS = 100_000  # most own rows from which others are made up
+MOST_DONORS = 100_000  # greatest number of own rows from which others are made up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ def defense_named(method: str) -> type[Defense] | None:
     where = f"entry point {method} of the group {GROUP}"
     if len(points) > 1:
         values = ", ".join(point.value for point in points)
-        raise ConfigError(f"{where}: {len(points)} packages have one ({values}); uninstall all but one")
+        raise ConfigError(f"{where}: {len(points)} packages have one ({values}); uninstall all except one")
     try:
         defense = points[0].load()
     except Exception as error:

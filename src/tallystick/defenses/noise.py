@@ -113,7 +113,7 @@ def standard_normal(rows: int, columns: int, generator: Randomness, *, like: Ten
         normals = torch.randn(rows, columns, generator=generator, dtype=dtype, device=generator.device)
     elif rows * columns == 0:
         normals = torch.empty(rows, columns, dtype=dtype)
-    else:  # by Box and Muller
+    else:  # by the method of Box and Muller
         half = (rows * columns + 1) // 2
         words = generator.words(2 * half)
         radius, angle = words[:half], words[half:]

@@ -37,7 +37,7 @@ Peers = Mapping[str, Mapping[str, bool]]
 LABEL, FEATURE = "label", "feature"
 PAIR: Peers = {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}}
 SAID_CHARACTERS = 3000
-_START_S = 60.0  # of a process, on a very busy machine
+_START_S = 60.0  # limit for starting a process, on a very busy machine
 DUMP_S = 1.0
 
 

@@ -31,7 +31,7 @@ SCORES, LEDGER = "scores.parquet", "ledger.sqlite"
 LEAST_CLIENTS = 3  # one that studies the result, and two whose shares of the noise are enough
 MOST_CLIENTS = 12  # a server takes 16 streams at once, and a client that redials holds two
 HISTORY_MONTHS = 6
-PRIOR_FLIGHTS = 50.0  # of the hour's average, if a carrier has few flights at it
+PRIOR_FLIGHTS = 50.0  # weight, in flights, of the hour's average for a carrier with few flights
 LIMITS = Limits(heartbeat_s=1.0, deadline_s=5.0)
 TIMEOUT_S = 180.0
 

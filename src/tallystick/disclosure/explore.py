@@ -29,8 +29,8 @@ EXPLORE = (
     Disclosure(
         name="`tallystick explore`",
         label_party="how many ids the other has; which of a sample are common; scores of its validation and test rows",
-        feature_party="the same, but scores",
-        guarantee="as of a head on shares; neither side chooses a sample of less than its table",
+        feature_party="the same, except scores",
+        guarantee="that of a head on shares; neither side can choose which rows are drawn",
         fields=("Size.rows", "CoinCommitment.digest", "Coin.coin"),
         sentences=stated(
             lambda contract: contract.explore is not None,

@@ -12,7 +12,9 @@ def _overlap(contract: Contract) -> list[str]:
     told_parties = {"both": f"{label} and {feature}", "label": label, "feature": feature}[config.told_to]
     by_group = f", by the groups of {config.groups}, whose names and sizes cross" if config.groups is not None else ""
     if config.epsilon is not None:
-        bound = f"with noise: {config.epsilon:g}-DP of the other side's ids but for a chance of {config.delta:g}, for each run"
+        bound = (
+            f"with noise: {config.epsilon:g}-DP of the other side's ids, except with probability {config.delta:g}, for each run"
+        )
     else:
         bound = (
             f"exact, if {config.least:,} or more, and if as many of each set are left; at most {config.answers} with one party. "

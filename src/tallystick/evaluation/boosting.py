@@ -24,8 +24,8 @@ from tallystick.tables.features import Features
 MOST_CODES = (
     255  # of a categorical column that scikit-learn takes as such; beyond, codes count as numbers: the frequent come first
 )
-MOST_ROWS = 1_000_000  # most rows that it is fitted on, drawn if there are more, because it reads a table of 64-bit numbers
-MOST_LEVELS = 9  # most levels that are boosted; a quantile between two levels is interpolated
+MOST_ROWS = 1_000_000  # greatest number of rows to fit, because it needs a table of 64-bit numbers; a sample if there are more
+MOST_LEVELS = 9  # greatest number of boosted levels; quantiles between two levels are interpolated
 SCORED_AT_A_TIME = 2**18
 CERTAIN = 1e-7  # a probability is kept at least this far from 0 and 1
 

@@ -57,7 +57,7 @@ class Decisions(TypedDict):
     flag_all: Threshold
     ks_threshold: float  # where the distance between the classes' distributions is largest
     deciles: list[Decile]
-    edges: list[float]  # of the histogram's bins
+    edges: list[float]  # edges of the histogram's bins
     positives: list[float]  # share of the positives in each bin
     negatives: list[float]
 

@@ -22,7 +22,7 @@ from tallystick.metrics.survival import brier_curve, brier_times
 _LEVEL = 0.95
 CURVE_POINTS = 200
 BETWEEN = "between"
-_DIGITS = 6  # of the curves' points
+_DIGITS = 6  # digits of the curves' points
 
 
 class MetricValue(TypedDict):
@@ -232,7 +232,7 @@ class _Model:
         self.statistics: dict[str, Statistic] = {}
         self.values: dict[str, float] = {}
         self.reasons: dict[str, str] = {}
-        self.shares: dict[str, Statistic] = {}  # of a quantile target, by what is counted
+        self.shares: dict[str, Statistic] = {}  # for a quantile target, by what is counted
         self.labels = labels
         self._target, self._weights_N, self._settings = target, weights_N, settings
         self._rows: tuple[Any, Floats] | None = None

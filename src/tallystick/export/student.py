@@ -120,7 +120,9 @@ def make_student(
             "target.type = survival: a student learns labels mixed with scores, and there is no mean of such labels"
         )
     if contract.target.type == "multilabel":
-        raise ConfigError("target.type = multilabel: a student learns one label; train one for each label, by a contract of it")
+        raise ConfigError(
+            "target.type = multilabel: a student learns one label; train one per label, each with a contract of its own"
+        )
     if to.exists():
         raise ConfigError(f"--to {to}: exists already; name a folder that is to be made")
     if not scores.is_file():

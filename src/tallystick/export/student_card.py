@@ -45,7 +45,7 @@ def gain_kept(name: str, target: TargetType, joint: Comparison, alone: Compariso
     bound = joint_gain["low"] if sign > 0 else joint_gain["high"]
     share = None
     if gain["value"] is not None and joint_gain["value"] is not None and bound is not None and sign * bound > 0:
-        share = gain["value"] / joint_gain["value"] + 0.0  # for no gain 0, and not -0
+        share = gain["value"] / joint_gain["value"] + 0.0  # write 0, not -0, if there is no gain
     return Kept(
         own=own[name]["value"],
         student=alone["joint"][name]["value"],

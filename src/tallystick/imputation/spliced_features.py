@@ -15,9 +15,9 @@ from tallystick.imputation.imputer import ANY_CALIBRATION, FeatureImputer, When
 from tallystick.lazy_torch import Generator, Tensor, torch
 
 TREE_ROWS = 20_000  # own rows, evenly spread, from which the tree is learnt
-BINS = 32  # of a numeric column
+BINS = 32  # number of bins of a numeric column
 CHUNK = 50_000  # rows made at a time
-LARGEST_SHARE = 0.75  # of a made-up row's columns from one own row, if possible
+LARGEST_SHARE = 0.75  # a made-up row takes at most this share of its columns from one own row, if possible
 
 Codes = NDArray[np.int64]
 

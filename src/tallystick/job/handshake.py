@@ -71,7 +71,7 @@ class Agreement(Message, frozen=True):
     align: bool
     resume_from: int
     train: bool
-    version: str = ""  # of the run that all parties promoted: a hash of it and of their halves
+    version: str = ""  # version of the run that all parties promoted: a hash of it and of their halves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ def shake_hands_label_party(
             helps = (
                 f"all have run {shared}: give `--run {shared}` on all sides"
                 if shared is not None
-                else "no complete run is on all sides: make one with `tallystick run` on all sides"
+                else "there is no complete run that all sides have: make one with `tallystick run` on all sides"
             )
             raise PeerError(other, f"the sides would predict with different runs: {run_list}; {helps}")
     run_ids = {resume_state.run_id, *(greeting.run_id for greeting in greetings.values())}

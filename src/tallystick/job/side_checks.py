@@ -49,7 +49,7 @@ class Preflight:
     identity: Identity | None = None
     room: "Room | None" = None  # what a run of a party with columns will need
     budget: Sequence[Outlook] = ()  # each of this party's budgets as it would be after the job
-    own_columns: bool | None = None  # of a label party: whether it has useful columns; None if that was not checked
+    own_columns: bool | None = None  # for a label party, whether it has useful columns; None if not checked
 
     def tried(self, work: Callable[[], T]) -> T | None:
         """Run one check, and keep its problem, so that the other checks still run."""

@@ -24,7 +24,7 @@ def run_to_start_from(contract: Contract, party: PartyFile, name: str) -> RunFol
         raise ConfigError(f"--start-from {name}: {party.party} is a helper, which keeps nothing of a run; leave it out here")
     folder = run_at(party, name, option="--start-from")
     for path in sorted(party.runs.glob("*/contract.json")) if folder is None else ():
-        with suppress(ConfigError, StorageError):  # of any contract that this version can read
+        with suppress(ConfigError, StorageError):  # skip contracts that this version cannot read
             other = RunFolder.open(path.parent, key=party.run_key)
             if other.origin.party == party.party and other.run_id == name:
                 folder = other

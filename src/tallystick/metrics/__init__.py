@@ -101,8 +101,8 @@ __all__ = [
 class MetricSettings:
     """Settings that metrics need in addition to labels and logits."""
 
-    bins: int = 20  # of equal mass, for calibration
-    levels: tuple[float, ...] = ()  # of a quantile target
+    bins: int = 20  # number of equal-mass bins for calibration
+    levels: tuple[float, ...] = ()  # levels of a quantile target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,7 +459,7 @@ def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tu
         return zero_or_one(labels), logits
     if target in NUMBERS:
         return finite_values(labels, "labels"), logits
-    classes = 1 << logits.shape[1] if target == "multilabel" else logits.shape[1]  # of several labels, the number of patterns
+    classes = 1 << logits.shape[1] if target == "multilabel" else logits.shape[1]  # for several labels, the number of patterns
     whole = finite_values(labels, "labels").astype(np.int64)
     if (whole != labels).any() or whole.min() < 0 or whole.max() >= classes:
         raise DataError(f"labels range over {labels.min()}..{labels.max()}; {classes} classes are numbered 0..{classes - 1}")

@@ -363,7 +363,7 @@ def concordance_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Stat
         later_N = weight_N.sum() - np.cumsum(weight_N)
         ends_G = np.append(np.flatnonzero(is_new_N)[1:], rows)
         sums = np.append(0.0, np.cumsum(weight_N))
-        alike_N = sums[ends_G[group_N]] - sums[1:]  # of the row's own group, after it
+        alike_N = sums[ends_G[group_N]] - sums[1:]  # the sum over the later rows of its own group
         pairs = float((event_weight_N * (later_N - alike_N)).sum())
         if pairs <= 0:
             return np.nan

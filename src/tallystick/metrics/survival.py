@@ -69,7 +69,7 @@ def brier_scores(labels_N: ArrayLike, survival_TN: Floats, times_T: Floats) -> C
     labels_N = np.asarray(labels_N, dtype=np.float64)
     order_N = _order(labels_N, np.zeros(len(labels_N)))
     time_N, has_event_N = np.abs(labels_N)[order_N], (labels_N > 0)[order_N]
-    place_T = np.searchsorted(time_N, times_T, side="right")  # of the first row that is observed for longer
+    place_T = np.searchsorted(time_N, times_T, side="right")  # place of the first row that is observed for longer
     squares_TN = survival_TN[:, order_N] ** 2 * has_event_N
     for square_N, survival_N, place in zip(squares_TN, survival_TN, place_T, strict=True):
         square_N[place:] = (1.0 - survival_N[order_N[place:]]) ** 2

@@ -21,9 +21,9 @@ FINE, COARSENING = 37, 4
 COARSE = FINE // COARSENING + 1
 """Number of quantiles of the fine hats, and of the coarse hats, which use every fourth quantile."""
 MOST_FINE_COLUMNS = 24
-"""Most numeric columns for which there are fine hats."""
+"""Greatest number of numeric columns for which there are fine hats."""
 MOST_CODES = 64
-"""Most codes of a category. If a party has more for its large categories, these share them evenly."""
+"""Greatest number of codes of a category. If a party has more for its large categories, these share them evenly."""
 RANDOM_SUMS = 512
 _SUMMED = 3
 _LEAST_DEVIATION = 0.3
@@ -31,7 +31,7 @@ _LEAST_DEVIATION = 0.3
 _FLOOR = 0.1
 """Share of the largest variance that is added to each axis's variance, because weaker axes are usually noise."""
 _SAMPLE = 1 << 14
-"""Most rows used to find the axes."""
+"""Greatest number of rows used to find the axes."""
 
 
 class FixedFeatures(nn.Module):

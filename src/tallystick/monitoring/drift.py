@@ -14,7 +14,7 @@ from tallystick.results.monitoring import Drift, DriftState
 from tallystick.run_folder.profile import CategoricalProfile, NumericProfile
 from tallystick.tables.text import as_text
 
-BINS = 10  # of a numeric column, at the deciles of the training rows
+BINS = 10  # number of a numeric column's bins, at the deciles of the training rows
 LEVEL = 0.001  # chance that any of the compared columns is called shifted if none is
 SOME, MUCH = 0.1, 0.25  # population stability: the usual bounds
 LEAST_EXPECTED = 5  # rows that a category needs for the chi-square test to hold; rarer ones are pooled

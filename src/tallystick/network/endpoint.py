@@ -28,11 +28,11 @@ from tallystick.network.session import (
 from tallystick.network.tls import TlsTransport, WrongCertificate
 
 REDIAL_S = 0.5
-# Most callers with a certificate that have not said who they are: for each party, and for all that are no party. The next caller
-# replaces the oldest of its kind.
+# Greatest number of callers with a certificate that have not said who they are: for each party, and for all callers that are not
+# parties. The next caller replaces the oldest of its kind.
 GUESTS = 4
 GUEST_S = 2.0
-# Most lines about refused callers: more do not help the user of the listener.
+# Greatest number of lines about refused callers: more do not help the user of the listener.
 NOTICES = 20
 
 

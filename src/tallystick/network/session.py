@@ -138,7 +138,7 @@ class Session:
         self._unreceived: deque[_Frame] = deque()  # written, but perhaps not arrived
         self._sequence = 0
         self._sent_bytes = 0
-        self._arrived_bytes = 0  # of those
+        self._arrived_bytes = 0  # bytes of these messages
         self._arrived = 0  # the last frame whose arrival the peer has confirmed
         self._awaited_since = 0.0  # when the first unconfirmed frame was written, or became the first
         self._peer_consumed = 0

@@ -36,8 +36,8 @@ TURN_BYTES = 4 << 20
 RENEW_BYTES = RECORD_BYTES << 24
 # The first frame of a link is a Hello, which is small.
 HELLO_BYTES = 1 << 16
-# Most callers in the middle of a TLS handshake, and their share of this process's file descriptors if that is less. The next
-# caller replaces the one that has taken longest.
+# Greatest number of callers in the middle of a TLS handshake, or their share of this process's file descriptors if that is less.
+# The next caller replaces the one that has taken longest.
 STRANGERS = 64
 STRANGERS_SHARE = 16
 RETRY_S = 0.1

@@ -10,7 +10,7 @@ import msgspec
 from tallystick.errors import ConfigError
 from tallystick.privacy.events import ApproximateDP, Bounded, Entered, GaussianDP, NotPrivate, PureDP, Unit, UnsentGaussianDP
 
-_MOST_LOSS = 500.0  # of one event in a privacy loss distribution, which computes its exponential
+_MOST_LOSS = 500.0  # limit of an event's loss in a privacy loss distribution, which computes its exponential
 
 
 def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit = "label") -> float:

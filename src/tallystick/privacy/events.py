@@ -15,7 +15,10 @@ from tallystick.errors import ConfigError
 
 Unit = Literal["label", "record", "key"]
 
-LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e9  # of a release; beyond these, noise is too wide for float64's exact integers, or is 0
+LEAST_EPSILON, MOST_EPSILON = (
+    1e-9,
+    1e9,
+)  # limits of a release; beyond them noise is too wide for float64's exact integers, or is 0
 
 
 class PureDP(msgspec.Struct, frozen=True, kw_only=True, tag="pure", forbid_unknown_fields=True):

@@ -76,8 +76,8 @@ def check_exact_delta(name: str, delta: float) -> None:
     """Refuse a delta that the sampler's own error would affect. Raises ConfigError."""
     if not LEAST_DELTA <= delta < 1:
         raise ConfigError(
-            f"{name}: delta is {delta!r}; it must be at least {LEAST_DELTA:g}, beside which the error of sampling, 2^-100, does "
-            "not count, and below 1: well below one over the number of rows"
+            f"{name}: delta is {delta!r}; it must be at least {LEAST_DELTA:g}, so that the error of sampling, 2^-100, is "
+            "negligible, and below 1: well below one over the number of rows"
         )
 
 

@@ -16,7 +16,7 @@ class ExportedEntry(TypedDict):
     number: int
     time: str  # ISO 8601
     what: str
-    event: dict[str, Any]  # by its type, see privacy/events.py
+    event: dict[str, Any]  # its type is one of privacy/events.py
 
 
 class ExportedUnbounded(TypedDict):

@@ -104,7 +104,7 @@ class OpenedScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Cap:
-    """The most that may be spent on a data set: epsilon at delta."""
+    """Limit of what may be spent on a data set: epsilon at delta."""
 
     epsilon: float
     delta: float = 0.0

@@ -11,7 +11,7 @@ SEED_BITS = 128
 Seed: TypeAlias = int | bytes
 """A public number, or a secret of 32 bytes."""
 
-_WORDS = 624  # of 32 bits: the Mersenne Twister's state
+_WORDS = 624  # number of 32-bit words of the Mersenne Twister's state
 _AT = 24  # number of bytes before it in get_state()
 
 

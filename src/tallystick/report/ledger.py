@@ -35,7 +35,7 @@ class _Dataset:
     total: str
     cap: str
     left: str
-    share: float | None  # of the cap, in per cent
+    share: float | None  # share of the cap, in per cent
     plot: charts.Plot | None
     rows: list[_Row]
 

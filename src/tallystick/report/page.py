@@ -269,7 +269,7 @@ class Falls:
     """One party's columns on an axis, the most important one first."""
 
     of: ImportanceSummary
-    title: str  # of the metric, within a sentence
+    title: str  # name of the metric within a sentence
     rises: bool  # whether the metric is an error, which grows when the model gets worse
     axis: charts.Axis
     rows: list[tuple[ColumnFall, charts.Track]]

@@ -64,13 +64,13 @@ class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     through: str = "cut embeddings"  # the data from which they are rebuilt
     summary: str = ""
     defense: str = ""
-    epsilon: float | None = None  # of all embeddings of one row together, given the model at each
+    epsilon: float | None = None  # epsilon of all embeddings of one row together, given the model at each
     delta: float = 0.0
-    releases: int = 0  # of one row at most, as far as noise is counted
+    releases: int = 0  # greatest number of a row's noisy embeddings
     quick: bool = False  # whether some attacks of a full audit were left out
     columns: list[RebuiltColumn] = []
     means: list[MeanRebuilt] = []
-    groups: list[RowGroup] = []  # of rows that crossed outside training steps; columns and means above are of training rows
+    groups: list[RowGroup] = []  # rows that crossed outside training steps; columns and means above are for training rows
     not_measured: list[str] = []
 
     def worst_mean(self, known: int) -> float | None:
@@ -128,7 +128,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Hold defences tried in simulation: utility against leakage."""
 
     summary: str = ""
-    metric: str = "AUC"  # of utility, on test rows
+    metric: str = "AUC"  # metric of utility, on test rows
     local_baseline: Estimate | None = None  # the label party alone, which joining must beat
     known: int | None = None  # rows that attacks on columns know
     columns_not_measured: list[str] = []  # and why, in sentences
@@ -140,7 +140,7 @@ class SimilarityHistogram(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
     edges: list[float]
     counts: list[int]
-    before: list[int] = []  # of links whose other end an attack placed, by the distances to it
+    before: list[int] = []  # links whose other end an attack placed, by their distances
     typical: float | None = None  # the distance of a similarity of 0, in ``unit``
     deviation: float | None = None  # the further distance of a similarity lower by 1
     unit: str = ""
@@ -153,7 +153,7 @@ class LinkMap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     party: str
     peer: str
-    axes: list[str]  # of both directions, with units
+    axes: list[str]  # names of both axes, with units
     rest: list[str] = []  # dimensions that the map does not show
     own: list[tuple[float, float]]
     located: list[tuple[float, float]]
@@ -180,7 +180,7 @@ class LinkageSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     guarantee: str
     sigma: dict[str, float] = {}
     links: dict[str, int] = {}
-    improvement: dict[str, dict[str, float]] = {}  # by feature party, over AvgSim and Top1Sim
+    improvement: dict[str, dict[str, float]] = {}  # gain over AvgSim and Top1Sim, by feature party
     similarities: dict[str, SimilarityHistogram] = {}
     attacks: list[LocatedKeys] = []
     named: list[NamedKeys] = []

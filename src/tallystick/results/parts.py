@@ -55,9 +55,9 @@ class SampleSummary(Part, frozen=True, kw_only=True):
     """Hold the sample of ids of an exploration."""
 
     ids: dict[str, int]  # all ids of each party
-    drawn: int  # of this party
+    drawn: int  # ids drawn from this party
     common: int  # to both samples
-    share: float  # of all ids, as drawn
+    share: float  # share of all ids that was drawn
 
 
 class Learnt(Part, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class TrainingSummary(Part, frozen=True, kw_only=True):
     steps_per_s: float | None = None
     resumed_from: int | None = None  # step, if the run was interrupted
     refit_epochs: int = 0  # the last of the history's epochs, which began again with the validation rows; 0 without a refit
-    refit_steps: int = 0  # of these epochs; the last one may end before all of its steps
+    refit_steps: int = 0  # steps of these epochs; the last epoch may end early
     folds: int = 1  # networks side by side, each trained on the rows without one fold of them; 1 is a single network
     dropout: float = 0.0  # largest share of numbers that a layer of this party's part dropped in training
 

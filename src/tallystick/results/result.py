@@ -41,7 +41,7 @@ RESULT_VERSION = 2
 class Sections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Hold parts that only some runs have. Each is shown if it is present."""
 
-    sample: SampleSummary | None = None  # of an exploration
+    sample: SampleSummary | None = None  # sample of an exploration
     decisions: Decisions | None = None
     groups: list[Grouping] = []
     importance: list[ImportanceSummary] = []

@@ -190,6 +190,6 @@ def _ledger_notes(party: PartyFile) -> dict[Path, LedgerNote]:
             try:
                 folder = replace(RunFolder.open(path.parents[above], key=party.run_key), path=path.parent)
             except DamagedFile:
-                continue  # of a folder that no command can use; the others and the party file know the ledger, too
+                continue  # no command can use this folder; the others and the party file know the ledger, too
             notes[path] = msgspec.convert(folder.noted(LEDGER_NOTE), prepared(LedgerNote))
     return notes

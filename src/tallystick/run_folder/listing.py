@@ -8,7 +8,7 @@ from tallystick.config.differences import differences
 from tallystick.errors import ConfigError, StorageError
 from tallystick.reading import read_yaml
 
-FORMAT = 5  # of a run folder; another version's files have other names and other keys
+FORMAT = 5  # format of a run folder; in another one, files have other names and other keys
 ANEW = "start a new run on all sides, without --resume"
 
 

@@ -47,6 +47,6 @@ def calibrated_alone(model: LabelModel, dataset: Dataset) -> LogitLine:
         return LogitLine()
     rate = labels.training_labels_N[train_N].double().mean().item()
     assert isinstance(model, BranchedModel), "the contract has a method for unaligned rows"
-    with model.first_alone():  # of several networks of own rows, the one that did not learn from validation rows
+    with model.first_alone():  # among several networks of own rows, use the one that did not learn from validation rows
         logits_V = logits_alone(model, dataset, index_V)
     return fit_line(logits_V, labels.training_labels_N[index_V], real=1.0, positive_rate=rate)[0]

@@ -22,7 +22,7 @@ from tallystick.run_folder.row_recorder import RowStore, one_each
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
-PASS_ROWS, QUICK_PASS_ROWS = 2_000, 500  # most rows of each part
+PASS_ROWS, QUICK_PASS_ROWS = 2_000, 500  # greatest number of rows of each part
 PASSES: tuple[Part, ...] = ("training", "validation", "test")
 MOST_CONTRAST_BYTES = 64 * MEBIBYTE
 CONTRAST = "shuffled.safetensors"
@@ -123,7 +123,7 @@ class PassRecorder:
             self.sent_rows(part, self.rows(index_B), cut_BD)
 
     def sent_rows(self, part: Part, rows_B: Tensor, cut_BD: Tensor) -> None:
-        """Add a batch of these rows of this party."""
+        """Record a batch of this party's rows that was sent."""
         if part in self.sums:
             cut_BD = cut_BD.detach().cpu().float()
             self.sums[part].add(rows_B.cpu(), cut_BD, cut_BD)  # no gradient came back, and none is read

@@ -17,8 +17,8 @@ from tallystick.tables.columns import TrainingColumns
 from tallystick.tables.encoder import Encoder
 from tallystick.tables.lazy_table import Frame
 
-POINTS = 2_000  # most points of a numeric column: its values, or evenly spaced quantiles of them
-CATEGORIES = 200  # most categories of a column that are counted by name
+POINTS = 2_000  # greatest number of points of a numeric column: its values, or evenly spaced quantiles
+CATEGORIES = 200  # greatest number of categories of a column that are counted by name
 FEWEST = 20  # fewest rows behind a number or a category of a coarse profile
 _NAME = "profile"
 

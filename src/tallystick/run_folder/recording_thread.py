@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
-MOST_WAITING = 2  # most tasks whose tensors stay in memory
+MOST_WAITING = 2  # greatest number of tasks whose tensors stay in memory
 
 
 class RecordingThread:

@@ -30,9 +30,11 @@ from tallystick.training.plan import Batch
 from tallystick.training.step import CutObserver
 
 MOST_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 12_288, "cut_embedding": 4_000})  # what attacks read
-QUICK_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 4_096, "cut_embedding": 1_000})  # of a quick audit
+QUICK_ROWS: Mapping[Received, int] = MappingProxyType(
+    {"cut_gradient": 4_096, "cut_embedding": 1_000}
+)  # rows that a quick audit records
 MOST_BYTES = 256 * MEBIBYTE  # per peer on disk; in memory a sixth of it
-_KEPT = RecordingPlan(first=1, later=4, batches=0)  # of the epochs' files
+_KEPT = RecordingPlan(first=1, later=4, batches=0)  # which epochs' files are kept
 ROWS_VERSION = 4
 _FILE = re.compile(r"rows-[0-9]{6,}\.safetensors")
 _TENSORS = {"rows_N": torch.int64, "sum_ND": torch.float32, "last_ND": torch.float32, "length_N": torch.float32}

@@ -33,7 +33,7 @@ _EPOCH = date(1970, 1, 1)
 _WEIGHTS, _COLUMNS, _PLACE = "weight_shares", "columns", "place"
 _AXES_LABEL_PARTY, _AXES_FEATURE_PARTY = 256, 512
 _CODES_FEATURE_PARTY = 512
-"""Most codes of its large categories together. The label party's network of its own columns knows each of its codes."""
+"""Greatest number of codes of its large categories together. The network of the label party's own columns knows every code."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ from tallystick.tables.features import Features
 MOST_ROWS = TILE
 LOOK_S = 0.2
 CALM_S = 10.0
-"""Seconds in which partners have to be in time before the log says that they are, so that rare delays give one line."""
+"""Partners must be in time for so many seconds before the log says that they are, so that rare delays give one line."""
 FIRST_PROBE_S, LAST_PROBE_S = 0.05, 1.0
 
 Why = Literal["joint", "unknown", "absent", "budget", "store", "away"]

@@ -21,7 +21,7 @@ from tallystick.storage import Origin
 
 PREFIX = "serving-journal-"
 PART_BYTES = 64 << 20
-"""Most bytes of one file of a day; more lines go into another file."""
+"""Greatest number of bytes of one file of a day; more lines go into another file."""
 
 
 def now() -> datetime:

@@ -7,7 +7,7 @@ import msgspec
 from tallystick.network.messages import MEBIBYTE, Array, Message
 
 MOST_ASKED = 1024
-"""Most rows of a question."""
+"""Greatest number of rows of a question."""
 KEY_BYTES = 1024
 
 

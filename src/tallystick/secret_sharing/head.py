@@ -81,7 +81,7 @@ STEP_BITS = FEATURE_BITS + ERROR_BITS - WEIGHT_BITS
 ROW_WEIGHT_BITS = 12
 """Binary places of the rows' weights, whose mean in a batch is 1."""
 MOST_MORE_BITS = 16
-"""The most further places of errors and steps at a low rate."""
+"""Greatest number of further places of errors and steps at a low rate."""
 _STEP_RANGE = 2.0 ** (62 - FEATURE_BITS - ERROR_BITS)
 LARGEST_FEATURE = 3.0
 LARGEST_LABEL = 8.0

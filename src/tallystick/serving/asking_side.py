@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import uvicorn
 
 LEAVE_S = 2.0
-"""Seconds in which a round ends by itself once the server has ended: it says goodbye to the partners."""
+"""Limit, in seconds, within which a round ends by itself once the server has ended: it says goodbye to the partners."""
 END_S = 5.0
-"""Seconds in which a round ends after an interrupt."""
+"""Limit, in seconds, within which a round ends after an interrupt."""
 
 
 def answer_clients(side: ServingSide, server: "uvicorn.Server", score: Callable[[], None], *, stopped: Stop) -> None:

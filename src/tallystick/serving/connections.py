@@ -26,7 +26,7 @@ HEAD_S = 5.0
 MOST_HEAD_BYTES = 1 << 16
 MOST_HEADERS = 100
 MOST_CONNECTIONS, MOST_WITH_TLS = 4096, 1024
-"""The most connections. With TLS each takes a quarter of a MiB."""
+"""Greatest number of connections. With TLS each takes a quarter of a MiB."""
 ACCEPTED_AT_ONCE, LISTENS = 8, 2048
 """Calls that asyncio accepts before it returns to the connections that it has, so that few handshakes run in that time, and calls
 that the system holds until then.
@@ -40,7 +40,7 @@ HANDSHAKE_EVERY_S = 0.002
 DOORS_SHARE = 4
 """One connection in this many may be in its handshake."""
 MOST_HELLO_BYTES = 5 + (1 << 14)
-"""The most bytes of the TLS record with which a client begins its handshake."""
+"""Greatest number of bytes of the TLS record with which a client begins its handshake."""
 UNREAD_S = 10.0
 """Seconds until the connection of a client that reads nothing is closed."""
 _HANDSHAKE = b"\x16"

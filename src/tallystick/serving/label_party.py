@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tallystick.serving.served_runs import ServedRun, ServedRuns
 
 VERSIONS_S = 120.0
-"""Seconds in which a partner says which runs it has. On a union it first encodes its table for a new run."""
+"""Limit, in seconds, for a partner's answer about its runs. On a union it first encodes its table for a new run."""
 
 
 def serve_label_party(contract: Contract, party: PartyFile, *, table: str | None, run: str | None, watcher: Watcher) -> None:

@@ -28,7 +28,7 @@ from tallystick.tables.vectors import with_vectors
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 FEW_ROWS = 64
-"""The most rows for which a table is slower than reading row by row."""
+"""Greatest number of rows for which a table is slower than reading row by row."""
 
 Cell = str | int | float | bool | None | list[str | int | float | None]
 

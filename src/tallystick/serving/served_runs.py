@@ -70,7 +70,7 @@ class ServedRun(ScoringRun):
         *,
         scored_on: Callable[[Sequence[bytes]], list[str | None]] | None = None,
     ) -> "ServedRun":
-        """Take a run as this side has it."""
+        """Make it from a run of this side."""
         return cls(
             run_id=opened.run_id,
             scorer=scorer,

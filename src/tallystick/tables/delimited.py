@@ -104,7 +104,7 @@ FOREIGN_SIGNS = {
     "\uff0e": ".",
     "\u066b": ".",
 }  # Arabic's decimal sign
-LISTED = 5  # most columns that a note lists
+LISTED = 5  # greatest number of columns that a note lists
 LOOKED_AT = 100_000  # lines in which codes are looked for
 TYPE_NAME = re.compile(
     r"n?(var)?char2?(acter( varying)?)?( ?\(\d+\))?|string|str|text|object|category|categorical|factor|(big|small)?int(eger)?\d*"
@@ -459,7 +459,7 @@ class _Plain:
     path: Path
     text: Path  # itself, or a temporary copy
     codec: str
-    names: list[str]  # of the columns
+    names: list[str]  # names of the columns
     unnamed: frozenset[str]  # generated names of columns without a name
     doubt: str = ""  # about its encoding
 

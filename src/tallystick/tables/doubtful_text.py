@@ -65,8 +65,8 @@ DIGIT_DATES = {
 """Dates of digits alone, by the number of their digits."""
 YEARS, LAST_YEAR = (1900, 2100), 9999
 FEWEST_NUMBERS = 20  # from this many different cells such a column may hold numbers
-LOOKED_AT = 100_000  # of these
-SAMPLED = 1000  # of those that could be read twice
+LOOKED_AT = 100_000  # greatest number of distinct cells that are checked
+SAMPLED = 1000  # greatest number of cells that are checked for a wrong encoding
 
 
 def text_warning(column: pl.Series) -> str | None:

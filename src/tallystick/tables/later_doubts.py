@@ -23,7 +23,7 @@ FEWEST, MOST = 20, 0.5  # known cells that a judged column needs; share of numbe
 MOST_NEW, MORE_NEW = 0.2, 2.0  # share of cells that are new or rare; times the share of rare ones in the training
 MOST_ABSENT = 0.1  # share of missing cells, if none was missing in the training
 GROWING = ("date", "moment", "zoned")  # later rows have later times
-ROUNDING = 1e-6  # of a standardised number
+ROUNDING = 1e-6  # rounding error of a standardised number
 
 
 def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:

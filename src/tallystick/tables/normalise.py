@@ -13,9 +13,9 @@ from tallystick.reading import Step
 from tallystick.tables.text import WHOLE_NUMBER, as_text, ascii_digits, has_foreign_digits
 
 UNSEEN = r"[\p{Cf}\p{Default_Ignorable_Code_Point}[\p{Cc}--\s]]"
-TRUNK_ZERO = r"[(\[]\s*0\s*[)\]]"  # of +49 (0)30
+TRUNK_ZERO = r"[(\[]\s*0\s*[)\]]"  # the (0) of +49 (0)30
 EXTENSION = r"([0-9][^0-9a-z]*)(?:ext|extn|extension|x|#)[\s.:=]*([0-9]{1,7})[^0-9a-z]*$"
-PARAMETERS = "(?s);.*$"  # of a tel: URL
+PARAMETERS = "(?s);.*$"  # parameters of a tel: URL
 PUNYCODE = "xn--"  # prefix of a domain label that encodes letters beyond ASCII (RFC 5890)
 IDEOGRAPHIC_STOP = "\u3002"  # separates labels like a point (RFC 3490)
 

@@ -68,7 +68,7 @@ class Profile:
     keys: KeyReport
     columns: tuple[ColumnProfile, ...]
     label_balance: dict[str, float] | None  # class -> share; None for a feature party or a label with many values
-    positive_class: str | None  # of a binary label: the class whose probability is the score
+    positive_class: str | None  # for a binary label, the class whose probability is the score
     positive_classes: dict[str, str]  # the same of each of several labels
     warnings: tuple[str, ...]
 

@@ -59,8 +59,8 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     classes: tuple[str, ...] = ()  # class c is classes[c]; for binary, classes[1] is the positive one
     mean: float = 0.0  # regression, quantile: label = mean + deviation * encoded; count: label = mean * encoded
     deviation: float = 1.0  # survival: time = mean * exp(deviation * (|encoded| - SURVIVAL_SHIFT)), with the sign of encoded
-    levels: tuple[float, ...] = ()  # of a quantile target
-    labels: dict[str, tuple[str, ...]] = {}  # of a multilabel target: each label's two classes; the second is the positive one
+    levels: tuple[float, ...] = ()  # levels of a quantile target
+    labels: dict[str, tuple[str, ...]] = {}  # for a multilabel target, each label's two classes; the second is positive
 
     @classmethod
     def fit(
@@ -107,7 +107,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
                 raise LabelError(f"label column {column.name!r}: its numbers differ by too little to standardise; rescale it")
             if target.type == "count":
                 return cls(type="count", mean=mean or 1.0)  # hidden labels may all be 0 in training
-            is_flat = _is_constant(training_T) or deviation < _LEAST_DEVIATION  # of hidden labels
+            is_flat = _is_constant(training_T) or deviation < _LEAST_DEVIATION  # only hidden labels may be
             if target.type == "quantile":
                 # A few extreme labels change neither of these by much, nor the loss
                 middle = float(np.median(training_T))

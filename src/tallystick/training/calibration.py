@@ -130,7 +130,7 @@ class LogitLine:
 
 
 SLOPES = torch.logspace(-2, 1, 61, dtype=torch.float64)  # tried slopes, for logits of deviation 1: 12 % apart
-GROUPS = 1024  # most groups of validation rows with nearly equal logits
+GROUPS = 1024  # greatest number of groups of validation rows with nearly equal logits
 
 
 def fit_line(logits_V: Tensor, labels_V: Tensor, *, real: float, positive_rate: float) -> tuple[LogitLine, float]:

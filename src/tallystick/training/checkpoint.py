@@ -37,14 +37,16 @@ class TrainingState:
     best_epoch: int | None = None
     best_step: int | None = None  # after which weights were kept last; for a single network it is in the best epoch
     best_loss: float | None = None
-    network_losses: list[float] = field(default_factory=list)  # of each network side by side: its kept weights on its own fold
+    network_losses: list[float] = field(
+        default_factory=list
+    )  # for each network side by side, the loss of its kept weights on its own fold
     best_fitted: dict[str, float] = field(default_factory=dict)  # values that the best weights' logits need (Objective.fitted)
     epochs_since_best: int = 0
     loss_sum: float = 0.0
     epoch_loss: float | None = None  # the lowest validation loss of the current epoch so far
     stopped: bool = False
     history: list[dict[str, float]] = field(default_factory=list)
-    first_epochs: int = 0  # of the training with validation, before a refit
+    first_epochs: int = 0  # epochs of the training with validation, before a refit
     refit_epochs: int = 0  # number of epochs of the refit, of which the last may be partial; 0 without a refit
     refit_steps: int = 0
 

@@ -23,8 +23,8 @@ from tallystick.tables.features import Features
 
 SECRET_BYTES = 32
 LEAST_TOGETHER = 64
-"""Least rows that are embedded together if noise depends on embeddings. One to three rows get other last bits than many rows. Up
-to one row in a hundred crosses the noise's grid by that, so it would be sent with another draw.
+"""Least number of rows that are embedded together if noise depends on embeddings. One to three rows get other last bits than many
+rows. With them up to one row in a hundred would be on another point of the noise's grid, and so get another draw.
 """
 KEPT = "kept"
 """Name of the weights that training leaves, with which rows are tested, predicted and served."""

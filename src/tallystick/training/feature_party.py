@@ -112,7 +112,7 @@ def _compare(
     *,
     ends_epoch: bool = False,
 ) -> bool:
-    """Embed the validation rows, receive the label party's decision, and commit when it does.
+    """Embed the validation rows, receive the label party's decision, and commit if the label party does.
 
     Return whether the weights improved.
     """

@@ -17,7 +17,7 @@ from tallystick.cut.forward import SCORED_AT_A_TIME, TILE, CutRows, a_row_each
 from tallystick.training.training_messages import MOST_IN_FLIGHT
 
 GROUPED_ROWS = 4096
-"""Most rows of a message that holds several batches."""
+"""Greatest number of rows of a message that holds several batches."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ SHADOWS = 3
 SILENT = 0.8
 """Quantile of the shadows' figures. A column below it is no better than a shadow."""
 _NAMED = 20
-"""Most closed columns that are named."""
+"""Greatest number of closed columns that are named."""
 MOSTLY_SILENT = 0.56
 """Share of silent columns from which columns are closed. About this many are below that quantile if 70 % are useless."""
 OPEN = 0.99
@@ -46,8 +46,8 @@ CLEARLY = 2.0
 TOGETHER = 1.5
 """Factor by which a pair of columns must exceed the largest figure of shadow pairs to stay open for its joint effect."""
 PAIRED = 512
-"""Most columns for which pairs are compared. With more columns, those that are useful only together may be closed."""
-_PAIR_NUMBERS = 8  # numbers into which a row's vector is summed for pairs, because C x C of each are kept
+"""Greatest number of columns for comparing pairs. With more columns, those that are useful only together may be closed."""
+_PAIR_NUMBERS = 8  # a row's vector is summed to this many numbers for pairs, because C x C of each are kept
 _SAMPLED = 10_000  # training rows that determine the bins
 _OWN_ROWS = 4096  # rows of the label party's labels at a time
 _COLUMNS = 256  # columns at a time, because their bins are a matrix

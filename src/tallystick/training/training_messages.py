@@ -12,8 +12,8 @@ from tallystick.network.messages import Message
 MAX_CUT_WIDTH = 1 << 16
 """Largest cut width. The top model's first layer grows with it."""
 MOST_IN_FLIGHT = 16
-"""Most batches that ``training.mode: auto`` keeps in flight. More would be faster over a slow line, and reduce test AUC
-(docs/results/far.md).
+"""Greatest number of batches that ``training.mode: auto`` keeps in flight. More would be faster over a slow line, but reduce test
+AUC (docs/results/far.md).
 """
 
 

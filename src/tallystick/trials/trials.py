@@ -324,7 +324,7 @@ class _RunsSoFar:
     local_baseline: list[tuple[float, float, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     columns_not_measured: list[str] = field(default_factory=list)
-    leakage: results.Audit | None = None  # of the first candidate's first run
+    leakage: results.Audit | None = None  # audit of the first candidate's first run
     seeds: int = 0  # with which every candidate was tried
     interrupted: bool = False
     lost: ComputeError | None = None

@@ -85,7 +85,7 @@ def _read_fedads(folder: Path, limit: int | None) -> TwoPartyTable:
     listed = [name for name in (*label_party, *feature_party) if frame.get_column(name).str.contains(",", literal=True).any()]
     # Only the label party has a column for the row's item.
     of_label = SequenceConfig(separator=",", target=ITEM if ITEM in label_party and ITEM not in listed else None)
-    # l_c_fea stays out: the paper describes the label party's context as the time of the conversion, which is the label
+    # l_c_fea is left out: the paper describes the label party's context as the time of the conversion, which is the label
     return TwoPartyTable(
         name="fedads",
         frame=frame,

@@ -18,7 +18,7 @@ from tallystick_experiments.catalogue.table import SplitData, TwoPartyTable, enc
 CRITEO_NUMERIC = tuple(f"I{i}" for i in range(1, 14))
 CRITEO_CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
 TRAIN = "train"  # Kaggle's files: train.txt of Criteo, train.csv or train of Avazu
-SAMPLE_SEED = 0  # of the rows that --limit draws: the same for all seeds of the runs
+SAMPLE_SEED = 0  # seed of the rows that --limit draws, the same for all seeds of the runs
 TEST_SHARE = 0.1
 LONGEST_LINE = 2**16
 AVAZU_LABEL = "click"

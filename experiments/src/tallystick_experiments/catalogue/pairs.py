@@ -17,7 +17,7 @@ from tallystick.config.party import FeatureColumns
 from tallystick.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]
-GENERATED_ROWS = 6000  # of a generated table, by default
+GENERATED_ROWS = 6000  # default number of rows of a generated table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from tallystick_experiments.catalogue.halves import HALVED, HalvedTable
 from tallystick_experiments.catalogue.held_out import HELD_OUT, PackagedTable
 from tallystick_experiments.catalogue.table import column_names, split_columns
 
-MOST_CLASSES = 20  # of a user's column of whole numbers that counts as classes
+MOST_CLASSES = 20  # a user's column of whole numbers with at most this many values counts as classes
 MOST_ROWS = 30_000
 """The rows drawn from a larger table, the same for all seeds, because each table needs fifty trained networks."""
 

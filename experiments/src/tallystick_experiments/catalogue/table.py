@@ -54,7 +54,7 @@ class TwoPartyTable:
 class SplitData:
     """Hold both parties' encoded rows in one order. The label party may have no columns."""
 
-    shape: FeatureShape  # of the feature party
+    shape: FeatureShape  # shape of the feature party's columns
     training: PackedFeatures
     training_labels_N: Tensor  # float32, 0 or 1
     test: PackedFeatures

@@ -12,7 +12,7 @@ from torch import Tensor
 from tallystick.defenses.checks import check_embeddings, check_positive
 from tallystick.defenses.defense import Defense, Guarantee, Stage, Strength
 
-MOST_ROWS = 512  # of a batch: the first ones, in the random order of the schedule
+MOST_ROWS = 512  # only so many rows of a batch are used, the first ones in the schedule's random order
 _FLOOR = 1e-8
 
 

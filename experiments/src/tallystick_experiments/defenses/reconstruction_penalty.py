@@ -12,8 +12,8 @@ from torch import Tensor
 from tallystick.defenses.checks import check_embeddings, check_positive
 from tallystick.defenses.defense import Defense, Guarantee, Stage, Strength
 
-RIDGE = 1e-3  # of the adversary, in units of the embeddings' mean variance
-CODES = 16  # of a categorical column that are used; the encoder numbers them by frequency
+RIDGE = 1e-3  # penalty of the adversary, in units of the embeddings' mean variance
+CODES = 16  # number of codes of a categorical column that are used; the encoder numbers them by frequency
 BENDS = 64  # cosines of random combinations that the adversary reads with the embeddings
 
 

@@ -41,7 +41,7 @@ from tallystick_experiments.stats import Row
 
 KNOWN = (20, 200)
 WEIGHT_RATE, COLUMN_RATE, PULL, KNOWN_COUNT = 2e-3, 2e-2, 1e-4, 5.0
-BETAS, EPSILON = (0.9, 0.999), 1e-8  # of PyTorch's Adam, as in the contract
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # defaults of PyTorch's Adam, as in the contract
 
 
 def replay_experiment(

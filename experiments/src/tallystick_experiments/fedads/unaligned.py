@@ -461,7 +461,7 @@ def unaligned_rows_page(about: Row, found: Sequence[Row]) -> Benchmark:
             without_partner.table(row for mine in by_name.values() if all("alone" in each for each in mine) for row in mine),
         ],
         notes=[
-            "Differences are of the same seed: the same rows, aligned and not, the same batches of aligned rows.",
+            "Differences compare runs of one seed: the same aligned and unaligned rows, the same batches of aligned rows.",
             "ECE: 20 bins of equal mass. CPU seconds: all that training took at both parties, without looks at validation rows.",
             "Local and the tables of means read the label party's columns alone; ORALE has both parties' columns of every row.",
             "The paper's numbers are of its own data, one run each, with no interval.",

@@ -14,7 +14,7 @@ from tallystick.models.similarity.merges import CNNMerge
 from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
 from tallystick.training.single_process import SplitNetwork
 
-STEPS = 32  # of the integral
+STEPS = 32  # number of steps of the integral
 
 
 def looked_into(network: SplitNetwork, index_B: Tensor) -> dict[str, Any]:

@@ -320,7 +320,7 @@ def _by_neighbors(rows: Sequence[Row]) -> Iterator[Curve]:
         series = []
         for method, mine in groups(of, "method").items():
             points = [(k, spread(row[metric] for row in each).value) for k, each in groups(mine, "neighbors").items()]
-            level = [(k, points[0][1]) for k in sorted(distinct(of, "neighbors"))]  # of a method that reads one link
+            level = [(k, points[0][1]) for k in sorted(distinct(of, "neighbors"))]  # level line of a method that reads one link
             series.append(Series.of(method, points if len(points) > 1 else level))
         if of_paper := paper.FIGURE_9.get(name):
             series.append(Series.of("FedSim, the paper's", of_paper.items()))

@@ -122,7 +122,7 @@ FIGURE_6: dict[str, dict[str, float]] = {
 }
 """RMSE on house by noise on the similarities of filters."""
 
-KEY_NOISE = (0.0, 0.1, 0.2)  # of figure 5
+KEY_NOISE = (0.0, 0.1, 0.2)  # noise levels of figure 5
 FIGURE_5: dict[str, dict[str, tuple[float, float, float]]] = {
     "frogs": {"FedSim averaging": (0.955, 0.956, 0.907), "Top1Sim": (0.918, 0.900, 0.839), "Combine": (0.982, 0.984, 0.984)},
     "synthetic": {"FedSim averaging": (0.915, 0.891, 0.772), "Top1Sim": (0.897, 0.876, 0.743)},

@@ -39,7 +39,7 @@ from tallystick_experiments.observed_training import best_logits
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _PASS = 1024
-WARM_STEPS, TIMED_STEPS = 3, 12  # by which an epoch's time is measured
+WARM_STEPS, TIMED_STEPS = 3, 12  # steps before and during the measurement of an epoch's time
 FIXED_SPLIT = 0  # the seed of the paper's one split
 
 SplitKind = Literal["varied", "fixed"]

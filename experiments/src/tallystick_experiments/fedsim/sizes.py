@@ -17,7 +17,7 @@ from tallystick_experiments.fedsim import paper
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.stats import Row
 
-Widths = tuple[int, int, int]  # of a bottom's two layers, and of the layer above the cut
+Widths = tuple[int, int, int]  # widths of a bottom's two layers, and of the layer above the cut
 CHOICES = (50, 100, 200, 400)
 """Widths that the paper names: 100, 200 and 400 of hidden layers, 50 of a bottom's last layer."""
 

@@ -47,7 +47,7 @@ class FedSimRun:
     seed: int
     key_noise: float = 0.0
     split: SplitKind = "varied"
-    noise: str = ""  # of located.noise_settings: linked as in a job; "" is by the distances of the keys
+    noise: str = ""  # name in located.noise_settings, linked as in a job; "" links by the distances of the keys
     locates: bool = False  # whether attackers locate the keys under a noise
     parties: str = ""  # numbers of the feature parties, out of three that divide the columns; "" is one with all columns
     timed: bool = False  # measures an epoch's time and trains no further

@@ -20,7 +20,7 @@ from tallystick_experiments.fedsim.located import place_terms
 from tallystick_experiments.stats import Row
 
 SYLLABLES = ("ka", "lo", "mi", "ra", "ten", "sor", "vel", "dan", "pri", "qu", "es", "ton", "gar", "bel", "ix", "um")
-WORDS = 4000  # that make up names
+WORDS = 4000  # number of words that make up names
 
 
 @dataclass(frozen=True, kw_only=True)

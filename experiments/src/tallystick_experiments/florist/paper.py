@@ -26,7 +26,7 @@ DRAWS = {  # random-pred on Avazu, ratio .5, 2 epochs; table 5
     "auc": dict(enumerate((0.7465, 0.7482, 0.7482, 0.7486, 0.7490, 0.7491, 0.7489, 0.7492, 0.7492, 0.7493), start=1)),
     "attack_auc": dict(enumerate((0.5001, 0.5227, 0.5812, 0.6249, 0.6512, 0.6753, 0.7041, 0.7175, 0.7299, 0.7438), start=1)),
 }
-STATED_DROPS_PERCENT: dict[str, list[dict[str, Any]]] = {  # of test AUC, from the text of sections 3.1, 3.2 and I.2
+STATED_DROPS_PERCENT: dict[str, list[dict[str, Any]]] = {  # drops of test AUC, from the text of sections 3.1, 3.2 and I.2
     "criteo": [
         {"side": "labels", "strategy": "baseline-partial", "against": "baseline-full", "ratio": 0.95, "drop": 3.8},
         {"side": "labels", "strategy": "majority-tr", "against": "baseline-partial", "ratio": 0.95, "drop": 0.67},

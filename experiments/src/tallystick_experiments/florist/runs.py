@@ -67,7 +67,7 @@ class FloristSetting:
     hidden: tuple[int, ...] = (128, 128, 128, 128)
     cut_after: int = 2
     embedding_width: int = 4
-    ace_bins: int = 15  # of ACE; the paper does not say how many
+    ace_bins: int = 15  # number of bins of ACE; the paper does not give it
     min_count: Annotated[
         int, Option(help="Training rows that a category needs for a code of its own; the paper's is 1.", min=1)
     ] = 10

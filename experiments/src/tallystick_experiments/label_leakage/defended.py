@@ -60,7 +60,7 @@ OF_COLUMNS: Mapping[str, tuple[float, ...]] = {
     "no-gradients": (512.0,),
 }
 """Defences of columns, and no gradient at all. They are tried only if they are named."""
-STEPS = 40  # of an epoch, about
+STEPS = 40  # about this many steps per epoch
 VIEWS: Mapping[str, tuple[Collection[CutReads], bool]] = {
     "gradients, no label": ({"cut gradients"}, False),
     "gradients, few labels": ({"cut gradients"}, True),
@@ -295,7 +295,7 @@ def label_defenses_page(about: Row, rows: Sequence[Row]) -> Benchmark:
     )
 
 
-ByDefense = Mapping[str, Sequence[Row]]  # of one table
+ByDefense = Mapping[str, Sequence[Row]]  # rows of one table
 
 
 def _leak(rows: Sequence[Row], attack: str, figure: str = "symmetric_auc") -> Spread | None:

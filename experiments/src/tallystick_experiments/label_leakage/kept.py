@@ -55,7 +55,7 @@ NOTES = {
     f"every training row or of {embeddings.ALL_ROWS:,} evenly chosen ones.",
 }
 CLOSE = 0.02  # how near the audit's figure must be
-WANTED = {"quick": 0.05, "full": 0.2}  # of the training's time, at most
+WANTED = {"quick": 0.05, "full": 0.2}  # greatest wanted share of the training's time
 
 
 def generated_table(rows: int, *, seed: int) -> TwoPartyTable:

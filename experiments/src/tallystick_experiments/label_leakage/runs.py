@@ -42,8 +42,8 @@ FINE_TUNED = "completion-fine-tuned"
 CLEAN_HINT = "direction-1-clean"
 COMPONENTS = 8
 COMPONENT_ROWS = 2**17
-ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal
-ATTACKED_EPOCHS = 4  # of a training, evenly spread, including the last one
+ATTACKED_STEPS = 64  # attacked steps of an epoch, evenly spread: enough rows for the third decimal
+ATTACKED_EPOCHS = 4  # attacked epochs of a training, evenly spread, including the last one
 
 
 @dataclass(frozen=True, kw_only=True)

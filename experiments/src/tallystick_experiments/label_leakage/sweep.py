@@ -26,7 +26,7 @@ from tallystick_experiments.stats import Row
 
 _PAPER_ROWS = 1_000_000  # from this size on, the paper's own batch and step size
 UPDATES_PER_EPOCH = 140
-UPDATES = 1500  # of the paper's training: 3 epochs of a tenth of Criteo
+UPDATES = 1500  # number of updates of the paper's training: 3 epochs of a tenth of Criteo
 
 
 @dataclass(frozen=True, kw_only=True)

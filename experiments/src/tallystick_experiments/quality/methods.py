@@ -39,7 +39,7 @@ from tallystick_experiments.quality.shared import SharedMethod
 from tallystick_experiments.quality.tabm import TabMMethod, require_device
 from tallystick_experiments.quality.unmatched import UnmatchedMethod
 
-MOST_CATEGORIES = 254  # that scikit-learn's boosting accepts in a column, without the missing ones
+MOST_CATEGORIES = 254  # limit of scikit-learn's boosting for a column, without missing cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class NetworkMethod:
         objective: Objective = Supervised(table.target, labels_N)
         if refit:
             train_N, validation_N = torch.cat([train_N, validation_N]), validation_N[:0]
-        if folds > 1:  # of equal size; the rows are in random order, and fold 0 begins with the validation rows
+        if folds > 1:  # folds have equal size; rows are in random order, and fold 0 begins with the validation rows
             train_N = validation_N = torch.cat([validation_N, train_N])
             fold_N = torch.zeros(table.frame.height, dtype=torch.int64)
             fold_N[train_N] = torch.arange(len(train_N)) * folds // len(train_N)

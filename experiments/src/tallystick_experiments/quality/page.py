@@ -53,7 +53,7 @@ _OTHERWISE_SPLIT = (
     "same rows in the same folds both are the same network to the bit."
 )
 OURS = {"default": "The default is", "unmatched": "Scores of rows without a partner's row are"}
-ByMethod = Mapping[str, Sequence[Row]]  # of one table
+ByMethod = Mapping[str, Sequence[Row]]  # rows of one table
 
 
 def quality_page(about: Row, rows: Sequence[Row]) -> Benchmark:

@@ -24,7 +24,7 @@ from tallystick_experiments.catalogue.table import column_names
 from tallystick_experiments.quality.figure import Figure, Ints, coder_of, test_figure
 
 KEY, TIME = "number of the row", "time of the row"
-VALIDATION = 1 / 8  # of the rows that are not for tests: the other methods have a tenth of all rows
+VALIDATION = 1 / 8  # share of the rows that are not test rows; the other methods have a tenth of all rows
 
 
 @dataclass(frozen=True, kw_only=True)

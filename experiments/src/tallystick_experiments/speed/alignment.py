@@ -60,8 +60,8 @@ PROTOCOLS: Mapping[str, Mapping[str, str]] = {
     "union-with-helper": {"method": "union-with-helper"},
 }
 """The contract's keys of the alignment."""
-OVERLAP = 0.5  # of the shorter table's ids
-LACKED, MOVED = 0.2, 0.1  # of a side's people, per key of several; of the feature party's, who have another first key
+OVERLAP = 0.5  # share of the shorter table's ids
+LACKED, MOVED = 0.2, 0.1  # share of people without a key, per key; share of the feature party's with another first key
 BARE_LOOP_S = 5.0  # long enough for short bursts of the machine not to matter
 BARE_TIMEOUT_S = 120.0
 PARTY_TIMEOUT_S = 1800.0

@@ -80,7 +80,7 @@ def lossless_party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, 
     return {"done": True}
 
 
-Weights = Mapping[str, Mapping[str, Tensor]]  # by party and name
+Weights = Mapping[str, Mapping[str, Tensor]]  # weights by party and name
 
 
 def keep_weights(module: nn.Module, home: Path) -> None:

@@ -30,7 +30,7 @@ RATE, DEADLINE_MS = 100, 200.0
 BEFORE_S, LASTS_S, AFTER_S, BACK_S = 4.0, 5.0, 3.0, 120.0
 LOOK_S, WINDOW = 0.1, 5  # seconds between looks at the counts, and the number of looks for a share
 JOINT, ALONE = "joint model", "own columns"
-BACK = 0.9  # of the scored rows
+BACK = 0.9  # share of the scored rows
 
 
 @dataclass(kw_only=True)

@@ -89,7 +89,9 @@ class ServingJob:
 
     def scored(self) -> Mapping[str, float]:
         """Return the label party's counts of scored rows by the way of scoring, over all runs."""
-        from prometheus_client.parser import text_string_to_metric_families  # of the extra serve, which the page does not need
+        from prometheus_client.parser import (
+            text_string_to_metric_families,
+        )  # from the extra `serve`, which the page does not need
 
         header = {"Authorization": f"Bearer {self.token}"}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics", headers=header)

@@ -135,7 +135,7 @@ class _MeasuredRows(OwnRows):
     encoding: ExitStack = field(default_factory=ExitStack)
 
     def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
-        """Fit as a run does. The phase after that is the encoding, of labels first."""
+        """Fit the encoder as a run does. The next phase encodes, beginning with labels."""
         with self.phases.during("fit"):
             encoder = super().fit_encoder(frame, training_rows)
         self.encoding.enter_context(self.phases.during("encode"))

@@ -39,7 +39,7 @@ from tallystick_experiments.speed.training import SCENARIOS, Clock, SpeedData, S
 
 NONE = "none"
 TIMES_ALIGNED = 4  # unaligned rows for each aligned one
-VALIDATION = 0.1  # of the unaligned rows, which stop the part before the joint epochs
+VALIDATION = 0.1  # share of the unaligned rows, which decide when the part before the joint epochs stops
 EPOCHS, TURNS = 5, 5
 MODEL = NetworkModel()
 

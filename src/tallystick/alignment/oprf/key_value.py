@@ -41,9 +41,9 @@ SLOTS_PER_KEY = 1.25
 SPARE_SLOTS = 1.5
 """Additional slots of a region, times the square root of the keys, because a small set deviates further from its mean."""
 MOST_LEFT = 2000
-"""Most keys of a wide store that elimination solves. There are hardly ever more."""
+"""Greatest number of keys of a wide store that elimination solves. There are hardly ever more."""
 MOST_TIGHT = 4096
-"""Most keys of a tight store; elimination takes half a second for this many."""
+"""Greatest number of keys of a tight store; elimination takes half a second for this many."""
 MOST_DENSE, SPARE_DENSE, SPARE_TIGHT = 87, 41, 50
 """Up to this many keys have dense slots only. A tight store's spare slots beyond its keys, for dense slots only and otherwise."""
 _TIGHT_REGIONS, _TIGHT_DENSE = 8, 64

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 WIDEST = 8
-"""Most values of a block in the middle. Up to this width no network is known that has fewer switches than Batcher's."""
+"""Greatest number of values of a block in the middle. Up to this width no network with fewer switches than Batcher's is known."""
 
 Values = np.ndarray[Any, Any]
 Index = np.ndarray[Any, np.dtype[np.int32]]

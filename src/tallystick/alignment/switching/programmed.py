@@ -46,7 +46,7 @@ from tallystick.network.messages import Message
 TABLES = STORES = 8
 """How many keys are tried for a table, and how many seeds for a store; even the first is not expected to fail."""
 PIECE_BINS, PIECE_IDS = 16_384, 65_536
-"""Most bins of a piece, and most ids of the programming side on average."""
+"""Greatest number of bins of a piece, and most ids of the programming side on average."""
 AHEAD = 4
 _HASHED_AT_ONCE = 16_384
 _DEVIATIONS = 8

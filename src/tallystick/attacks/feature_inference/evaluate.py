@@ -335,7 +335,7 @@ class _Tally:
         self.accuracies: dict[tuple[str, str], list[float]] = {}
         self.majorities: dict[str, list[float]] = {}
         self.aucs: dict[tuple[str, str], list[float]] = {}  # for the best-ranked category, if it is beyond luck
-        self.cosines: dict[tuple[str, str], list[float]] = {}  # of vectors
+        self.cosines: dict[tuple[str, str], list[float]] = {}  # mean cosines of vectors
         self.missing: dict[str, str] = {}
         self.judged: dict[int, tuple[ColumnValues, list[_JudgedCategories]]] = {}  # by the truth's id, one per categorical column
 

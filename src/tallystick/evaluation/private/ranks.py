@@ -20,7 +20,7 @@ from tallystick.privacy.events import Event, PureDP, check_epsilon
 from tallystick.privacy.noise import WIDEST_SHARE, NoiseSource, discrete_laplace_variance
 
 RANK_UNITS = 4096
-"""Most units per rank of 1: S is released in integers of this size, and each row's term is rounded at random without bias."""
+"""Greatest number of units per rank of 1. S is released in integers of this size; each row's term is rounded without bias."""
 
 MOST_FLIPPED_EPSILON = 30.0
 

@@ -40,7 +40,7 @@ class Measured:
 
     index_V: Tensor
     logits_V: Tensor
-    falls: Mapping[str, list[Fall]]  # by party, in the order of its columns; NaN if the metric has no value
+    falls: Mapping[str, list[Fall]]  # per party, in the order of its columns; NaN if the metric has no value
     importance: list[results.ImportanceSummary]
 
 

@@ -89,7 +89,7 @@ _MOST_FEATURES_A_ROW = 0.3
 LEAST_NEAR_EDGE = 2
 """The least count of training scores near the edge that is more than rounding."""
 MOST_DEVIATIONS = 2 * LARGEST_LABEL
-"""The most deviations of a score from the labels' mean. Beyond them training diverged."""
+"""Greatest number of deviations of a score from the labels' mean. Beyond them training diverged."""
 Learnt = TypeVar("Learnt")
 
 
@@ -235,7 +235,7 @@ class DueScores:
         """Tell whether all parties have saved their shares of these scores. Raises ConfigError if rows would get a second
         score.
 
-        Shares that only some parties have are deleted: together with new shares of the others they would be no score.
+        Shares that only some parties have are deleted, because they do not fit new shares of the others.
 
         Args:
             peers: the feature parties; at a feature party the label party.

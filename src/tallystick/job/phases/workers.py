@@ -37,7 +37,7 @@ def feature_workers(job: Job, bottom: nn.Module, dataset: Dataset, run: Training
     inner = bottom
     while isinstance(inner, DefendedBottom | ImputingBottom):
         inner = inner.bottom
-    rows = dataset.most_cut_rows(run.training.batch_size, 0)  # by its own candidates, which are all that it knows
+    rows = dataset.most_cut_rows(run.training.batch_size, 0)  # by its own candidates, because it knows no others
     return _shared(job, inner, dataset.known_encoder.feature_shape, run, cut_widths=None, rows=rows)
 
 

@@ -90,7 +90,7 @@ class CNNMerge(nn.Module):
 
 
 class MLPMerge(nn.Module):
-    """FedSim without its convolution: all weighted outputs of all links side by side, and two layers on them."""
+    """Merge links as FedSim does, without its convolution: two layers on all weighted outputs of all links side by side."""
 
     def __init__(self, links: int, width: int, settings: MLPMergeConfig) -> None:
         super().__init__()

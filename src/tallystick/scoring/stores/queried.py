@@ -85,7 +85,9 @@ class QueriedStore:
         except self._database.errors as error:
             code = self._database.code(error)
             why = type(error).__name__ + (f", {code}" if code else "")
-            if any(kind.__name__ == "ProgrammingError" for kind in type(error).__mro__):  # of the standard for drivers, PEP 249
+            if any(
+                kind.__name__ == "ProgrammingError" for kind in type(error).__mro__
+            ):  # an error class of PEP 249, the standard for drivers
                 raise StoreError(
                     f"serving.store.query: {name} refuses it ({why}); run it in the database's own client, with one key as its "
                     "parameter"

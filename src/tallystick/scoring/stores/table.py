@@ -115,6 +115,6 @@ class TableStore:
         except TallystickError as error:
             self._say(f"the table has changed and cannot be read; rows are found in the former one: {error}")
         except OSError as error:  # a file was removed between two checks
-            self._say(f"the table cannot be looked at ({error.strerror}); rows are found in the former one")
+            self._say(f"the table cannot be looked at ({error.strerror}); the former table stays in use")
         except Exception as error:  # whatever the error is, the next check may succeed
-            self._say(f"the table has changed and cannot be read ({category_of(error)}); rows are found in the former one")
+            self._say(f"the table has changed and cannot be read ({category_of(error)}); the former table stays in use")

@@ -19,7 +19,7 @@ from tallystick.training.unaligned.diffusion import Denoiser, NoiseSchedule
 from tallystick.training.unaligned.synthesis import HIDDEN, Conditioned, Synthesis, embedded_rows, fit_network, targets_at
 
 SCHEDULE = NoiseSchedule()
-LIMIT = 5.0  # most standard deviations of a made-up unit
+LIMIT = 5.0  # made-up units are cut at this many standard deviations
 
 
 class Diffusion(Conditioned):

@@ -17,7 +17,7 @@ from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import LocalBatches
 
-KEPT = 1024  # most aligned rows for the attention
+KEPT = 1024  # greatest number of aligned rows for the attention
 SHARED_WEIGHT, ORTHOGONAL_WEIGHT = 0.1, 0.01  # FedCVT's
 
 

@@ -16,11 +16,11 @@ from tallystick.training.unaligned.method import LocalBatches
 
 @dataclass(frozen=True, kw_only=True)
 class MultiTask(LocalBatches):
-    """Alternate training without any synthetic embedding: an ablation that FedAds leaves out.
+    """Alternate training on joint and unaligned rows, without synthetic embeddings. FedAds lacks this ablation.
 
     FedAds, section 4.1.2, whose two branches share the label party's bottom model; here the local branch reads only its output.
-    Threat model: honest-but-curious feature parties, who see nothing of local steps: the contract says how many there are. How
-    many unaligned rows there are follows from the alignment's counts. No formal guarantee. Not protected: the effect of these
+    Threat model: honest-but-curious feature parties. They see nothing of local steps, but know their number from the contract,
+    and the number of unaligned rows from the alignment's counts. No formal guarantee. Not protected: the effect of these
     labels on the shared weights is visible in later cut gradients.
     """
 
