@@ -36,7 +36,7 @@ class OverlapConfig(Model):
         strict=True,
         ge=LEAST_EPSILON,
         le=MOST_EPSILON,
-        description="each side learns a count with discrete Laplace noise: (epsilon, delta)-DP of the ids that the other side has, "
+        description="each side learns a count with discrete Laplace noise: (epsilon, delta)-DP of the ids that the other has, "
         "by group with twice the noise, charged to both ledgers; null gives exact counts",
     )
     delta: float = Field(
