@@ -100,8 +100,8 @@ def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
     """Return the chosen embeddings, with own columns if wanted and available, each scaled to deviation 1, float64 (N, D).
 
     Mean and deviation are those of all rows, known or not. A column that hardly varies becomes 0. For "course" the columns are
-    components of ``course``. For "uneven-course" each is scaled to the root of its deviation, so that larger ones count more; both
-    are computed together.
+    components of ``course``. For "uneven-course" each is scaled to the root of its deviation, so that larger ones count more;
+    both are computed together.
     """
     if reads == "uneven-course":
         inputs(view, "course", own_columns=own_columns)
