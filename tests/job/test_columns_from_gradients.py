@@ -168,17 +168,25 @@ def test_gradients_turned_to_one_side_tell_columns_although_labels_are_replaced(
     """Beside a curve for each class, for which a replaced label turns the direction round."""
     step, classes_NC, truth = planted(seed)
     turned_ND = columns_from_gradients._turned(step, classes_NC, None)
-    found = columns_from_gradients._found(turned_ND, turned_ND, truth, (200,), {"turned": columns_from_gradients.TURNED}).mean(200)
+    found = columns_from_gradients._found(turned_ND, turned_ND, truth, (200,), {"turned": columns_from_gradients.TURNED}).mean(
+        200
+    )
     unit_ND = step.received_BD / torch.linalg.vector_norm(step.received_BD, dim=1, keepdim=True)
     by_class_ND = torch.cat([columns_from_gradients._by_class(unit_ND, classes_NC), classes_NC, step.length_B[:, None]], dim=1)
-    assert found > columns_from_gradients._found(by_class_ND, by_class_ND, truth, (200,), columns_from_gradients.ATTACKS).mean(200) + 0.05
+    assert (
+        found
+        > columns_from_gradients._found(by_class_ND, by_class_ND, truth, (200,), columns_from_gradients.ATTACKS).mean(200) + 0.05
+    )
     assert found > 0.7
 
 
 def test_gradients_that_tell_nothing_of_columns_give_nothing():
     step, classes_NC, truth = planted(3, tells=False)
     turned_ND = columns_from_gradients._turned(step, classes_NC, torch.zeros(len(truth), 3))
-    assert columns_from_gradients._found(turned_ND, turned_ND, truth, (200,), {"turned": columns_from_gradients.TURNED}).mean(200) < 0.05
+    assert (
+        columns_from_gradients._found(turned_ND, turned_ND, truth, (200,), {"turned": columns_from_gradients.TURNED}).mean(200)
+        < 0.05
+    )
     silent_ND = columns_from_gradients._turned(step.only(step.own_B), torch.zeros(len(truth), 3), None)
     assert bool(torch.isfinite(silent_ND).all()), "of three classes, none of which occurs"
     with pytest.raises(ConfigError, match="averaged kernels: bandwidths="):

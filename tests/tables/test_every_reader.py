@@ -278,7 +278,7 @@ def test_a_column_of_any_name_is_read_alike_by_every_reader(names):
 @pytest.mark.parametrize("way", FRAMES)
 @pytest.mark.parametrize("name", ["^x.*$", "^$", "^a\nb$"])
 def test_a_name_that_is_a_pattern_of_names_is_refused_by_every_reader(tmp_path, way, name):
-    with pytest.raises(DataError, match=r"a column is called .*, is read as a pattern"):
+    with pytest.raises(DataError, match=r"a column is called .*; a name that begins .* is read as a pattern"):
         read(pl.DataFrame({"id": ["a", "b"], name: [1, 2], "x1": [3, 4]}), tmp_path, way, None)
 
 
@@ -435,9 +435,9 @@ def test_a_mark_among_words_is_said_by_every_reader_until_the_party_says_what_it
     frame, party = read(rows, tmp_path, way, None), party_of({"path": "t.parquet"}, tmp_path)
 
     def said(party):
-        told = [each for each in profile(frame, party).warnings if "may mean a missing one" in each]
+        told = [each for each in profile(frame, party).warnings if "may mean a missing cell" in each]
         encoder = Encoder.of_party(frame, party, np.arange(9), numbers="plain")
-        assert [each for each in encoder.notes if "may mean a missing one" in each] == told
+        assert [each for each in encoder.notes if "may mean a missing cell" in each] == told
         return told
 
     (line,) = said(party)

@@ -97,7 +97,7 @@ def test_listed_features_have_the_vectors_beside_them(tmp_path):
 @pytest.mark.parametrize(
     ("cells", "said"),
     [
-        ([[1.0, 2.0], [1.0]], "holds 2 numbers in its first cell and another count in 1 (row 1, counted from 0) rows"),
+        ([[1.0, 2.0], [1.0]], "has 2 numbers in its first cell and another count in 1 (row 1, counted from 0) rows"),
         ([[1.0, float("nan")], [1.0, 2.0]], "missing, NaN or infinite in 1 (row 0, counted from 0) rows"),
         ([[1.0, None], [1.0, 2.0]], "missing, NaN or infinite in 1 (row 0, counted from 0) rows"),
         (["[1, 2]", "one"], "a cell that is not a list of numbers; write a list, or text such as [0.5, -1]"),

@@ -95,9 +95,7 @@ def later_doubts(frame: Frame, encoder: Encoder | None) -> list[str]:
             )
         rare, rare_before = int((codes_N == UNSEEN).sum()), categorical.rare_share
         if known_cells >= FEWEST and categorical.categories and rare == known_cells:
-            lines.append(
-                f"column {categorical.name!r}: in {of_rows} no cell is a category of the training; compare the spelling"
-            )
+            lines.append(f"column {categorical.name!r}: in {of_rows} no cell is a category of the training; compare the spelling")
         elif warning is None and known_cells >= FEWEST and rare > max(MOST_NEW, MORE_NEW * rare_before) * known_cells:
             lines.append(
                 f"column {categorical.name!r}: in {rare:,} of {of_rows} its cell is new or rare, and in {rare_before:.0%} of the "
