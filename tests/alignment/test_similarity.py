@@ -357,7 +357,7 @@ def test_keys_that_are_all_equal_tell_nothing_and_are_refused():
     same = SimilarKeys(numbers_RD=np.empty((5, 0)), texts=(("one",) * 5,))
     for error in link(same, same, terms):
         assert isinstance(error, DataError), error
-        assert "all are equally far" in str(error)
+        assert "all have the same distance" in str(error)
 
 
 @pytest.mark.parametrize(

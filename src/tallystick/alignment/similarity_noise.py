@@ -68,9 +68,8 @@ def scale_of(mean: float, deviation: float, terms: SimilarityConfig) -> Similari
     """Return the scale with the noise that the contract asks for. Raises DataError if all similarities would be equal."""
     if deviation == 0:
         raise DataError(
-            "alignment: no links, or all are equally far, so that similarities tell nothing: do the keys of both sides mean "
-            "the same, "
-            "and do they vary? With alignment.similarity.block, do texts begin alike?"
+            "alignment: there are no links, or all have the same distance, so similarities are useless; check that the keys of "
+            "both sides mean the same and vary, and with alignment.similarity.block that texts begin with the same characters"
         )
     tau = terms.noise.tau
     sigma = 0.0 if tau is None else sigma_of_tau(tau, deviation / terms.noise.resolution)

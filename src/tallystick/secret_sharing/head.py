@@ -254,11 +254,11 @@ def score_shares(
     """Score rows as any party. Return its shares of the scores, (N, C), with 12 binary places. No score is open yet.
 
     Args:
-        features_at: returns this party's numbers of some rows, (B, D), so that not all rows are in memory at once.
-        rows: how many there are.
-        weights_WC: this party's shares.
-        columns: of all parties.
-        side: begun.
+        features_at: returns this party's features of some rows, (B, D), so that not all rows are in memory at once.
+        rows: number of rows.
+        weights_WC: this party's shares of the weights.
+        columns: columns of all parties.
+        side: this party's side, begun.
         progress: called after each part.
     """
     parts = []

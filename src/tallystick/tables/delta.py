@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tallystick.config.table import TableConfig
+from tallystick.config.table import StoreConfig, TableConfig
 from tallystick.errors import DataError
 from tallystick.tables.lazy_table import LazyTable, store_batches
 from tallystick.tables.parquet import announced_rows, pieces_of
@@ -42,26 +42,10 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any, asks_for
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
     try:
-        # settings of the library's own S3 client
-        s3_options, config = None, table.store
-        if not isinstance(place, Path):
-            if not place.address.startswith("s3://"):
-                raise DataError(f"{place.address}: is a Delta table; such tables are read from folders and s3:// only")
-            options = {
-                "AWS_ENDPOINT_URL": config.endpoint,
-                "AWS_REGION": config.region,
-                "AWS_ACCESS_KEY_ID": config.secret("access_key"),
-                "AWS_SECRET_ACCESS_KEY": config.secret("secret_key"),
-                "AWS_SESSION_TOKEN": config.secret("session_token"),
-                "AWS_SKIP_SIGNATURE": "true" if config.anonymous else None,
-                "AWS_ALLOW_HTTP": "true" if (config.endpoint or "").startswith("http://") else None,
-                "connect_timeout": f"{CONNECT_S}s",
-                "timeout": f"{REQUEST_S}s",
-                "max_retries": "3",
-                "retry_timeout": f"{REQUEST_S}s",
-            }
-            s3_options = {name: value for name, value in options.items() if value is not None}
-        delta = DeltaTable(_named(place), version=table.version, storage_options=s3_options)
+        if not isinstance(place, Path) and not place.address.startswith("s3://"):
+            raise DataError(f"{place.address}: is a Delta table; such tables are read from folders and s3:// only")
+        options = None if isinstance(place, Path) else _s3_client_options(table.store)
+        delta = DeltaTable(_named(place), version=table.version, storage_options=options)
         if delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             raise DataError(f"{place}: maps its columns to other names, which is not supported; write it without column mapping")
         if isinstance(place, Path):
@@ -84,6 +68,24 @@ def read_delta(place: Path | Store, table: TableConfig, *, reason: Any, asks_for
     rows = sum(announced_rows(file, reason=reason) for file, _ in files)
     refuse_rows_beyond(rows, table, source=_named(place), has="announces")
     return store_batches(dataset.schema, _rows(files, dataset.schema, table, reason, asks_for), asks_for=asks_for)
+
+
+def _s3_client_options(store: StoreConfig) -> dict[str, str]:
+    """Return the settings of the S3 client that ``deltalake`` has."""
+    options = {
+        "AWS_ENDPOINT_URL": store.endpoint,
+        "AWS_REGION": store.region,
+        "AWS_ACCESS_KEY_ID": store.secret("access_key"),
+        "AWS_SECRET_ACCESS_KEY": store.secret("secret_key"),
+        "AWS_SESSION_TOKEN": store.secret("session_token"),
+        "AWS_SKIP_SIGNATURE": "true" if store.anonymous else None,
+        "AWS_ALLOW_HTTP": "true" if (store.endpoint or "").startswith("http://") else None,
+        "connect_timeout": f"{CONNECT_S}s",
+        "timeout": f"{REQUEST_S}s",
+        "max_retries": "3",
+        "retry_timeout": f"{REQUEST_S}s",
+    }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _rows(

@@ -197,7 +197,7 @@ def test_a_missing_class_can_be_left_to_the_noise(ledger):
 
 def test_a_single_party_has_nobody_to_sum_with(scored, ledger):
     mechanism = SecureSum(inner=TwoStatistics(epsilon=1.0))
-    with pytest.raises(ConfigError, match="nobody to sum with"):
+    with pytest.raises(ConfigError, match="no clients to sum with"):
         release_private_auc(*scored, epsilon=1.0, ledger=ledger, dataset="test", mechanism=mechanism)
 
 

@@ -61,13 +61,22 @@ def release_private_auc(
 
     It reaches DPAUC's goal with the mechanisms of this package. Threat model: anyone who sees the result. Guarantee: epsilon
     label DP (``unit="record"``: whole records), spent in ``ledger`` before the noise is drawn. Not protected: that both classes
-    occur (checked here on the exact labels; passing the error on reveals it) and the number of rows. Under label DP the scores
-    count as known, so they must not depend on these labels. ``check_classes=False`` leaves the classes to the noisy count, for
-    callers whose errors others see. ``labels_N`` are 0 or 1, ``scores_N`` in [0, 1]. ``rng`` is SecureNoise except in a
-    simulation. The default mechanism is the one of least predicted error for a quarter of positives and an AUC of 0.75. A caller
-    with better knowledge, not from these labels, passes the mechanism that ``choose`` returns for it. ``epsilon`` is from 1e-9 to
-    1e9. The samplers' time is not protected. Raises DataError, ConfigError, BudgetExceeded or StorageError before spending,
-    NothingReleased (a DataError) after it.
+    occur (checked on the exact labels), the number of rows, and the samplers' time. Under label DP the scores count as known, so
+    they must not depend on these labels.
+
+    Args:
+        labels_N: 0 or 1.
+        scores_N: in [0, 1].
+        epsilon: from 1e-9 to 1e9.
+        ledger, dataset: the ledger that is charged, and the name of the rows in it.
+        rng: SecureNoise, except in a simulation.
+        unit: what is protected: labels or records.
+        mechanism: by default the one of least predicted error for a quarter of positives and an AUC of 0.75. A caller with better
+            knowledge, not from these labels, passes the mechanism that ``choose`` returns for it.
+        what: name of the figure in the ledger.
+        check_classes: False leaves the classes to the noisy count, for callers whose errors others see.
+
+    Raises DataError, ConfigError, BudgetExceeded or StorageError before spending, NothingReleased (a DataError) after it.
     """
     labels, scores = check_scores(labels_N, scores_N)
     if check_classes:
@@ -81,7 +90,7 @@ def release_private_auc(
             )
         if mechanism.needs_clients:
             raise ConfigError(
-                "a single label party has nobody to sum with; release with the inner mechanism, or run the protocol with clients"
+                "a single label party has no clients to sum with; release with the inner mechanism, or run the protocol"
             )
         if mechanism.epsilon != epsilon:
             raise ConfigError(
