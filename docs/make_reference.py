@@ -16,7 +16,7 @@ from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTA
 from tallystick.attacks.linkage.attack_table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.attacks.membership.attack_table import MEMBERSHIP_ATTACKS
-from tallystick.audit.told_columns import TURNED
+from tallystick.audit.columns_from_gradients import TURNED
 from tallystick.config.sections import FOLDS, FULL_ALONE, LEAST_FOLDED
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
 from tallystick.defenses.defense import ANY

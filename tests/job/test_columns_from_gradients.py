@@ -15,8 +15,8 @@ from tallystick.attacks.feature_inference.averaged_kernels import AveragedKernel
 from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.view import StepView
 from tallystick.audit import columns_from_gradients
-from tallystick.audit.run import audit_recorded
 from tallystick.audit.columns_from_gradients import NUMBERS
+from tallystick.audit.run import audit_recorded
 from tallystick.errors import ConfigError
 from tallystick.report.leaks import gradients_headline
 from tallystick.simulation import simulate

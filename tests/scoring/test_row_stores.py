@@ -417,7 +417,7 @@ def test_a_table_is_read_again_when_it_has_changed_and_stays_as_it_was_when_it_c
     tables.append(TABLE.drop("x"))
     store.refresh()
     assert_same(store.find(KEYS), snapshot(changed).find(KEYS))
-    assert said[-1].startswith("the table has changed and cannot be read; rows are found in the former one: feature column 'x'")
+    assert said[-1].startswith("the table has changed and cannot be read; the former table stays in use: feature column 'x'")
 
     def gone():
         raise FileNotFoundError(2, "No such file or directory")

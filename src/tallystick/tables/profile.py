@@ -117,7 +117,7 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
             ]
             if cells.dtype == pl.String and (sums := cells.str.to_lowercase().str.contains(SUM)).any():
                 warnings.append(
-                    f"key column {column.name!r}: a word such as Total in {rows_listed(sums)} rows; remove rows that sum up others"
+                    f"key column {column.name!r}: a word such as Total in {rows_listed(sums)} rows; remove sums of other rows"
                 )
         if column.use not in ("numeric", "categorical", "time"):
             continue

@@ -113,7 +113,7 @@ class TableStore:
             if not self._now.has_rows_of(before):  # a query runs each time, and most often its answer has not changed
                 self._say("the table has changed and was read again")
         except TallystickError as error:
-            self._say(f"the table has changed and cannot be read; rows are found in the former one: {error}")
+            self._say(f"the table has changed and cannot be read; the former table stays in use: {error}")
         except OSError as error:  # a file was removed between two checks
             self._say(f"the table cannot be looked at ({error.strerror}); the former table stays in use")
         except Exception as error:  # whatever the error is, the next check may succeed
