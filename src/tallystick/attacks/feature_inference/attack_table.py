@@ -82,7 +82,7 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         ),
         "marginals": FeatureInferenceAttack(
             attack=MarginalMatching(),
-            description="finds the directions of mean embeddings whose distribution over the rows is that of a column",
+            description="finds the directions of mean embeddings whose distribution over rows is a column's",
             from_marginals=True,
         ),
         "marginals-course": FeatureInferenceAttack(

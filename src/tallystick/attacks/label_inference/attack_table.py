@@ -235,7 +235,7 @@ _ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         ),
         "surrogate-top": LabelInferenceAttack(
             attack=SurrogateTop(),
-            description="a top model of the attacker's and the rows' labels are fitted together to the received gradients",
+            description="a top model and the rows' labels are fitted together to the received gradients",
             reads="cut_gradient",
             over_training=True,
             with_embeddings=True,
