@@ -30,7 +30,7 @@ EXPLORE = (
         name="`tallystick explore`",
         label_party="how many ids the other has; which of a sample are common; scores of its validation and test rows",
         feature_party="the same, except scores",
-        guarantee="that of a head on shares; neither side can choose which rows are drawn",
+        guarantee="that of a head on shares; neither side can choose which ids of its table are drawn",
         fields=("Size.rows", "CoinCommitment.digest", "Coin.coin"),
         sentences=stated(
             lambda contract: contract.explore is not None,
