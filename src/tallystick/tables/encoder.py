@@ -438,7 +438,7 @@ def _notes(
         else:
             notes.append(
                 f"column {name!r} was left out: its numbers differ only beyond the 15 to 17 digits that floating point keeps; "
-                "list it under categorical, or subtract a constant from all numbers"
+                "list it under categorical, or subtract the same number from all of them"
             )
     for name in (name for name, block in blocks.items() if not block):
         notes.append(f"vectors: column {name!r} is the same in all training rows and was left out")
