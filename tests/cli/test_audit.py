@@ -349,7 +349,7 @@ def test_a_contract_with_unaligned_rows_is_tried_where_the_made_up_partner_has_t
     """As `init` writes it."""
     change(home / "contract.yaml", unaligned={"method": "warm-start"})
     values = found(swept(home, "--rows", 300, "--minutes", 0.0001, "--sweep", "cut-after=2", "--json"))
-    assert "so unaligned.method = warm-start had no rows to use, and none was tried in its place" in values["sweep"]["summary"]
+    assert "so unaligned.method = warm-start had no rows to use, and none was tried instead" in values["sweep"]["summary"]
 
 
 @pytest.mark.parametrize(
