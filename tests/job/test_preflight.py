@@ -401,7 +401,12 @@ def test_unaligned_rows_that_can_teach_nothing(lay_out_job):
     three = {"target": {"type": "multiclass", "classes": 3}}
     for unaligned, party, changes, words in (
         ({"method": "heuristic", "group": "x"}, {}, {}, "unaligned.group = x: is not a categorical column of the label party"),
-        ({"method": "heuristic", "group": "no"}, {"time": "day"}, {"split__method": "time"}, "unaligned.group = no: is not a categ"),
+        (
+            {"method": "heuristic", "group": "no"},
+            {"time": "day"},
+            {"split__method": "time"},
+            "unaligned.group = no: is not a categ",
+        ),
         (
             {"method": "warm-start"},
             no_columns,

@@ -88,7 +88,7 @@ DIRECTION = "rows whose gradients point in the direction of a known row's gradie
 SPECTRAL = "rows are separated by the side of the batch's main direction on which they lie"
 CLUSTERS = "rows are sorted into as many clusters as there are classes; the smaller cluster is the rarer class"
 BY_SIZE = "rows are sorted into as many clusters as there are classes; the largest cluster is the most frequent class, and so on"
-FEW_NUMBERS = "curves from a few rows whose number is known to that number"
+FEW_NUMBERS = "curves fitted to a few rows of known number"
 FIRST_STEPS = "an untrained model's error is the target: rows of the first three batches are ranked by their gradients"
 AVERAGED = "each row's scores averaged over the epochs, so that fresh noise cancels out"
 
