@@ -9,14 +9,6 @@ from tallystick.cli.signals import EXIT_FAILED, EXIT_INTERRUPTED, NOTHING_BEGUN,
 from tallystick.errors import MachineError
 
 
-def _require_working_folder() -> None:
-    """Raise MachineError if the working folder was removed: a library that cannot find it ends the process while it is loaded."""
-    try:
-        Path.cwd()
-    except OSError as error:
-        raise MachineError(f"the working folder cannot be found ({error.strerror}); change to another folder") from None
-
-
 def main() -> None:
     """Run the command line."""
     # Modules bring some 400,000 objects that stay: by default a sixth of their time is spent on looking for garbage among them.
@@ -26,7 +18,11 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        _require_working_folder()
+        Path.cwd()
+    except OSError as error:  # a library that cannot find it would end the process while it is loaded
+        sys.stderr.write(f"error: the working folder cannot be found ({error.strerror}); change to another folder\n")
+        sys.exit(EXIT_FAILED)
+    try:
         with signals_noted():
             from tallystick.cli.app import app
         interruptible()

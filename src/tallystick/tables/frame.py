@@ -48,7 +48,8 @@ def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every
             for name in idle:
                 table[name] = None
             arrow = pa.table(table)
-        for name in _objects(table):
+        types = getattr(getattr(table, "dtypes", None), "items", dict)()
+        for name in (name for name, kind in types if str(kind) == "object"):
             if pa.types.is_date(arrow.schema.field(name).type) and any(isinstance(cell, datetime) for cell in table[name]):
                 raise TypeError("mixed", f"column {name!r} holds dates beside time stamps, which would lose their time of day")
     except unreadable_errors() as error:
@@ -65,11 +66,6 @@ def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every
         return _without_index(as_polars(arrow, asks_for=asks_for))
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
-
-
-def _objects(table: Any) -> Iterator[str]:
-    """Yield the names of a pandas table's columns that hold any Python object."""
-    yield from (name for name, kind in getattr(getattr(table, "dtypes", None), "items", dict)() if str(kind) == "object")
 
 
 def _unreadable(table: Any) -> Iterator[str]:
