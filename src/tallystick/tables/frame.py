@@ -1,6 +1,6 @@
 """Convert a table of any library to a Polars frame."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -48,7 +48,7 @@ def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every
             for name in idle:
                 table[name] = None
             arrow = pa.table(table)
-        types = getattr(getattr(table, "dtypes", None), "items", dict)()
+        types: Iterable[tuple[str, Any]] = getattr(getattr(table, "dtypes", None), "items", dict)()
         for name in (name for name, kind in types if str(kind) == "object"):
             if pa.types.is_date(arrow.schema.field(name).type) and any(isinstance(cell, datetime) for cell in table[name]):
                 raise TypeError("mixed", f"column {name!r} holds dates beside time stamps, which would lose their time of day")
