@@ -23,7 +23,7 @@ from tallystick.attacks.descent import Descent
 from tallystick.attacks.feature_inference import simulator, tasks
 from tallystick.attacks.feature_inference.attack_table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.bootstrap import BootstrapInversion
-from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack
+from tallystick.attacks.feature_inference.contrast import ShuffledColumnsAttack, upward
 from tallystick.attacks.feature_inference.course import CourseAttack
 from tallystick.attacks.feature_inference.evaluate import (
     AttackPlan,
@@ -209,6 +209,36 @@ def test_shuffled_columns_need_to_have_crossed():
         ShuffledColumnsAttack()(view, generator=torch.Generator())
     with pytest.raises(DataError, match=r"the change by shuffled columns has shape \(30, 1, 2\)"):
         replace(view, contrast_NCD=torch.zeros(30, 1, 2))
+
+
+@pytest.mark.parametrize("width", [16, 128])
+def test_a_shuffled_column_is_turned_upward_whether_rows_are_fewer_than_the_cut_is_wide(width):
+    """Of fewer rows than numbers a change and its opposite had the same component, and columns came out upside down."""
+    numeric_NF, weight_FD = drawn(60, 3, seed=1), drawn(3, width, seed=2)
+    truth = ColumnValues(
+        numeric_NF=numeric_NF,
+        categorical_NG=torch.empty(60, 0, dtype=torch.int64),
+        numeric=("a", "b", "c"),
+        categorical=(),
+        categories=(),
+    )
+    contrast_NCD = numeric_NF[:, :, None] * weight_FD
+    embedding_ND = numeric_NF @ weight_FD
+    for turned_NCD in (contrast_NCD, -contrast_NCD):
+        view = FeatureView(
+            last_ND=embedding_ND,
+            mean_ND=embedding_ND,
+            looks_NE=embedding_ND,
+            known_K=torch.arange(0),
+            columns_K=truth.rows(torch.arange(0)),
+            marginals=marginals_of(truth),
+            contrast_NCD=upward(turned_NCD, numeric_NF),
+            shuffles=5,
+        )
+        found = ShuffledColumnsAttack()(view, generator=torch.Generator().manual_seed(0)).numeric_NF
+        assert (
+            min(float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(found.T, numeric_NF.double().T, strict=True)) > 0.9
+        )
 
 
 @pytest.mark.parametrize("name", but_costly(short_lane_of(WITH_KNOWN_ROWS, 4), ["weighted-mean"]))

@@ -1,6 +1,7 @@
 """What cut gradients tell of other parties' columns: a seat of the audit for the label party, and one for a feature party."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -178,6 +179,16 @@ def test_gradients_turned_to_one_side_tell_columns_although_labels_are_replaced(
         > columns_from_gradients._found(by_class_ND, by_class_ND, truth, (200,), columns_from_gradients.ATTACKS).mean(200) + 0.05
     )
     assert found > 0.7
+
+
+def test_too_few_rows_for_an_attack_are_named():
+    """No figure stood there, and no reason."""
+    step, classes_NC, truth = planted(0, rows=30)
+    found = columns_from_gradients._rebuilt_columns(
+        SimpleNamespace(audit="quick"), "bank", "shop", "shop", step, None, classes_NC, truth
+    )
+    assert found.columns == []
+    assert "columns of bank by shop: gradients of 30 rows were recorded; 40 are needed" in found.not_measured
 
 
 def test_gradients_that_tell_nothing_of_columns_give_nothing():

@@ -52,7 +52,7 @@ ATTACKS_WITHOUT = {name: ATTACKS[name] for name in ("ridge", "ridge-mean", "kern
 COMPONENTS = 8  # number of components of the cut embeddings, which a feature party has anyway
 OWN_COMPONENTS = 64  # number of them with kernels
 LENGTHS, CLASSES, OWN = 0.2, 0.2, 0.5  # weights of these inputs, relative to the directions of gradients
-PLANS = 2  # number of plans, each with its own inputs; in each, luck may find something
+PLANS = 3  # number of plans, each with its own inputs; in each, luck may find something
 MOST_DEVIATIONS = 5.0  # the logarithm of a gradient's length is cut at this many deviations
 MOST_INPUTS = 2_048
 WITHOUT_GRADIENTS = "without gradients"
@@ -141,6 +141,10 @@ def _rebuilt_columns(
     quick = contract.audit == "quick"
     known_counts = [count for count in (QUICK_KNOWN if quick else KNOWN) if len(columns) >= 2 * count]
     notes: list[str] = []
+    if not known_counts:
+        notes.append(
+            f"columns of {party} by {by}: gradients of {len(columns)} rows were recorded; {2 * QUICK_KNOWN[0]} are needed"
+        )
     leaks: list[FeatureLeaks] = []
     for gradients in (step, None):
         try:

@@ -156,7 +156,17 @@ def _contributions(left_ND: Tensor, active_ND: Tensor, parts: int, *, most: floa
     limit_P = most * factor_NP.square().mean(dim=0).sqrt()
     z_NP = principal_components(factor_NP.clamp(-limit_P, limit_P), factor_NP.shape[1]).flip(1)
     sign_P = torch.where((z_NP * first_NP).sum(dim=0) < 0, -1.0, 1.0)
-    return z_NP * sign_P
+    return z_NP * sign_P * _signs(left_ND, first_NP)
+
+
+def _signs(left_ND: Tensor, z_NP: Tensor) -> Tensor:
+    """Return signs for components of a change, so that the components of the opposite change are the opposite ones.
+
+    The Gram matrix of rows, which is used if these are fewer than the cut is wide, is the same for both.
+    """
+    weight_DP = left_ND.double().T @ z_NP
+    largest_P = weight_DP.gather(0, weight_DP.abs().argmax(dim=0, keepdim=True))[0]
+    return torch.where(largest_P < 0, -1.0, 1.0)
 
 
 def _solved(gram_MPP: Tensor, right_MP: Tensor) -> Tensor:
@@ -175,7 +185,8 @@ def upward(left_NCD: Tensor, numeric_NF: Tensor) -> Tensor:
     """
     turned_NCD = left_NCD.clone()
     for place, value_N in enumerate(numeric_NF.double().T):
-        along_N = principal_components(left_NCD[:, place], 1)[:, 0]
-        if float(torch.dot(along_N, value_N - value_N.mean())) < 0:
+        along_N1 = principal_components(left_NCD[:, place], 1)
+        along_N1 = along_N1 * _signs(left_NCD[:, place], along_N1)
+        if float(torch.dot(along_N1[:, 0], value_N - value_N.mean())) < 0:
             turned_NCD[:, place] *= -1
     return turned_NCD
