@@ -1,10 +1,13 @@
 """What is left of memory, by files as Linux writes them."""
 
+import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from tallystick import machine
+from tallystick.errors import MachineError
 
 GIB = 2**30
 
@@ -82,3 +85,17 @@ def test_a_temporary_folder_in_memory_is_told(tmp_path: Path, monkeypatch: pytes
         folder, free, is_memory = machine.temporary_folder(root)
         assert (folder, is_memory) == (tmp_path.resolve(), in_memory)
         assert free > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system lets a process use all cores")
+@pytest.mark.parametrize(("cores", "suffices"), [(4, True), (64, False)])
+def test_address_space_is_needed_for_the_cores_that_a_process_may_use(monkeypatch, cores, suffices) -> None:
+    """A batch system gives a job four cores of a machine of 128, and 4 GiB."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4 * GIB, 4 * GIB))
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    if suffices:
+        machine.require_address_space()
+    else:
+        with pytest.raises(MachineError, match=r"4\.0 GiB of address space .* they need 6\.0 GiB here"):
+            machine.require_address_space()

@@ -41,11 +41,13 @@ def whole_memory(root: Path = ROOT) -> int:
 def require_address_space() -> None:
     """Raise MachineError if this process may have too little address space for its libraries, some of which then hang."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    least = ADDRESS_SPACE + ADDRESS_SPACE_OF_CORE * (os.cpu_count() or 1)
+    # Libraries start as many threads as there are cores that this process may use, which a batch system limits, too
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    least = ADDRESS_SPACE + ADDRESS_SPACE_OF_CORE * cores
     if limit != resource.RLIM_INFINITY and limit < least:
         raise MachineError(
             f"this process may have {limit / 2**30:.1f} GiB of address space (ulimit -v), with which libraries hang; they need "
-            f"{least / 2**30:.1f} GiB on this machine: raise the limit, or bound memory by a control group"
+            f"{least / 2**30:.1f} GiB here: raise the limit, or bound memory by a control group"
         )
 
 

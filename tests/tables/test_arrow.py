@@ -135,6 +135,13 @@ def test_a_table_of_pandas_that_arrow_does_not_take_is_refused_in_a_line(kind):
         as_frame(make(pytest.importorskip("pandas")), source="bank")
 
 
+def test_a_missing_date_of_pandas_is_missing():
+    """NaT, which is a datetime to Python, was taken for a time stamp beside dates."""
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"x": pd.Series(pd.to_datetime(["2024-01-01", None])).dt.date})
+    assert as_frame(table, source="bank").get_column("x").to_list() == [date(2024, 1, 1), None]
+
+
 def test_a_uuid_that_duckdb_wrote_is_the_text_that_its_query_gives(tmp_path):
     """A key of such bytes was refused in Parquet."""
     duckdb = pytest.importorskip("duckdb")

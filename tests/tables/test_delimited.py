@@ -426,6 +426,14 @@ def test_a_row_of_units_below_the_header_is_said(tmp_path, row):
         assert [True for note in notes if note.startswith("the first row differs from all others in column 'a'")] == [True] * said
 
 
+@pytest.mark.parametrize("first", ["", "?"])
+def test_a_missing_first_cell_is_no_row_of_units(tmp_path, first):
+    """The column is text for another reason: a day that does not exist."""
+    column, frame = column_of(tmp_path, [first, *(f"2023-01-{day:02}" for day in range(1, 29)), "2023-02-30"])
+    assert column.dtype == pl.String
+    assert not [note for note in frame.notes if note.startswith("the first row differs")]
+
+
 MANY = [f"{number * 1.37:.2f}" for number in range(1, 31)]
 
 

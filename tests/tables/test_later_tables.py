@@ -1,5 +1,8 @@
 """Later tables are read as the training's was: the same encoded values, or a refusal that names the column."""
 
+import random
+import re
+import string
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -233,6 +236,12 @@ def test_text_that_looks_like_times_or_numbers_is_said_and_names_are_not(kind, c
     assert said is None if kind is None else f"look like {kind}" in said
 
 
+@pytest.mark.parametrize("cell", ["1.{0}.3", "2.{0}.0", "{0}{0}-750"])
+def test_versions_and_numbers_of_parts_are_not_called_dates(cell):
+    said = text_warning(pl.Series("x", [cell.format(number) for number in range(10, 40)]))
+    assert "look like dates" not in said
+
+
 @pytest.mark.parametrize("cell", ["{0}-{1}", "{0} years {1} months", "POINT({0}.5 {1}.5)", "<b>{0}</b>", '{{"a": {0}}}'])
 def test_text_whose_cells_differ_in_their_numbers_alone_is_said(cell):
     column = pl.Series("x", [cell.format(number, number + 5) for number in range(30)])
@@ -276,6 +285,8 @@ def test_true_and_false_spelt_in_several_ways_are_said(words, ways):
         (None, ["BRCA1", "TP53", "may"]),
         (None, ["March 1", "some day", "later"]),
         (None, ["10-20 mm", "20-30 mm"]),
+        (None, ["Pro 3", "Mini 4", "Air 2", "Gen 2"]),
+        (None, ["BOX-12", "SET-12", "PAK-02"]),
     ],
 )
 def test_dates_that_a_spreadsheet_made_of_ranges_or_codes_are_said(made_of, cells, tmp_path):
@@ -363,6 +374,22 @@ def test_a_line_among_keys_with_digits_that_has_none_is_said(line, is_said, tmp_
     assert len(said) == is_said
     names = pl.DataFrame({"id": ["Ann", "Bob", *(f"k{number}" for number in range(30))]})
     assert not [each for each in profile(names, party_of(tmp_path / "t")).warnings if "no digit" in each]
+
+
+@pytest.mark.parametrize(("letters", "length"), [("0123456789abcdef", 8), (string.ascii_letters + string.digits, 28)])
+def test_random_keys_some_of_which_have_no_digit_or_look_like_an_exponent_are_not_said(letters, length, tmp_path):
+    drawn = random.Random(1)
+    ids = ["".join(drawn.choice(letters) for _ in range(length)) for _ in range(8000)]
+    assert any(not re.search("[0-9]", each) for each in ids)
+
+    def doubts(keys):
+        return [each for each in profile(pl.DataFrame({"id": keys}), party_of(tmp_path / "t")).warnings if "key column" in each]
+
+    assert doubts(ids) == []
+    (line,) = doubts([*ids, "End of report"])
+    assert "no digit in 1 (row 8000" in line
+    (line,) = doubts([*ids, "1.2E+15"])
+    assert "a fraction or an exponent in 1 (row 8000" in line
 
 
 def test_check_shows_three_cells_of_each_column(tmp_path):

@@ -333,7 +333,8 @@ def _has_odd_first(column: pl.Series) -> bool:
         return False
     stripped = cells.str.strip_chars()
     known = _unmarked(stripped[1:], MARKS)
-    return len(known) >= FEWEST_VALUES and bool(_readings(known)) and not _readings(stripped[:1])
+    first = _unmarked(stripped[:1], MARKS)
+    return len(first) == 1 and len(known) >= FEWEST_VALUES and bool(_readings(known)) and not _readings(first)
 
 
 def _readings(cells: pl.Series) -> list[str]:

@@ -17,12 +17,13 @@ NUMBER_LIKE = (
     r"|^-?\d+([.,]\d+)?\s*([\u00b0\u00b1'\u2032]|ft|h)\s*\d+([.,]\d+)?[^\d]{0,3}$"  # 52\u00b031'N, 5ft 11in, 5\u00b10.1
 )
 DATE_LIKE = (
-    r"^\s*(\p{L}{2,10}\.?,? )?(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|(1[5-9]|2\d)\d{2}[./-](0?[1-9]|1[0-2])"
+    r"^\s*(\p{L}{2,10}\.?,? )?(\d{1,2}[./-]\d{1,2}[./-]\d{2,4}|\d{2,4}[./-]\d{1,2}[./-]\d{1,4}"
+    r"|(1[5-9]|2\d)\d{2}[./-](0?[1-9]|1[0-2])"
     r"|(0?[1-9]|1[0-2])[./-](1[5-9]|2\d)\d{2}"
     r"|\d{1,2}(st|nd|rd|th|er|[\u00ba\u00aa])?[ ./-]{0,2}(de |of |d')?\p{L}{3,14}\.?[ ,./-]*(de |del |of )?\d{2,4}"
     r"|\d{1,3}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP]\.?[mM]\.?)?|\d+ days?|P[T\d][\w.]*"
     r"|\p{L}{3,14}\.? \d{1,2}(st|nd|rd|th)?,?( \d{4}|\d{4}| \d{1,2}:.*)"
-    r"|\d{4}-\d{3}|\d{8}T\d{4}(\d{2})?Z?|\d{4}-?[QWTS]\d{1,2}(-?\d)?"
+    r"|(1[5-9]|2\d)\d{2}-[0-3]\d{2}|\d{8}T\d{4}(\d{2})?Z?|\d{4}-?[QWTS]\d{1,2}(-?\d)?"
     r"|[QTS]\d[ /-]?\d{2,4}"
     r"|(\p{L}{1,2} ?)?\d{1,4} ?[年년] ?\d{1,2} ?[月월]( ?\d{1,2} ?[日일])?)([Tt, ]+\d.*)?\s*$"
 )
@@ -36,6 +37,7 @@ MONTH_DATE = rf"^\s*(\d{{1,2}}\.?[-. /]{_MONTH}|{_MONTH}[-. /]\d{{1,4}})\s*$"  #
 ISO_DAY = r"^\s*\d{4}-\d{2}-\d{2}([T ]00:00(:00)?)?\s*$"
 RANGE = r"^\s*\d{1,3}\s*[-\u2013/]\s*\d{1,3}\s*$"  # 8-13 and 1/3
 CODE = r"^\s*\p{L}{1,6}[-_. ]?\d{1,3}\p{L}?\s*$"  # SEPT2 and MARCH1, which are genes
+SEPARATED_CODE = r"^\s*\p{L}{1,6}[-. /]\d{1,4}\s*$"  # Box 2 and AB-12, beside which Set 2 and DEC-12 are codes, too
 DASHES = "[\u2010-\u2015\u2212]"
 SIGN_FIRST = r"^[^\p{L}\d]"  # such as <b>5</b>
 PARTS = r"\d[^\d]*[^\d\p{L}.,][^\d]*\d"  # such as 75-80 and POINT(1 2)
@@ -181,6 +183,8 @@ def spreadsheet_warning(column: pl.Series) -> str | None:
     is_day, is_month = cells.str.contains(ISO_DAY), cells.str.contains(MONTH_DATE)
     others = cells.filter(~is_day & ~is_month)
     has_ranges = bool(others.str.contains(RANGE).any()) and bool((is_day | is_month).any())
+    if not has_ranges and len(others) and _most(others, SEPARATED_CODE):
+        is_month &= ~cells.str.contains(SEPARATED_CODE)
     if not has_ranges and not (is_month.any() and len(others) and _most(others, CODE)):
         return None
     cells_of, made_of = (

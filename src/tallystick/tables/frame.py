@@ -50,7 +50,10 @@ def as_frame(table: Any, *, source: str, asks_for: Callable[[str], bool] = every
             arrow = pa.table(table)
         types: Iterable[tuple[str, Any]] = getattr(getattr(table, "dtypes", None), "items", dict)()
         for name in (name for name, kind in types if str(kind) == "object"):
-            if pa.types.is_date(arrow.schema.field(name).type) and any(isinstance(cell, datetime) for cell in table[name]):
+            if pa.types.is_date(arrow.schema.field(name).type) and any(
+                isinstance(cell, datetime)
+                for cell in table[name].dropna()  # pandas' NaT is a datetime, too
+            ):
                 raise TypeError("mixed", f"column {name!r} holds dates beside time stamps, which would lose their time of day")
     except unreadable_errors() as error:
         # The first part of Arrow's message quotes a cell, the last names the column.

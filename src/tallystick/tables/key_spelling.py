@@ -20,6 +20,7 @@ FEWEST_DIGITS, MOST_DIGITS = 4, 18  # least digits of keys that may have lost le
 SHAPES, SHAPE_WIDTH = 3, 40  # number of shapes of keys that a hint shows, and their length in characters
 FEW = 0.5  # if the most common shapes cover a smaller share of the values, shapes are taken without lengths
 ZERO = "^0[0-9]"  # a leading zero
+MIXED = 0.2  # if no shape covers this share of the keys, these mix letters and digits at random
 MOST_STRANGE = 0.02  # greatest share of values without a digit, if all others have one
 COMPARED = 10_000  # number of values, spread over the table, whose shapes are compared with those of the training
 MOST_SHAPES, LEAST_OF_A_SHAPE = 20, 10  # number of stored shapes, and values per shape, so that no shape is of one person
@@ -38,7 +39,10 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
                 "side has leading zeros, this side has lost them: export the column as text from a source that still has them"
             )
         if column.dtype == pl.String:
-            strange = ~column.str.contains(r"\p{N}").fill_null(True)
+            strange = ~column.str.contains(r"\p{N}").fill_null(True) & (column.str.strip_chars() != "").fill_null(False)
+            if 0 < strange.sum() <= MOST_STRANGE * column.count() and _are_mixed(column):
+                length = column.str.len_chars()
+                strange &= ~length.is_in(length.filter(~strange).drop_nulls().unique().implode()).fill_null(False)
             if 0 < strange.sum() <= MOST_STRANGE * column.count():
                 lines.append(
                     f"key column {columns[key.name]!r}: no digit in {rows_listed(strange)} rows, and one in all others, as if "
@@ -49,6 +53,8 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
             odd = odd.is_finite() & (odd != odd.round())
         elif column.dtype == pl.String:
             odd = column.str.contains(r"^\s*[+-]?[0-9]+(?:[.,][0-9]+)?[eE][+-]?[0-9]+\s*$")
+            if column.str.contains(r"[\p{L}--[eE]]").any():  # such as hexadecimal numbers, of which 1234e567 is one
+                odd &= column.str.contains("[.,+]")
         else:
             continue
         if odd.fill_null(False).any():
@@ -57,6 +63,13 @@ def key_doubts(frame: Frame, *, columns: Mapping[str, str], alignment: Alignment
                 "read ids as numbers and rounded them; compare them with the source"
             )
     return tuple(lines)
+
+
+def _are_mixed(keys: pl.Series) -> bool:
+    """Tell whether few keys share a shape, such as random letters and digits, of which some have no digit by chance."""
+    known = keys.drop_nulls()
+    common = _most_common(_masked(known.gather_every(max(1, len(known) // COMPARED))), most=1)
+    return bool(common.get_column("share").sum() < MIXED)
 
 
 def _lost_zeros(keys: pl.Series) -> float:
