@@ -105,6 +105,24 @@ def test_attacks_as_tasks_find_the_same_to_the_last_bit(monkeypatch):
     assert plan.leaks(lambda each: backwards[each.key]) == here
 
 
+def test_a_worker_reads_shuffled_columns_as_this_process_does(monkeypatch):
+    """It was not told over how many shuffles a change was averaged, and took most of what it read for noise."""
+    monkeypatch.setattr(tasks, "WORTH_CELLS", 0)
+    truth, weight_FD = columns(100), drawn(3, 8, seed=2)
+    z_ND, noise_NF = truth.numeric_NF @ weight_FD, drawn(100, 3, seed=5) / 20**0.5
+    numbers_NCD = (truth.numeric_NF + noise_NF)[:, :, None] * weight_FD
+    contrast_NCD = torch.cat([numbers_NCD, drawn(100, 1, seed=4)[:, :, None] * weight_FD[:1, None].expand(1, 1, 8)], dim=1)
+    sent = SentEmbeddings(
+        last_BD=z_ND, mean_BD=z_ND, looks_BE=z_ND, looks_at_BL=None, contrast_BCD=contrast_NCD.contiguous(), shuffles=20
+    )
+    attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.from_shuffled}
+    plan = AttackPlan.of(sent, truth, marginals=True, known=(20,), draws=1, attacks=attacks)
+    here = plan.leaks(PlannedAttack.__call__)
+    assert tasks.leaks_on(InThisProcess(), plan) == here
+    other = replace(plan, sent=replace(sent, shuffles=1)).leaks(PlannedAttack.__call__)
+    assert other != here, "the number of shuffles counts"
+
+
 @pytest.mark.parametrize("name", but_costly(WITH_KNOWN_ROWS, ["weighted-mean"]))
 def test_each_attack_rebuilds_planted_columns(name):
     """With 200 known rows all of a linear map comes back to all attacks; seeded."""

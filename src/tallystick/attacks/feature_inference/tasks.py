@@ -42,6 +42,7 @@ def leaks_on(engine: Engine, plan: AttackPlan, *, groups: int = 1) -> FeatureLea
         attacks=list(plan.attacks),
         told=[(count, len(draws)) for count, draws in plan.told.items()],
         marginals=plan.marginals,
+        shuffles=embeddings.shuffles,
         seed=plan.seed,
     )
     packed = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
@@ -63,6 +64,7 @@ def prepare_attack(shared: bytes) -> TaskFunction:
             looks_BE=tensor_of["looks"],
             looks_at_BL=tensor_of.get("looks at"),
             contrast_BCD=tensor_of.get("contrast"),
+            shuffles=facts.shuffles,
             own_BA=tensor_of.get("own"),
         ),
         columns=ColumnValues(
@@ -114,4 +116,5 @@ class _Facts(msgspec.Struct, frozen=True):
     attacks: list[str]
     told: list[tuple[int, int]]  # known rows, and draws of them
     marginals: bool
+    shuffles: int
     seed: int
