@@ -191,6 +191,19 @@ def test_too_few_rows_for_an_attack_are_named():
     assert "columns of bank by shop: gradients of 30 rows were recorded; 40 are needed" in found.not_measured
 
 
+def test_embeddings_that_are_not_finite_are_named():
+    """They ended the audit with an error of linear algebra."""
+    step, classes_NC, truth = planted(0, rows=100)
+    own_ND = torch.randn(100, 4)
+    own_ND[2] = torch.inf
+    found = columns_from_gradients._rebuilt_columns(
+        SimpleNamespace(audit="quick"), "bank", "shop", "shop", step, own_ND, classes_NC, truth
+    )
+    assert (found.columns, found.without) == ([], [])
+    (note,) = found.not_measured
+    assert note.startswith("columns of bank by shop: its embeddings are NaN or infinite; training diverged")
+
+
 def test_gradients_that_tell_nothing_of_columns_give_nothing():
     step, classes_NC, truth = planted(3, tells=False)
     turned_ND = columns_from_gradients._turned(step, classes_NC, torch.zeros(len(truth), 3))

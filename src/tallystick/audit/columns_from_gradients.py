@@ -104,6 +104,7 @@ def audit_columns_from_gradients(
         else:
             # The label that a feature party can infer: the side of the gradients' main direction on which a row lies
             centred_BD = here.received_BD.double() - here.received_BD.double().mean(dim=0)
+            centred_BD = centred_BD.nan_to_num(nan=0, posinf=0, neginf=0)  # such gradients are named when they are attacked
             along_B = centred_BD @ top_direction(centred_BD)
             cut = two_means_cut(along_B)
             classes_NC, own_ND = one_hot((along_B > (cut or 0.0)).long(), 2).float(), None
@@ -148,6 +149,8 @@ def _rebuilt_columns(
     leaks: list[FeatureLeaks] = []
     for gradients in (step, None):
         try:
+            if own_ND is not None and not bool(torch.isfinite(own_ND).all()):
+                raise DataError("its embeddings are NaN or infinite; training diverged or the record is damaged")
             attacks = ATTACKS if gradients is not None else ATTACKS_WITHOUT
             none_N0 = classes_NC[:, :0]
             if gradients is None:
@@ -184,7 +187,7 @@ def _rebuilt_columns(
         without=list(without.columns),
         means=_means(with_gradients, known_counts),
         means_without=_means(without, known_counts),
-        not_measured=[*notes, *dict.fromkeys(with_gradients.not_measured)],
+        not_measured=[*dict.fromkeys([*notes, *with_gradients.not_measured])],
     )
 
 
