@@ -194,7 +194,7 @@ def test_a_line_that_a_kill_cut_short_is_left_out_and_one_that_is_no_answer_is_n
     answers.keep([row(2)], {})
     assert [each.rows for each in read_answers(run)] == [(row(1),), (row(2),)]
     path.write_text("{}\n")
-    with pytest.raises(DamagedFile, match="no answer"):
+    with pytest.raises(DamagedFile, match="not an answer"):
         list(read_answers(run))
 
 
