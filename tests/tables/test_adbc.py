@@ -2,7 +2,9 @@
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
+import adbc_driver_sqlite
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -189,6 +191,81 @@ def test_what_does_not_go_together_is_refused_and_no_secret_is_shown(tmp_path, v
     assert "abc" not in str(told.value)
 
 
-def test_a_driver_that_is_not_installed_is_named_with_what_to_do(tmp_path):
-    with pytest.raises(DataError, match=r"the driver of no_such is not installed; run: pip install adbc-driver-no-such"):
-        read_table(table_of(tmp_path, query="SELECT 1", database="adbc:no_such"))
+@pytest.mark.parametrize(
+    ("driver", "says"),
+    [
+        # Only names that Apache Arrow holds on PyPI: any other one may be a stranger's package
+        ("snowflake", "pip install adbc-driver-snowflake"),
+        ("bigquery", "pip install adbc-driver-bigquery"),
+        ("databricks", r"install one that brings a manifest databricks\.toml"),
+        ("no_such", r"install one that brings a manifest no_such\.toml"),
+    ],
+)
+def test_a_driver_that_is_not_installed_is_named_with_what_to_do(tmp_path, driver, says):
+    with pytest.raises(DataError, match=rf"table\.database: the driver of {driver} is not installed; .*{says}"):
+        read_table(table_of(tmp_path, query="SELECT 1", database=f"adbc:{driver}"))
+
+
+@pytest.mark.parametrize(
+    ("driver", "option"),
+    [
+        ("snowflake", "password"),
+        ("snowflake", "adbc.snowflake.sql.client_option.auth_token"),
+        ("snowflake", "adbc.snowflake.sql.client_option.jwt_private_key_pkcs8_value"),
+        ("snowflake", "adbc.snowflake.sql.client_option.jwt_private_key_pkcs8_password"),
+        ("bigquery", "adbc.bigquery.sql.auth_credentials"),
+        ("bigquery", "adbc.bigquery.sql.auth.client_secret"),
+        ("bigquery", "adbc.bigquery.sql.auth.refresh_token"),
+        ("databricks", "databricks.access_token"),
+        ("databricks", "databricks.oauth.client_secret"),
+        ("flightsql", "adbc.flight.sql.authorization_header"),
+        ("flightsql", "adbc.flight.sql.client_option.mtls_private_key"),
+        ("flightsql", "adbc.flight.sql.oauth.exchange.subject_token"),
+        ("flightsql", "adbc.flight.sql.rpc.call_header.x-api-key"),
+        ("flightsql", "adbc.flight.sql.rpc.call_header.cookie"),
+    ],
+)
+def test_an_option_that_is_a_secret_is_given_as_one(tmp_path, driver, option):
+    with pytest.raises(ConfigError, match=r"must not contain a secret; .*under secret_options") as told:
+        table_of(tmp_path, query="SELECT 1", database=f"adbc:{driver}", options={option: "s3cret"})
+    assert "s3cret" not in str(told.value)
+    given = table_of(tmp_path, query="SELECT 1", database=f"adbc:{driver}", secret_options={option: {"env": "SECRET"}})
+    assert list(given.secret_options) == [option]
+
+
+@pytest.mark.parametrize(
+    ("uri", "is_secret"),
+    [
+        ("reader:s3cret@account/bank/public", True),
+        ("reader:s3cret@tcp(db.example:3306)/bank", True),
+        ("databricks://token:s3cret@host:443/sql/1.0/warehouses/7", True),
+        ("grpc://host:31337?token=s3cret", True),
+        ("reader@account/bank/public", False),
+        ("databricks://host:443/sql/1.0/warehouses/7?catalog=main", False),
+        ("grpc+tls://host:31337", False),
+        ("bigquery:///project?dataset=bank", False),
+    ],
+)
+def test_an_address_with_a_password_is_refused(tmp_path, uri, is_secret):
+    values = {"query": "SELECT 1", "database": "adbc:x", "options": {"uri": uri}}
+    if is_secret:
+        with pytest.raises(ConfigError, match=r"options.*holds a password") as told:
+            table_of(tmp_path, **values)
+        assert "s3cret" not in str(told.value)
+    else:
+        assert table_of(tmp_path, **values).options == {"uri": uri}
+
+
+def test_a_driver_is_found_by_its_manifest(tmp_path, monkeypatch):
+    sqlite_of(tmp_path, "CREATE TABLE t (id TEXT, n INTEGER)", "INSERT INTO t VALUES ('7', 1)")
+    library = next(Path(adbc_driver_sqlite.__file__).parent.glob("libadbc_driver_sqlite.so"))
+    (tmp_path / "lakehouse.toml").write_text(f'manifest_version = 1\n[Driver]\nshared = "{library}"\n')
+    (tmp_path / "moved.toml").write_text('manifest_version = 1\n[Driver]\nshared = "/nowhere/lib.so"\n')
+    (tmp_path / "broken.toml").write_text("nothing")
+    monkeypatch.setenv("ADBC_DRIVER_PATH", str(tmp_path))
+    values = {"query": "SELECT * FROM t", "options": {"uri": str(tmp_path / "t.db")}}
+    assert read_table(table_of(tmp_path, database="adbc:lakehouse", **values)).collect().rows() == [("7", 1)]
+    for driver in ("moved", "broken"):
+        with pytest.raises(DataError, match=rf"the driver of {driver} cannot be loaded: .*{driver}\.toml") as told:
+            read_table(table_of(tmp_path, database=f"adbc:{driver}", **values))
+        assert "\n" not in str(told.value)

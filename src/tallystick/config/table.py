@@ -49,10 +49,13 @@ def _database(secret: SecretStr) -> SecretStr:
 
 
 def _options(options: dict[str, str]) -> dict[str, str]:
-    """Refuse an option whose name says that its value is a secret."""
-    for name in options:
-        if re.search(r"password|secret|token|credential|private_key|authorization", name, re.IGNORECASE):
+    """Refuse an option whose name says that its value is a secret, or whose value begins with a user's name and password."""
+    named = r"passw|passphrase|pwd|secret|token|credential|private_key|api.?key|cookie|authorization"
+    for name, value in options.items():
+        if re.search(named, name, re.IGNORECASE):
             raise Unshown(f"holds {shown(name)}; {LITERAL}, under secret_options")
+        if re.match(r"[^:/?@\s]+:[^/@\s][^@\s]*@", value):  # as Snowflake's and MySQL's addresses: user:password@account
+            raise Unshown(f"holds a password; {LITERAL}, under secret_options")
     return options
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.resources
+import importlib.util
 import sqlite3
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,15 +25,19 @@ type. So all rows are read in one batch.
 """
 
 
+IN_PACKAGES = ("bigquery", "flightsql", "postgresql", "snowflake", "sqlite")
+"""Drivers that PyPI has by Apache Arrow's own hand."""
+
+
 def read_by_driver(
     driver: str, query: str, options: Mapping[str, str], *, of_query: Mapping[str, str] | None = None
 ) -> "pa.Table":
-    """Run a query through the installed driver ``adbc_driver_NAME``, and return its rows.
+    """Run a query through an installed driver, and return its rows.
 
     If the driver has transactions, nothing is committed. If it has none, a query that changes rows changes them.
 
     Args:
-        driver: the name.
+        driver: the name: of a package ``adbc_driver_NAME``, or of a driver manifest ``NAME.toml``.
         query: in the database's language.
         options: of the driver, such as its ``uri``; they may be secret.
         of_query: options of the statement.
@@ -50,30 +55,45 @@ def read_by_driver(
 
 def driver_errors(driver: str, *, use: str) -> tuple[type[Exception], ...]:
     """Return the errors that an installed driver may raise. Raises DataError, naming the key ``use``, if the driver is not
-    installed.
+    installed or cannot be loaded.
     """
     import pyarrow as pa
 
+    of_package = f"run: pip install adbc-driver-{driver}"  # only packages of Apache Arrow: anybody may take another such name
+    advice = of_package if driver in IN_PACKAGES else f"install one that brings a manifest {driver}.toml (docs.adbc-drivers.org)"
+    missing = f"{use}: the driver of {driver} is not installed; {advice}"
     try:
         import adbc_driver_manager
-
+    except ImportError:
+        raise DataError(missing) from None
+    errors = (adbc_driver_manager.Error, pa.ArrowException, OSError)
+    try:
         importlib.import_module(f"adbc_driver_{driver}")
     except ImportError:
-        raise DataError(
-            f"{use}: the driver of {driver} is not installed; run: pip install adbc-driver-{driver.replace('_', '-')}"
-        ) from None
-    return (adbc_driver_manager.Error, pa.ArrowException, OSError)
+        try:
+            adbc_driver_manager.AdbcDatabase(driver=driver).close()
+        except adbc_driver_manager.Error as error:
+            # Other errors are of options, which a driver lacks here
+            if error.status_code == adbc_driver_manager.AdbcStatusCode.NOT_FOUND or f"{driver}.toml" in str(error):
+                broken = next((line.strip() for line in str(error).splitlines() if f"{driver}.toml" in line), None)
+                raise DataError(
+                    f"{use}: the driver of {driver} cannot be loaded: {broken}" if broken is not None else missing
+                ) from None
+    return errors
 
 
 def lasting_connection(driver: str, options: Mapping[str, str]) -> Any:
     """Connect through an installed driver, in a transaction if it has them. Raises the driver's errors."""
     import adbc_driver_manager.dbapi as dbapi
 
-    package = f"adbc_driver_{driver}"
-    library = importlib.resources.files(package).joinpath(f"lib{package}.so")  # under this name on every system
+    place = package = f"adbc_driver_{driver}"
+    if importlib.util.find_spec(package) is None:
+        place = driver  # the manager finds its manifest
+    elif (library := importlib.resources.files(package).joinpath(f"lib{package}.so")).is_file():  # so named on every system
+        place = str(library)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some drivers warn that they have no transactions
-        return dbapi.connect(driver=str(library) if library.is_file() else package, db_kwargs=dict(options))
+        return dbapi.connect(driver=place, db_kwargs=dict(options))
 
 
 def fetched(
