@@ -109,6 +109,11 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
             {"peers": {"weather": {"adress": "a:1"}}},
             "party.yaml: peers.weather.adress: is not a known key; did you mean address?",
         ),
+        (
+            {"peers": {"weather": "a:1"}},
+            'party.yaml: peers.weather = "a:1": must be a mapping of `key: value`, with address',
+        ),
+        ({"table": "a.csv"}, 'party.yaml: table = "a.csv": must be a mapping of `key: value`, such as path'),
         ({"device": "gpu"}, 'party.yaml: device = "gpu": must be cpu, cuda or cuda:N'),
         ({"threads": 0}, "party.yaml: threads = 0: must be at least 1"),
         ({"encoding": {"numeric": "minmax"}}, 'party.yaml: encoding.numeric = "minmax": must be auto, standard, log or rank'),
