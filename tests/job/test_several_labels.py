@@ -29,10 +29,10 @@ from tallystick.config.unaligned import METHODS
 from tallystick.defenses.label_dp import WORDS, LabelDP, other_words
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import Boosted
+from tallystick.evaluation.decisions import decide
 from tallystick.evaluation.measure import compare_models
 from tallystick.export.half import meaning_of
 from tallystick.export.student import make_student
-from tallystick.job.monitor import served_look_of
 from tallystick.job.phases.defense import RunDefense, check_charged_labels
 from tallystick.job.prediction_output import check_columns
 from tallystick.metrics import label_bits, metric
@@ -284,6 +284,21 @@ def test_a_label_column_has_no_second_use(changes, message, tmp_path):
         parse_party(values, folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("target", "label", "costs", "message"),
+    [
+        (TARGET, list(NAMES), {"clik": {}}, r"report\.costs\.clik: is not one of several labels of the contract"),
+        ({"type": "binary"}, "buy", {"buy": {}}, r"report\.costs\.buy: is not one of several labels of the contract"),
+        (TARGET, list(NAMES), {"buy": {"false_positive": 0.0, "false_negative": 0.0}}, "are both 0"),
+        (TARGET, list(NAMES), {"buy": {"false_positive": -1.0}}, r"report\.costs\.buy\.false_positive = -1"),
+    ],
+)
+def test_costs_are_of_labels_that_there_are(target, label, costs, message, tmp_path):
+    values = {"party": "bank", "table": {"path": "b.csv"}, "keys": {"id": "id"}, "label": label, "report": {"costs": costs}}
+    with pytest.raises(ConfigError, match=message):
+        check_party(parse_contract(contract_values(PARTIES, target=target)), parse_party(values, folder=tmp_path), network=False)
+
+
 def test_a_key_column_with_the_name_of_a_score_is_refused(tmp_path):
     party = parse_party(
         {"party": "bank", "table": {"path": "bank.csv"}, "keys": {"id": "score_buy"}, "label": list(NAMES)}, folder=tmp_path
@@ -303,8 +318,6 @@ def test_commands_that_take_one_label_refuse_several(tmp_path):
     party = parse_party(values, folder=tmp_path)
     with pytest.raises(ConfigError, match="--explain: several labels have no single output"):
         check_explained(contract, "bank")
-    with pytest.raises(ConfigError, match=r"--labels: target\.type = multilabel has several labels a row"):
-        served_look_of(contract, party, labels="labels.csv", run=None, since=None, every="all")
     with pytest.raises(ConfigError, match=r"target\.type = multilabel: a student learns one label"):
         make_student(contract, party, scores=tmp_path / "scores.csv", to=tmp_path / "student", watcher=Silent())
     with pytest.raises(ConfigError, match=r"target\.type = multilabel: a sweep compares how well one label's classes"):
@@ -545,11 +558,45 @@ def test_an_audit_says_of_which_label_it_could_not_measure_something():
 
 
 @pytest.fixture(scope="module")
-def audited(labelled, tmp_path_factory):
+def audited_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("audited")
+
+
+@pytest.fixture(scope="module")
+def audited(labelled, audited_folder):
     frames = {name: frame.head(1200) for name, frame in labelled.items()}
-    folder = tmp_path_factory.mktemp("audited")
     changes = {"training__epochs": 6, "evaluation__importance": {"own_columns": True, "repeats": 1}}
-    return run(folder, frames, audit="quick", party_changes={"report": {"subgroups": ["kind"]}}, **changes)
+    report = {"subgroups": ["kind"], "costs": {"buy": {"false_negative": 5.0}}}
+    return run(audited_folder, frames, audit="quick", party_changes={"report": report}, **changes)
+
+
+def test_each_label_has_decisions_of_its_own(audited, audited_folder):
+    """As if it were alone: the same figures follow from the scores and labels that the run keeps."""
+    by_label = audited.sections.decisions_by_label
+    assert (list(by_label), audited.sections.decisions) == (list(NAMES), None)
+    (path,) = audited_folder.glob("bank/*/scores.parquet")
+    kept = pl.read_parquet(path)
+    assert kept.columns == [*(f"score_{name}" for name in NAMES), *(f"label_{name}" for name in NAMES)]
+    for name, each in by_label.items():
+        costs = {"cost_false_positive": 1.0, "cost_false_negative": 5.0 if name == "buy" else 1.0}
+        assert each["chosen_on"] == "validation rows", "importance had scored them"
+        alone = decide(kept[f"label_{name}"], kept[f"score_{name}"], **costs)
+        assert {what: each[what] for what in costs} == costs
+        assert each["rows"] == kept.height
+        for what in ("flag_none", "flag_all"):
+            assert each[what]["cost"] == pytest.approx(alone[what]["cost"])
+        assert [one["observed"] for one in each["deciles"]] == pytest.approx([one["observed"] for one in alone["deciles"]])
+
+
+def test_the_page_and_a_comparison_have_the_chosen_threshold_of_each_label(audited):
+    page = to_html(audited)
+    section = page[page.index('id="decisions"') :].partition("</section>")[0]
+    best = audited.sections.decisions_by_label["install"]["best"]
+    for name in NAMES:
+        assert f'<tr><th scope="row">{name}</th>' in section
+        assert f"Decisions on label {name}" in section
+    facts = {row.name: row.values for row in compare_results(["one"], [audited]).facts}
+    assert facts["cost of 1,000 rows at the chosen threshold of label install"] == [1000 * best["cost"]]
 
 
 def test_an_audit_of_a_run_attacks_each_label(audited):

@@ -98,12 +98,14 @@ def _show(console: Console, monitoring: "Monitoring") -> None:
     table = Table(title=f"run {monitoring.run_id}, {monitoring.rows:,} {what}", title_justify="left")
     for name in ("column", "moved", "stability index", "chance"):
         table.add_column(name)
-    for each in [*monitoring.columns, *([monitoring.scores] if monitoring.scores is not None else [])]:
+    for each in monitoring.compared:
         table.add_row(escape(each.name), WORDS[each.state], f"{each.stability:.4f}", f"{each.chance:.3g}")
     console.print(table)
     for period in monitoring.periods:
         auc, error = (f"{value:.4f}" if value is not None else "none" for value in (period.auc, period.calibration_error))
-        console.print(f"{period.name}: {period.rows:,} rows with a label, AUC {auc}, calibration error {error}", markup=False)
+        of_label = f", label {period.label}" if period.label else ""
+        line = f"{period.name}{of_label}: {period.rows:,} rows with a label, AUC {auc}, calibration error {error}"
+        console.print(line, markup=False)
     for during in monitoring.served or ():
         has = (
             f"partners had {during.partner_has:.1%} of those asked for"

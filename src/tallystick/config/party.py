@@ -259,6 +259,19 @@ class PrivacyConfig(Model):
     )
 
 
+class ErrorCosts(Model):
+    """Costs of the errors in one of several labels."""
+
+    false_positive: Cost = Field(default=1.0, description="as above")
+    false_negative: Cost = Field(default=1.0, description="as above")
+
+    @model_validator(mode="after")
+    def _some_cost(self) -> "ErrorCosts":
+        if self.false_positive == self.false_negative == 0:
+            Problems.raise_any(["false_positive, false_negative: are both 0; give at least one a value above 0"])
+        return self
+
+
 class ReportOptions(Model):
     """Parts of the label party's report, which only this party sees."""
 
@@ -268,14 +281,20 @@ class ReportOptions(Model):
     smallest_group: int = Field(
         default=100, strict=True, ge=20, le=1_000_000_000, description="least rows of a group; smaller groups are not shown"
     )
-    cost_false_positive: Cost = Field(default=1.0, description="cost of flagging a negative (binary targets)")
+    cost_false_positive: Cost = Field(default=1.0, description="cost of flagging a negative (two classes)")
     cost_false_negative: Cost = Field(default=1.0, description="cost of missing a positive, in the same unit")
+    costs: dict[Text, ErrorCosts] = Field(default_factory=dict, description="costs of single labels of several")
 
     @model_validator(mode="after")
     def _some_cost(self) -> "ReportOptions":
         if self.cost_false_positive == self.cost_false_negative == 0:
             Problems.raise_any(["cost_false_positive, cost_false_negative: are both 0; give at least one a value above 0"])
         return self
+
+    def costs_of(self, label: str) -> ErrorCosts:
+        """Return the costs of a label's errors. A single label has no name."""
+        usual = ErrorCosts(false_positive=self.cost_false_positive, false_negative=self.cost_false_negative)
+        return self.costs.get(label, usual)
 
 
 class PartyFile(Model):

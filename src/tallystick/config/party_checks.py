@@ -126,6 +126,13 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
                 f"label = {shown(list(party.labels))}: target.type = {target.type} in the contract has one label; name one, or "
                 "agree on target.type = multilabel"
             )
+        labels = target.labels if target.type == "multilabel" else ()
+        problems += [
+            f"report.costs.{name}: is not one of several labels of the contract (target.labels); "
+            "a single label has report.cost_false_positive and cost_false_negative"
+            for name in party.report.costs
+            if name not in labels
+        ]
         if contract.split.method == "time" and party.time is None:
             problems.append("time: is missing; split.method = time in the contract needs the label party's time column")
         return problems

@@ -27,7 +27,7 @@ class Evaluated:
 
     Args:
         comparison: the joint model compared with the model of own columns.
-        decisions: how good the scores are if a threshold decides.
+        decisions: how good the scores are if a threshold decides, by label; a single label has no name.
         groups: the joint model on groups of rows.
         importance: of columns.
         shared: exact results that the label party sent.
@@ -38,7 +38,7 @@ class Evaluated:
     """
 
     comparison: Comparison | None = None
-    decisions: Decisions | None = None
+    decisions: dict[str, Decisions] = field(default_factory=dict)
     groups: Sequence[Grouping] = ()
     importance: Sequence[ImportanceSummary] = ()
     shared: Shared | None = None

@@ -12,13 +12,13 @@ from tallystick.config.table import TableConfig
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.run_selection import chosen_run
 from tallystick.job.versions import Versions
-from tallystick.monitoring.monitor import KEY, LABEL, Every, Look
+from tallystick.monitoring.monitor import KEY, Every, Look, labels_of
 from tallystick.monitoring.served import ServedLook
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.trained import kept_encoder
 from tallystick.tables.keys import key_of, keys_of
 from tallystick.tables.repeats import with_summaries
-from tallystick.tables.table import label_column, read_rows, read_table
+from tallystick.tables.table import read_rows, read_table, require_column
 
 
 def look_of(
@@ -54,16 +54,14 @@ def served_look_of(
     if labels is not None:  # a table with keys and labels, at any address that table.path may have
         if not party.labels:
             raise ConfigError(f"--labels: {party.party} has no label column; {contract.label_party} can look at labels")
-        if contract.target.type == "multilabel":
-            raise ConfigError(
-                "--labels: target.type = multilabel has several labels a row, and a look has figures of one; leave it out"
-            )
         looked_at = {*party.keys.values(), *party.labels}
         source = party.table_at(labels, option="--labels")
         frame = read_table(source, text=party.text_columns, asks_for=looked_at.__contains__)
         key = key_of(frame, columns=party.keys, alignment=contract.alignment)
-        label = label_column(frame, party)
-        labels_by_key = pl.DataFrame({KEY: key, LABEL: label}).drop_nulls()
+        columns = zip(labels_of(contract, party), party.labels, strict=True)
+        arrived = {name: require_column(frame, column, use="label") for name, column in columns}
+        has_label = ~pl.all_horizontal(pl.col(list(arrived)).is_null())
+        labels_by_key = pl.DataFrame({KEY: key, **arrived}).drop_nulls(KEY).filter(has_label)
         if labels_by_key.get_column(KEY).is_duplicated().any():
             raise DataError(f"--labels: a key stands in {labels} with several labels; give each row's label once")
     return ServedLook(

@@ -27,7 +27,7 @@ def write_prometheus(monitoring: Monitoring, path: Path) -> None:
     drifted.labels(run).set(len(monitoring.drifted))
     stability = gauge("stability_index", "Population stability index relative to training.", "column")
     moved = gauge("moved", "1 where the distribution has moved beyond chance.", "column")
-    for each in [*monitoring.columns, *([monitoring.scores] if monitoring.scores is not None else [])]:
+    for each in monitoring.compared:
         stability.labels(run, each.name).set(each.stability)
         moved.labels(run, each.name).set(each.state != "same")
     if monitoring.without_score is not None:
@@ -36,13 +36,13 @@ def write_prometheus(monitoring: Monitoring, path: Path) -> None:
             scored.labels(run, name).set(count)
         gauge("rows_without_score", "Rows without a score.").labels(run).set(monitoring.without_score)
     figures = {
-        "auc": gauge("auc", "AUC of rows whose labels are there.", "period"),
-        "calibration_error": gauge("calibration_error", "Adaptive calibration error of them.", "period"),
+        "auc": gauge("auc", "AUC of rows whose labels are there.", "period", "label"),
+        "calibration_error": gauge("calibration_error", "Adaptive calibration error of them.", "period", "label"),
     }
     for period in monitoring.periods:
         for name, figure in figures.items():
             if (value := getattr(period, name)) is not None:
-                figure.labels(run, period.name).set(value)
+                figure.labels(run, period.name, period.label).set(value)
     if monitoring.served is not None:
         partner_share = gauge("partner_share", "Of rows that partners answered for, the share that all had.", "period")
         alone = gauge("own_share", "Share of rows that own columns alone scored.", "period")

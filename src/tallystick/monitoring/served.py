@@ -11,7 +11,7 @@ import polars as pl
 from tallystick.config.contract import Contract
 from tallystick.errors import ConfigError
 from tallystick.monitoring.drift import LEVEL, categorical_drift, judged, numeric_drift
-from tallystick.monitoring.monitor import KEY, LABEL, SCORE, SCORED_BY, TIME, Every, period_names, periods_of, scores_drift
+from tallystick.monitoring.monitor import KEY, SCORED_BY, TIME, Every, period_names, periods_of, score_names, scores_drift
 from tallystick.results.monitoring import Drift, Latency, Monitoring, Period, ServedPeriod
 from tallystick.run_folder.answer_journal import AnsweredRow, KeptAnswer, read_answers, row_digest, serving_secret, short
 from tallystick.run_folder.folder import RunFolder
@@ -28,7 +28,8 @@ class ServedLook:
         contract: as in a run.
         party: the monitoring party.
         folder: folder of the served run.
-        labels: normalised ``key`` and ``label`` of rows whose labels have arrived; None if none are given.
+        labels: normalised ``key`` and ``label`` of rows whose labels have arrived, or ``label_NAME`` for each of several labels;
+            None if none are given.
         since: the first day that counts (UTC); None for everything that is kept.
         every: length of the periods.
     """
@@ -59,17 +60,22 @@ def monitor_served(look: ServedLook) -> Monitoring:
     if look.labels is None:
         notes.append("No labels were given (--labels).")
     columns = _columns(look.folder, [row for _, row in rows], notes)
+    names = score_names(look.contract)
     scored = pl.DataFrame(
         {
             KEY: [row.row for _, row in rows],
-            SCORE: [row.scores[0] if len(row.scores) == 1 else None for _, row in rows],
             SCORED_BY: [row.by for _, row in rows],
             TIME: [at.replace(tzinfo=None) for at, _ in rows],
+            **{
+                name: [row.scores[place] if len(row.scores) == len(names) else None for _, row in rows]
+                for place, name in enumerate(names)
+            },
         },
-        schema={KEY: pl.String, SCORE: pl.Float64, SCORED_BY: pl.String, TIME: pl.Datetime},
+        schema={KEY: pl.String, SCORED_BY: pl.String, TIME: pl.Datetime, **dict.fromkeys(names, pl.Float64)},
     )
     of_scores = scores_drift(look.contract, look.folder, scored.unique(KEY, keep="last"), notes)
-    drifts = judged([*columns, *([of_scores] if of_scores is not None else [])])
+    drifts = judged([*columns, *of_scores.values()])
+    judged_scores = dict(zip(of_scores, drifts[len(columns) :], strict=True))
     # Summarise shares and latency by time, the earliest first
     requests = [each for each in answers if each.rows]
     times = pl.Series([each.at.replace(tzinfo=None) for each in requests], dtype=pl.Datetime)
@@ -105,7 +111,7 @@ def monitor_served(look: ServedLook) -> Monitoring:
             notes.append(f"{answered:,} of {labels.height:,} given labels are of rows that were answered.")
         period_of_row = period_names(scored.get_column(TIME), look.every)
         last = scored.with_columns(period_of_row.alias("_period")).unique([KEY, "_period"], keep="last", maintain_order=True)
-        labels = labels.unique(KEY, keep="last").select(KEY, LABEL)
+        labels = labels.unique(KEY, keep="last")
         joined = last.join(labels, on=KEY, how="left", maintain_order="left")
         periods = periods_of(look.contract, look.folder, joined, every=look.every, notes=notes)
     return Monitoring(
@@ -114,7 +120,8 @@ def monitor_served(look: ServedLook) -> Monitoring:
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         rows=len(rows),
         columns=drifts[: len(columns)],
-        scores=drifts[len(columns)] if of_scores is not None else None,
+        scores=judged_scores.pop("", None),
+        scores_by_label=judged_scores,
         scored_by=_counted(row.by for _, row in rows if row.by is not None),
         without_score=sum(row.by is None for _, row in rows),
         periods=periods,

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from tallystick.errors import ConfigError, DataError, StorageError
+from tallystick.evaluation.decisions import Decisions
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS, Metric
 from tallystick.report import formats
@@ -103,8 +104,13 @@ def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunCompa
         of_own = [(part["local_baseline"] or {}).get("auc") if part is not None else None for part in of_runs]
         rows.append(_metric_row(METRICS["binary"]["auc"], f" of label {label}", of_joint))
         rows.append(_metric_row(METRICS["binary"]["auc"], f" of label {label}, own columns only", of_own))
+    decisions = [_decisions(result) for result in results]
     costs = [
-        1000 * result.sections.decisions["best"]["cost"] if result.sections.decisions is not None else None for result in results
+        _row(
+            f"cost of 1,000 rows at the chosen threshold{f' of label {label}' if label else ''}",
+            [1000 * each[label]["best"]["cost"] if label in each else None for each in decisions],
+        )
+        for label in dict.fromkeys([label for each in decisions for label in each] or [""])
     ]
     facts = [
         _row("party", [result.party or "all" for result in results]),
@@ -120,7 +126,7 @@ def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunCompa
                 for result in results
             ],
         ),
-        _row("cost of 1,000 rows at the chosen threshold", costs),
+        *costs,
         _row("strongest label attack, AUC", [_leak(result) for result in results]),
         _row(
             "epsilon of labels, this run",
@@ -205,6 +211,12 @@ def _leak(result: Result) -> float | None:
     return None if worst is None or worst.auc is None else reported_auc(worst)[0]
 
 
+def _decisions(result: Result) -> dict[str, Decisions]:
+    """Return decisions by label. A single label has no name."""
+    single = result.sections.decisions
+    return result.sections.decisions_by_label | ({"": single} if single is not None else {})
+
+
 def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:
     """List what makes a comparison unfair, and other remarks on its figures."""
     notes = []
@@ -214,12 +226,11 @@ def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:
     measured = [result.evaluation for result in results if result.evaluation is not None]
     if len({(each["rows"], each["label_mean"]) for each in measured}) > 1:
         notes.append("The runs have different test rows, by number or mean label: a difference may come from the rows alone.")
-    costs = {
-        (decisions["cost_false_positive"], decisions["cost_false_negative"])
-        for result in results
-        if (decisions := result.sections.decisions) is not None
-    }
-    if len(costs) > 1:
+    costs: dict[str, set[tuple[float, float]]] = {}
+    for result in results:
+        for label, decisions in _decisions(result).items():
+            costs.setdefault(label, set()).add((decisions["cost_false_positive"], decisions["cost_false_negative"]))
+    if any(len(of_label) > 1 for of_label in costs.values()):
         notes.append("The runs have different costs per error, so their least costs cannot be compared.")
     notes.append(
         "Intervals are each run's own, over its test rows; another seed would change the figures too. Intervals that do not "

@@ -22,12 +22,11 @@ PARTS = {
 
 def monitoring_html(monitoring: Monitoring) -> str:
     """Return the page."""
-    drifts = [*monitoring.columns, *([monitoring.scores] if monitoring.scores is not None else [])]
     return render_template(
         "monitor.html.j2",
         m=monitoring,
-        rows=sorted(drifts, key=lambda each: -each.stability),
-        compared=len(drifts),
+        rows=sorted(monitoring.compared, key=lambda each: -each.stability),
+        compared=len(monitoring.compared),
         words=WORDS,
         parts=PARTS,
         text=text,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tallystick.evaluation.decisions import Decisions
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import METRICS
 from tallystick.report import charts, leaks, summary, trials
@@ -51,13 +52,15 @@ def to_html(result: Result | dict[str, Any]) -> str:
             for name, metric in METRICS[evaluation["target"]].items()
             if name in evaluation["joint"]
         ]
-    deciding = None
-    if (decisions := shown_result.sections.decisions) is not None:
-        first = decisions["deciles"][0]
-        deciding = Deciding(
-            gain=charts.gain_plot(decisions, f"The highest-scored tenth of the rows holds {first['gain']:.0%} of the positives."),
-            scores=charts.score_plot(decisions, "Shares of the positives and of the negatives per score."),
-        )
+    by_label = dict(shown_result.sections.decisions_by_label)
+    if shown_result.sections.decisions is not None:
+        by_label[""] = shown_result.sections.decisions
+    deciding = []
+    for name, decisions in by_label.items():
+        first = decisions["deciles"][0]["gain"]
+        gain = charts.gain_plot(decisions, f"The highest-scored tenth of the rows holds {first:.0%} of the positives.")
+        scores = charts.score_plot(decisions, "Shares of the positives and of the negatives per score.")
+        deciding.append(Deciding(label=name, of=decisions, gain=gain, scores=scores))
     # For a quantile target: the shares of each model, and their lines
     curves = evaluation["curves"] if evaluation is not None else {}
     quantiles = {model: shares for model in curves if (shares := curves[model].get("quantiles")) is not None}
@@ -258,8 +261,10 @@ def _brier_plot(result: Result) -> charts.Plot | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Deciding:
-    """Charts of the decisions by scores."""
+    """Decisions by the scores of a label, and their charts. A single label has no name."""
 
+    label: str
+    of: Decisions
     gain: charts.Plot
     scores: charts.Plot
 

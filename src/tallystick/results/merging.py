@@ -98,6 +98,7 @@ def merge(results: Sequence[Result]) -> Result:
             tuning=_first([result.sections.tuning for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),
             decisions=_first([result.sections.decisions for result in ordered]),
+            decisions_by_label=_first([result.sections.decisions_by_label or None for result in ordered]) or {},
             link_weights=[one for result in ordered for one in result.sections.link_weights],
             groups=[grouping for result in ordered for grouping in result.sections.groups],
             importance=list(merged.values()),

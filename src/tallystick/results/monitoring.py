@@ -35,9 +35,13 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the rows of one period with known labels, and how good their scores were. A figure is None if it has no value."""
+    """Hold the rows of one period with known labels, and how good their scores were. A figure is None if it has no value.
+
+    ``label`` names one of several labels.
+    """
 
     name: str
+    label: str = ""
     rows: int
     label_mean: float
     score_mean: float
@@ -93,6 +97,7 @@ class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
         rows: new rows of the table that were examined, or rows that were answered online.
         columns: drift of own columns.
         scores: drift of the joint model's scores from those of the run's test rows; None if there is nothing to compare.
+        scores_by_label: the same for each of several labels.
         scored_by: the number of scores by each model, if scores were given.
         without_score: the number of these rows without a score.
         served: answers online, by time; None if a table was examined.
@@ -107,6 +112,7 @@ class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     columns: list[Drift]
     scores: Drift | None = None
+    scores_by_label: dict[str, Drift] = {}
     scored_by: dict[str, int] = {}
     without_score: int | None = None
     periods: list[Period] = []
@@ -115,9 +121,14 @@ class Monitoring(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
     @property
+    def compared(self) -> list[Drift]:
+        """List the columns and scores that were compared with training."""
+        return [*self.columns, *([self.scores] if self.scores is not None else []), *self.scores_by_label.values()]
+
+    @property
     def drifted(self) -> list[Drift]:
         """List the columns and scores that differ from training."""
-        return [each for each in [*self.columns, *([self.scores] if self.scores else [])] if each.state in ("some", "much")]
+        return [each for each in self.compared if each.state in ("some", "much")]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""

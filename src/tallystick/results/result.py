@@ -43,6 +43,7 @@ class Sections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     sample: SampleSummary | None = None  # sample of an exploration
     decisions: Decisions | None = None
+    decisions_by_label: dict[str, Decisions] = {}  # for a multilabel target
     groups: list[Grouping] = []
     importance: list[ImportanceSummary] = []
     shared: Shared | None = None

@@ -1,6 +1,7 @@
 """Evaluate the joint model at the label party, and send the results that may leave. Shapes: T own test rows."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -31,7 +32,7 @@ from tallystick.job.phases.audit import audited_side
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
 from tallystick.job.phases.train import train_own_columns
-from tallystick.metrics import UndefinedMetric, sigmoid
+from tallystick.metrics import UndefinedMetric, label_bits, sigmoid
 from tallystick.models.build import width_of
 from tallystick.msgspec_threads import prepared
 from tallystick.run_folder.embedding_charge import EmbeddingCharge, evaluation_ahead
@@ -220,12 +221,14 @@ def _measure(
         baseline = _baseline(job, own, own.encoder)
     labels, weights = labels_here.units(own.test_N)
     joint = labels_here.coder.predictions(scored.joint_T.cpu().numpy())
-    decisions = None
-    if job.contract.target.type == "binary":
+    decisions = {}
+    if job.contract.target.type in ("binary", "multilabel"):
         # keep what a later evaluation needs; it holds labels, so only its owner may read it
-        values = {
-            "score": torch.sigmoid(scored.joint_T.double()).cpu().numpy(),
-            "label": scored.target_T.cpu().numpy().astype(np.int64),
+        names, classes = labels_here.coder.score_names, labels_here.coder.each_label(scored.target_T)
+        score_TK = torch.sigmoid(scored.joint_T.double()).cpu().numpy().reshape(-1, len(names))
+        values = dict(zip(names, score_TK.T, strict=True)) | {
+            name.replace("score", "label", 1): label_T.cpu().numpy().astype(np.int64)
+            for name, (_, label_T) in zip(names, classes, strict=True)
         }
         content = BytesIO()
         pl.DataFrame(values).write_parquet(content)
@@ -267,26 +270,37 @@ def _decide(
     logits_T: NDArray[Any],
     weights_T: NDArray[Any] | None,
     measured: Measured | None,
-) -> Decisions | None:
-    """Measure decisions by a threshold on the scores. The cheapest threshold is chosen on validation rows, if there are any."""
-    threshold_rows = None
+) -> dict[str, Decisions]:
+    """Measure decisions by a threshold on the scores of each label. A single label has no name.
+
+    The cheapest threshold is chosen on validation rows, if there are any.
+    """
+    names = tuple(known.coder.labels)
+
+    def of_each_label(labels_N: NDArray[Any], logits: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        scores = sigmoid(logits)
+        return list(zip(label_bits(labels_N, len(names)).T, scores.T, strict=True)) if names else [(labels_N, scores)]
+
+    chosen_on: list[list[tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None] | None]] = [[None] for _ in names or ("",)]
     if measured is not None:
         labels_V, weights_V = known.units(measured.index_V)
-        threshold_rows = labels_V, sigmoid(measured.logits_V.cpu().numpy()), weights_V
-    costs = job.party.report
-    for rows in (threshold_rows, None) if threshold_rows is not None else (None,):
-        try:
-            return decide(
-                labels_T,
-                sigmoid(logits_T),
-                weights=weights_T,
-                cost_false_positive=costs.cost_false_positive,
-                cost_false_negative=costs.cost_false_negative,
-                threshold_rows=rows,
-            )
-        except UndefinedMetric:  # the validation rows or the test rows have one class only
-            continue
-    return None
+        validation = of_each_label(labels_V, measured.logits_V.cpu().numpy())
+        chosen_on = [[(*each, weights_V), None] for each in validation]
+    decisions = {}
+    for name, (label_T, score_T), choices in zip(names or ("",), of_each_label(labels_T, logits_T), chosen_on, strict=True):
+        costs = job.party.report.costs_of(name)
+        for threshold_rows in choices:
+            with suppress(UndefinedMetric):  # the validation rows or the test rows have one class only
+                decisions[name] = decide(
+                    label_T,
+                    score_T,
+                    weights=weights_T,
+                    cost_false_positive=costs.false_positive,
+                    cost_false_negative=costs.false_negative,
+                    threshold_rows=threshold_rows,
+                )
+                break
+    return decisions
 
 
 def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty | None, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
