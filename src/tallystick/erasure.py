@@ -49,7 +49,7 @@ from tallystick.serving.serving_folder import ServingHome
 from tallystick.storage import PARTIAL, remove
 from tallystick.tables.keys import ids_of_persons
 from tallystick.tables.lazy_table import Frame
-from tallystick.tables.text import FRACTION
+from tallystick.tables.text import FRACTION, as_text
 
 BY_ROW = ("scores.parquet", f"{SETTLED}.json", "values.json", NOISY_KEYS)
 """Files of a run with a value for each row. Every folder in a run has such values too, or serves to continue a training: records
@@ -99,9 +99,16 @@ def erase_persons(party: PartyFile, persons: Frame, *, do: bool) -> Erasure:
         persons: one row for each person, with the key columns under this party's names.
         do: whether to erase; if False, nothing is changed.
 
-    Raises ConfigError if a key column is missing or another process works in one of the folders; then nothing is erased.
+    Raises ConfigError if a key column is missing, a person has no key, or another process works in one of the folders; then
+    nothing is erased.
     Raises StorageError, and DamagedFile, for a file that cannot be read or written.
     """
+    columns = set(party.keys.values()) & set(persons.columns)
+    named_N = np.full(persons.height, not columns)  # a column that is missing is named below
+    for name in columns:
+        named_N |= (as_text(persons.get_column(name)).str.strip_chars() != "").fill_null(False).to_numpy()
+    if nameless := int((~named_N).sum()):
+        raise ConfigError(f"forget: {nameless} of {persons.height} persons have a blank key, which names nobody; leave them out")
     paths = sorted(path.parent for path in party.runs.glob("*/contract.json"))
     opened = [RunFolder.open(path, key=party.run_key) for path in paths]
     runs = [(folder, folder.contract()) for folder in opened if folder.origin.party == party.party]

@@ -1,11 +1,14 @@
 """Jobs whose rows are linked by any of several keys: trained on the rows of a slow join, predicted, resumed, refused by name."""
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from rich.console import Console
 from test_chosen_runs import both
 from tiny import columns, contract_values, error_of, files_of, lay_out, tables
 
+from tallystick.cli.jobs import show_run
 from tallystick.config.contract import parse_contract
 from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError, DataError
@@ -73,6 +76,10 @@ def test_a_run_trains_on_the_rows_that_any_key_links_and_says_by_which(tmp_path)
     assert all(any(f"{len(by_phone):,} by phone" in what for party, what in learnt if party == name) for name in PARTIES)
     later = f"of each of the {len(by_phone):,} rows that a later key links: which earlier keys shop's row has"
     assert ("bank", f"{later}, of those that this side's lacks.") in learnt
+    (folder,) = RunFolder.all(tmp_path / "bank", parse_contract(values), "bank")
+    console = Console(record=True, width=200)
+    show_run(console, msgspec.structs.replace(result, training=None), folder)
+    assert f"rows in common by phone: {len(by_phone):,}" in console.export_text(), "what `tallystick align` prints"
     # both sides split the same people, by the key that linked them
     agreed = parse_contract(values)
     folders = [RunFolder.latest(tmp_path / name, agreed, name) for name in PARTIES]

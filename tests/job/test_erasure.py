@@ -394,11 +394,14 @@ def test_counts_of_opened_scores_lose_these_rows_and_no_others(tmp_path_factory,
         (["id-1", "--table", "persons.csv"], "name persons by their keys, or by a file with --table"),
         (["--table", "none.csv"], "none.csv"),
         (["--table", "other.csv"], "column 'id'"),
+        (["id-1", " "], "1 of 2 persons have a blank key, which names nobody"),  # as of a shell's variable that is not set
+        (["--table", "blank.csv"], "2 of 3 persons have a blank key"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_is_erased(arguments, message, job, monkeypatch):
     monkeypatch.chdir(job.home("bank"))
     (job.home("bank") / "other.csv").write_text("name\nAda\n")
+    (job.home("bank") / "blank.csv").write_text('id,name\nid-1,Ada\n,Bea\n"",Cleo\n')
     done = CliRunner().invoke(app, ["forget", "--party", "party.yaml", "--yes", *arguments])
     assert done.exit_code == 2
     assert re.search(message, done.stderr)

@@ -233,6 +233,7 @@ def test_two_parties_and_a_helper_explore_over_tls_count_the_scores_and_keep_not
         assert "-explore-" in folder.name
         assert {path.name for path in folder.iterdir()} <= set(KEPT)
     assert "bank and shop explored what joining brings" in (job.runs("shop")[0] / "report.html").read_text()
+    assert "aid helped bank and shop" in (job.runs("aid")[0] / "report.html").read_text()
     # A copy of the ledger from before is noticed
     ledger = shop.privacy.ledger.read_bytes()
     shop.privacy.ledger.write_bytes(before)

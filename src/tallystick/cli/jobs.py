@@ -227,7 +227,7 @@ def _run(
             {"folder": str(folder.path), "report": str(folder.report), "result": str(folder.result), **key_figures(result)}
             | started_from,
             as_json=as_json,
-            show=lambda console: _show(console, result, folder),
+            show=lambda console: show_run(console, result, folder),
         )
 
     loads = LOADS if phases != ("alignment",) else ALIGN_LOADS
@@ -294,11 +294,15 @@ def _estimate_of(result: "Result") -> dict[str, object] | None:
     }
 
 
-def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
+def show_run(console: Console, result: "Result", folder: "RunFolder") -> None:
+    """Print what each phase took, what came of them, and where the report is."""
     from tallystick.report.leaks import next_steps, promise
 
     for phase in result.phases:
         console.print(f"  {phase.name:<12} {phase.seconds:8.1f} s   {(phase.bytes_sent + phase.bytes_received) / 1e6:9.1f} MB")
+    if result.training is None and result.alignment is not None:
+        for name, count in result.alignment.sizes.items():
+            console.print(f"  {name}: {count:,}", markup=False)
     show_headline(console, result)
     for line in [*next_steps(result), promise(result)]:
         if line:

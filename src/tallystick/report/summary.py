@@ -47,6 +47,8 @@ def headline(result: Result) -> Headline:
             title=f"{len(trials)} trials" + (f", the best is number {best}" if best is not None else ""),
             text=f"What {names.all} tried before a run, and what each side learnt from it.",
         )
+    if result.role == "helper":
+        return Headline(title=f"{result.party} helped {names.all}", text=f"This page shows what {result.party} knows of it.")
     if evaluation is None and result.sections.sample is not None:
         return Headline(
             title=f"{names.all} explored what joining brings",
