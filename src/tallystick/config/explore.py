@@ -9,6 +9,9 @@ from tallystick.reading import Model
 LEAST_TEST_ROWS = 100
 """Least number of test rows of a sample. With fewer an interval is too narrow (``evaluation/intervals.py``)."""
 
+MOST_TEST_SHARE = 0.5
+"""With a larger share of test rows, a small sample has too few rows to learn from."""
+
 
 class ExploreConfig(Model):
     """Sample on which `tallystick explore` may estimate what joining brings. A contract without this section allows none."""

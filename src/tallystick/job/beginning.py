@@ -3,6 +3,7 @@
 Nothing here loads PyTorch, so a party that only aligns need not have it.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +12,7 @@ import msgspec
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.randomness import random_of
 from tallystick.alignment.sample import draw_sample
-from tallystick.config.explore import least_common
+from tallystick.config.explore import LEAST_TEST_ROWS, MOST_TEST_SHARE, least_common
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.findings import RunFindings
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
@@ -135,7 +136,9 @@ def _aligned_sample(job: Job, keys: Keys, *, run_id: str) -> tuple[Keys, Alignme
     if common < least:
         helps = f"raise explore.rows to about {contract.explore.rows * least * 6 // (5 * max(common, 1)):,}, in the contract"
         if sample.share == 1:
-            helps = "the sample has all ids already, so only larger tables help"
+            share = math.ceil(100 * LEAST_TEST_ROWS / max(common, 1)) / 100
+            more_rows = f", or split.test: {share:g} in the contract" if share <= MOST_TEST_SHARE else ""
+            helps = f"the sample has all ids already, so only larger tables help{more_rows}"
         raise DataError(
             f"explore.rows = {contract.explore.rows}: {common} ids of the sample are common, and an interval takes at least "
             f"{least}; {helps}"
