@@ -12,6 +12,7 @@ from tallystick.disclosure.protection import defense_lines, deviation_of, protec
 from tallystick.disclosure.table import disclosure_lines
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.alignment_cost import alignment_cost, line_note
+from tallystick.job.overlap import groups_to_count
 from tallystick.job.phases.batches_in_flight import pace_note
 from tallystick.job.preflight import LOADED, preflight
 from tallystick.job.side_checks import Preflight, identity_of, proxy_of
@@ -75,6 +76,11 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
             summary["warnings"] += shape.warnings
         if not report.problems:
             report.problems += look.problems
+        if contract is not None and (keys := report.keys) is not None:
+            counted = Preflight()
+            if (overlap := contract.overlap) is not None and overlap.groups == party.party:
+                counted.tried(lambda: groups_to_count(overlap, party, frame, keys))
+            summary["warnings"] += [f"tallystick overlap would stop: {error}" for error in counted.problems]
     if report.identity is not None:
         summary["certificate"] = f"{party.tls.certificate if party.tls else ''} is valid for {party.party}"
         if report.identity.expires is not None:

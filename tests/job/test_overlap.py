@@ -8,10 +8,11 @@ import pytest
 from test_without_pytorch import PARTIES, both, ends_of, start
 from tiny import contract_values, files_of, lay_out
 
+from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import load_party
 from tallystick.disclosure.table import disclosure_lines
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, DataError
 from tallystick.job.overlap import _require_allowed, run_overlap
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.run_folder.folder import RunFolder
@@ -75,7 +76,7 @@ def test_of_two_counts_at_once_not_both_are_made(counted):
     folders[0].note("overlap", {"peer": "bank", "exact": True})
     _require_allowed(contract.overlap, party, "bank", beside=folders[0])
     folders[1].note("overlap", {"peer": "bank", "exact": True})
-    with pytest.raises(ConfigError, match=r"overlap.answers = 1: .* has 1 exact counts with bank already"):
+    with pytest.raises(ConfigError, match=r"overlap.answers = 1: .* has 1 exact count with bank already"):
         _require_allowed(contract.overlap, party, "bank", beside=folders[1])
 
 
@@ -145,6 +146,29 @@ def test_a_killed_count_ends_the_other_side_and_counts(counted):
 def test_what_does_not_go_together_is_one_line(overlap, message):
     with pytest.raises(ConfigError, match=message):
         parse_contract(contract_values(PARTIES, overlap=overlap))
+
+
+@pytest.mark.parametrize("terms", [{"least": 50}, {"epsilon": 1.0}])
+def test_a_group_of_few_is_refused_at_home_because_its_name_and_size_would_cross(counted, terms):
+    job = counted(groups="bank", **terms)
+    path = job.home("bank") / "table.parquet"
+    table = (
+        pl.read_parquet(path)
+        .with_row_index("row")
+        .with_columns(
+            place=pl.when(pl.col("row") == 7)
+            .then(pl.lit("hamlet"))
+            .when(pl.col("row") % 2 == 0)
+            .then(pl.lit("a"))
+            .otherwise(pl.lit("b"))
+        )
+    )
+    table.drop("row").write_parquet(path)
+    job.change("bank", overlap_groups="place")
+    with pytest.raises(DataError, match=r"group 'hamlet' has 1 id, fewer than \d0: .* join it with another group") as told:
+        run_overlap(*files_of(job, "bank"), watcher=Silent())  # before anybody is called
+    summary = check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
+    assert f"tallystick overlap would stop: {told.value}" in summary["warnings"]
 
 
 def test_a_party_without_a_column_for_its_groups_is_told(counted):

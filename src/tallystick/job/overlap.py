@@ -34,11 +34,15 @@ from tallystick.privacy.ledger import BudgetExceeded, outlook
 from tallystick.run_folder.folder import RunFolder
 from tallystick.run_folder.ledger import KEYS, charged, data_set, known_budget
 from tallystick.tables.groups import groups_of
+from tallystick.tables.keys import Keys
+from tallystick.tables.lazy_table import Frame
 from tallystick.tables.table import require_column
 from tallystick.watcher import Watcher
 
 COMMAND = "overlap"
 NOTE = "overlap"
+LEAST_NOISY_GROUP = 20
+"""The fewest ids of a group that is counted with noise. Of exact counts, ``overlap.least`` is the bound."""
 
 
 def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> dict[str, Any]:
@@ -53,21 +57,7 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
     frame, keys = require_to_align(contract, party)
     assert keys is not None, "a contract with an overlap has no helper"
     (peer,) = (name for name in contract.parties if name != party.party)
-    groups = None
-    if config.groups == party.party:
-        if party.overlap_groups is None:
-            raise ConfigError(
-                f"overlap_groups: is missing; overlap.groups = {config.groups} in the contract asks {party.party} for a column"
-            )
-        names, code_N = groups_of(require_column(frame, party.overlap_groups, use="overlap_groups"))
-        if not 1 <= len(names) <= MOST_GROUPS:
-            raise DataError(
-                f"overlap_groups = {party.overlap_groups}: has {len(names)} groups; 1 to {MOST_GROUPS} can be counted"
-            )
-        rows_M = keys.rows_R
-        if keys.id_R is not None:  # if an id has several rows, the first one counts
-            rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
-        groups = IdGroups(names=tuple(name[:200] for name in names), number_M=code_N[rows_M].astype(np.uint8))
+    groups = groups_to_count(config, party, frame, keys) if config.groups == party.party else None
     _require_allowed(config, party, peer)
     log = RunLog(watcher)
     with ExitStack() as stack, log.recording():
@@ -114,6 +104,33 @@ def run_overlap(contract: Contract, party: PartyFile, *, watcher: Watcher) -> di
         return with_sessions(contract, party, work, watcher=log)
 
 
+def groups_to_count(config: OverlapConfig, party: PartyFile, frame: Frame, keys: Keys) -> IdGroups:
+    """Return the groups of this party's ids. Their names and sizes will cross, so none may be small.
+
+    Raises ConfigError if the party file names no column, DataError for a column that makes no groups, or one of few ids.
+    """
+    if party.overlap_groups is None:
+        raise ConfigError(
+            f"overlap_groups: is missing; overlap.groups = {config.groups} in the contract asks {party.party} for a column"
+        )
+    names, code_N = groups_of(require_column(frame, party.overlap_groups, use="overlap_groups"))
+    if not 1 <= len(names) <= MOST_GROUPS:
+        raise DataError(f"overlap_groups = {party.overlap_groups}: has {len(names)} groups; 1 to {MOST_GROUPS} can be counted")
+    rows_M = keys.rows_R
+    if keys.id_R is not None:  # if an id has several rows, the first one counts
+        rows_M = keys.rows_R[np.unique(keys.id_R, return_index=True)[1]]
+    sizes = np.bincount(code_N[rows_M], minlength=len(names))
+    least = config.least if config.epsilon is None else LEAST_NOISY_GROUP
+    if (smallest := int(sizes.min())) < least:
+        count_of_it = "could only be withheld" if config.epsilon is None else "would be little but noise"
+        raise DataError(
+            f"overlap_groups = {party.overlap_groups}: group {names[int(sizes.argmin())]!r} has {smallest} "
+            f"id{'s' if smallest != 1 else ''}, fewer than {least}: its count {count_of_it}, and its name and size would still "
+            "cross; join it with another group"
+        )
+    return IdGroups(names=tuple(name[:200] for name in names), number_M=code_N[rows_M].astype(np.uint8))
+
+
 def permuting_role(contract: Contract) -> Literal["label", "feature"]:
     """Return which side permutes: the one with groups, or the only one that does not get the count, or the label party."""
     assert contract.overlap is not None
@@ -142,10 +159,9 @@ def _require_allowed(config: OverlapConfig, party: PartyFile, peer: str, *, besi
         earlier += noted.get("peer") == peer and bool(noted.get("exact"))
     if earlier >= config.answers:
         raise ConfigError(
-            f"overlap.answers = {config.answers}: {party.runs} has {earlier} exact counts with {peer} already; two counts of "
-            "sets "
-            "that differ by one id show whether it is common, so agree on more only if the tables stay the same, or on an "
-            "epsilon"
+            f"overlap.answers = {config.answers}: {party.runs} has {earlier} exact count{'s' if earlier != 1 else ''} with "
+            f"{peer} already; two counts of sets that differ by one id show whether it is common, so agree on more only if the "
+            "tables stay the same, or on an epsilon"
         )
 
 
