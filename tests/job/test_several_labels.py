@@ -19,7 +19,7 @@ from test_serve import bits, in_several_requests
 from tiny import columns, contract_values, lay_out, seed_system, tables
 
 from tallystick.attacks.view import StepView, View
-from tallystick.audit.labels import audit_labels
+from tallystick.audit.labels import BY_PATTERN, audit_labels
 from tallystick.audit.recorded_labels import RecordedLabels, RecordedSeat, flip_of
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
@@ -513,11 +513,16 @@ def test_the_ledger_is_charged_once_for_all_labels_of_a_row(labelled, tmp_path):
     assert {attack.label for attack in result.sections.leakage.attacks} == set(NAMES)
 
 
-def planted(bit, *, rows=600):
-    """What shop was sent, where its gradients tell one of three labels, and nothing of the others."""
+def planted(bit, *, rows=600, together=False):
+    """What shop was sent, where its gradients tell one of three labels, and nothing of the others.
+
+    ``together`` they tell the first label, and whether the second one equals it.
+    """
     generator = torch.Generator().manual_seed(1)
     label_N = torch.randint(0, 8, (rows,), generator=generator)
     gradient_ND = torch.randn(rows, 6, generator=generator)
+    if together:
+        gradient_ND[:, 3] += 6.0 * ((label_N & 1) == ((label_N >> 1) & 1))
     gradient_ND[:, 2] += 6.0 * ((label_N >> bit) & 1)
     rows_B = torch.arange(rows)
     step = StepView(
@@ -545,7 +550,23 @@ def test_an_audit_finds_a_planted_leak_of_one_label_and_names_it(bit):
     assert max(strongest.values()) < 0.62
     line = next(line for line in leak_headline(audit) if line.startswith("Through cut gradients, yes"))
     assert f"of label {NAMES[bit]}" in line
-    assert "Each label was attacked as if it were the only one, but by unmixed, which tells them apart." in audit.summary
+    assert "Each label was attacked as if it were the only one, but by unmixed, which tells them apart, and by" in audit.summary
+
+
+def test_a_label_that_only_shows_beside_another_one_is_found_by_pattern():
+    """One row in two has equal labels, so that the second label alone is in no direction of the gradients."""
+    audit = audit_labels(planted(0, together=True), watcher=Silent())
+    aucs = {(each.name, each.label): each.auc for each in audit.attacks}
+    assert aucs["completion-gradient", "install"] < 0.65
+    assert aucs["completion-gradient-by-pattern", "install"] > 0.95
+    assert aucs["completion-gradient-by-pattern", "buy"] == pytest.approx(0.5, abs=0.1)
+    assert {name for name, _ in aucs if name.endswith("by-pattern")} >= {f"completion-both-{BY_PATTERN}"}
+
+
+def test_more_patterns_than_known_rows_are_left_out_and_said():
+    audit = audit_labels(planted(0), auxiliary_labels=7, watcher=Silent())
+    assert not any(BY_PATTERN in each.name for each in audit.attacks)
+    assert "attacks by-pattern: 3 labels have 8 patterns, and 7 rows' labels are known" in audit.not_measured
 
 
 def test_an_audit_says_of_which_label_it_could_not_measure_something():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tallystick import results
 from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTACKS, NO_LABELS, LabelInferenceAttack
-from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewKnownNumbers, FewLabels, NoLabels
+from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewKnownNumbers, FewLabels, NoLabels, ShareOfLabels
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.numbers import evaluate_on_numbers
@@ -64,6 +64,9 @@ def unattacked(contract: Contract) -> results.Audit | None:
     return results.Audit(summary=summary, defense=defense, nothing_sent=True)
 
 
+BY_PATTERN = "by-pattern"
+"""End of the names of attacks for which each pattern of several labels is a class."""
+
 EVENTS, TIMES = "rows by whether there was an event", "rows by their times, with an event or without"
 """The two secrets of a survival label. Each is judged alone."""
 
@@ -102,6 +105,10 @@ def audit_labels(
         reasons = [
             line if set(labels) == set(parts) else f"{line} ({', '.join(labels)})" for line, labels in labels_by_reason.items()
         ]
+        if len(parts) > 1:
+            found_together, reasons_together = _on_patterns(recorded, tuple(parts), known=auxiliary_labels, seed=seed)
+            attacks_found += found_together
+            reasons += reasons_together
         if contract.audit == "quick":  # name the attacks that fit the target but are left out of a quick audit
             names_run = {name for name, _ in _attacks(contract, {}, AUXILIARY_LABELS)}
             every = {name for name, _ in _attacks(contract.model_copy(update={"audit": True}), {}, AUXILIARY_LABELS)}
@@ -133,7 +140,10 @@ def audit_labels(
             "attacked. To see what they add to the leak, compare with a run with unaligned.method = none (tallystick compare)."
         )
     if contract.target.type == "multilabel":
-        lines.append("Each label was attacked as if it were the only one, but by unmixed, which tells them apart.")
+        lines.append(
+            "Each label was attacked as if it were the only one, but by unmixed, which tells them apart, and by attacks with "
+            f"{BY_PATTERN} in their names, for which each pattern of a row's labels is a class."
+        )
     lines.append("Every figure is a floor: another attack may find more.")
     return results.Audit(
         summary=" ".join(lines) + runs_in_words(recorded.runs),
@@ -191,6 +201,46 @@ def _on_classes(
                 else:
                     leaks.append(attack_result(name, row, seat.peer, measured, runs=runs))
     return leaks, growth, unmeasured
+
+
+def _on_patterns(
+    recorded: RecordedLabels, names: tuple[str, ...], *, known: int, seed: int
+) -> tuple[list[results.AttackResult], list[str]]:
+    """Attack all labels of a row together, with a class for each pattern of them, and judge each label.
+
+    An attack on one label as if it were alone takes for noise what a gradient says of the others. Only attackers who know some
+    rows' labels can name patterns. Return the leaks, and what could not be measured.
+    """
+    contract, patterns = recorded.contract, 1 << len(names)
+    if patterns > known:
+        return [], [f"attacks {BY_PATTERN}: {len(names)} labels have {patterns:,} patterns, and {known} rows' labels are known"]
+    leaks: list[results.AttackResult] = []
+    unmeasured: list[str] = []
+    for seat in recorded.seats:
+        view, whole = (
+            replace(each, classes=patterns, start=None) if each is not None else None for each in (seat.view, seat.whole)
+        )
+        assert view is not None
+        evaluation = LabelInferenceEvaluation(view, recorded.label_N, whole=whole, evaluator=EVALUATOR, seed=seed)
+        for name, row in _attacks(contract, {}, known):
+            if not row.multiclass or row.from_start or row.with_model or not isinstance(row.knows, FewLabels | ShareOfLabels):
+                continue
+            try:
+                of_labels = evaluation.each_label(row, len(names))
+            except (DataError, *UNSOLVED) as error:  # NaN of a training that diverged, or equations without a solution
+                unmeasured.append(f"{name}-{BY_PATTERN}, in {seat.peer}'s seat: {error}")
+                continue
+            for label, metrics in zip(names, of_labels, strict=True):
+                if metrics is not None:
+                    found = attack_result(
+                        f"{name}-{BY_PATTERN}",
+                        row,
+                        seat.peer,
+                        metrics,
+                        note=f"{row.description}; of a known row it knows all labels",
+                    )
+                    leaks.append(msgspec.structs.replace(found, label=label))
+    return leaks, unmeasured
 
 
 def _costly(name: str, row: LabelInferenceAttack, outside: Mapping[str, LabelInferenceAttack]) -> bool:

@@ -16,7 +16,7 @@ from tallystick.attacks.label_inference.attack_table import LABEL_INFERENCE_ATTA
 from tallystick.attacks.label_inference.auxiliary import FewLabels, LabelsPerBatch
 from tallystick.attacks.label_inference.fine_tuned import OfRows
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics, Bootstrap
-from tallystick.attacks.view import Received, View, renumbered
+from tallystick.attacks.view import Received, Scores, View, renumbered
 from tallystick.errors import ConfigError, DataError
 
 
@@ -103,6 +103,33 @@ class LabelInferenceEvaluation:
 
         Return None if no batch can be evaluated, or if an attacker who needs known labels has none, or has one class only.
         """
+        scores = self._scores(row)
+        attacked, truth_N = self.trained if row.over_training else self.stepwise
+        if scores is None:
+            return None
+        return self.evaluator(scores, truth_N, classes=attacked.classes, bootstrap=self.bootstrap)
+
+    def each_label(self, row: LabelInferenceAttack, labels: int) -> list[AttackMetrics | None]:
+        """Run an attack for which each pattern of a row's labels is a class, and measure it on each label.
+
+        A label's score compares the patterns with it and those without it: the logarithm of the sum of the exponentials of
+        their scores. The columns of scores have to be named.
+        """
+        scores = self._scores(row)
+        if scores is None:
+            return [None] * labels
+        assert scores.named, "clusters without names are no patterns"
+        _, truth_N = self.trained if row.over_training else self.stepwise
+        found = []
+        for bit in range(labels):
+            has_it_P = (torch.arange(1 << labels) >> bit) & 1 == 1
+            values = tuple(each[:, has_it_P].logsumexp(1) - each[:, ~has_it_P].logsumexp(1) for each in scores.values)
+            of_label = Scores(rows=scores.rows, values=values)
+            found.append(self.evaluator(of_label, (truth_N >> bit) & 1, bootstrap=self.bootstrap))
+        return found
+
+    def _scores(self, row: LabelInferenceAttack) -> Scores | None:
+        """Return an attack's scores, or None if it needs known labels and has none, or has one class only."""
         attacked, truth_N = self.trained if row.over_training else self.stepwise
         informed = row.knows.reveal(attacked, truth_N, rng=np.random.default_rng([self.seed, 3]))
         if informed.known_labels is not None:
@@ -119,8 +146,7 @@ class LabelInferenceEvaluation:
                 )
             hints = [clean_BD[label_B >= 0] for clean_BD, label_B in zip(clean, informed.known_labels, strict=True)]
             informed = replace(informed, clean_hints=tuple(hints))
-        scores = row.attack(informed, generator=torch.Generator().manual_seed(self.seed))
-        return self.evaluator(scores, truth_N, classes=attacked.classes, bootstrap=self.bootstrap)
+        return row.attack(informed, generator=torch.Generator().manual_seed(self.seed))
 
     def usable(self) -> dict[str, LabelInferenceAttack]:
         """List all attacks that can read this view and target."""
